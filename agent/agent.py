@@ -9,13 +9,13 @@ import aiohttp
 import structlog
 
 from agent.clock import boot_clock
+from agent.engine_proxy.proxy import Proxy
 from agent.link.context import LinkContext
 from agent.link.controllers import Controllers
 from agent.link.link import Link
 from agent.link.send_queue import SendQueue
 from agent.parts import open_containers, open_fetches, open_host, open_requests, process_context
 from agent.processes.supervisor import Supervisor
-from agent.proxy import Proxy
 from agent.sampling.backlog import Backlog
 from agent.sampling.pid_owners import PidOwners
 from agent.sampling.sampler import Sampler
@@ -31,15 +31,7 @@ log = structlog.get_logger()
 
 
 class Agent:
-    """One agent on one data folder.
-
-    Args:
-        settings: validated settings.
-        stop: set it for a clean shutdown.
-        on_ready: called once, at the controller's first welcome.
-        on_started: called once it looks after its engines, with a controller or without.
-        spoken: the protocols that it offers to the controller.
-    """
+    """One agent on one data folder."""
 
     def __init__(
         self,
@@ -69,7 +61,7 @@ class Agent:
             requests = await open_requests(settings, host, fetches, stack)
             proxy, certificate, send_queue = requests.proxy, requests.certificate, SendQueue()
             processes = process_context(settings, host, requests, fetches, containers, send_queue)
-            supervisor = await stack.enter_async_context(Supervisor(processes, host.inventory, host.heartbeat))
+            supervisor = await stack.enter_async_context(Supervisor(processes, host.heartbeat))
             backlog, owners = Backlog(), PidOwners(str(settings.data_dir))
             sampler = Sampler(host.inventory, host.journal.live, owners, requests.counter, backlog, boot_clock)
             link_context = LinkContext(

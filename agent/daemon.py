@@ -86,10 +86,6 @@ async def count_real_gpus() -> int:
 
 
 def accounts_for_engines(*needed: Path) -> tuple[str | None, str]:
-    """The setting `engine_user` that gives each instance an account of its own, or None and why that cannot be.
-
-    Args:
-        needed: folders and programs that engines must get to.
-    """
+    """The setting `engine_user` that gives each instance an account of its own, or None and why that cannot be."""
     why = why_not_isolated(needed)
     return (None, why) if why else (UNUSED_UIDS, "")

@@ -9,38 +9,38 @@ from pathlib import Path
 import structlog
 
 from agent.clock import boot_clock
-from agent.containers.container_user import container_user
 from agent.containers.docker_engine import DockerEngine
-from agent.containers.known_runtimes import KnownRuntimes
 from agent.containers.runtime import ContainerRuntime
-from agent.controller_heartbeat import ControllerHeartbeat
 from agent.decide.engine_environment import SETTING, held_back, in_words
-from agent.engine_signs import EngineSigns
+from agent.doctor.docker_probe import KnownRuntimes
+from agent.engine_proxy.certificate import proxy_certificate
+from agent.engine_proxy.in_flight import InFlightRequests
+from agent.engine_proxy.proxy import Proxy
 from agent.errors import DataFolderError
 from agent.gpus.child_reader import ChildReader
 from agent.gpus.reader import GpuReader
 from agent.gpus.simulated import SimulatedReader, load_host
 from agent.gpus.verdicts import Verdicts
-from agent.host import read_boot_id, real_host, simulated_host
-from agent.in_flight import InFlightRequests
-from agent.inventory import InventoryWatch
-from agent.journal import Journal
+from agent.host_inventory.host import read_boot_id, real_host, simulated_host
+from agent.host_inventory.inventory import InventoryWatch
+from agent.link.controller_heartbeat import ControllerHeartbeat
 from agent.link.send_queue import SendQueue
 from agent.model_cache.answers import CacheAnswers
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.fetches import Fetches
 from agent.model_cache.use_marks import UseMarks, agent_id
-from agent.process_records import repositories_of
+from agent.processes.account import container_user
 from agent.processes.cgroups import Cgroups, delegated_folder
 from agent.processes.engine_accounts import EngineAccounts
+from agent.processes.engine_activity import EngineActivity
 from agent.processes.folders import InstanceFolders
 from agent.processes.ports import PortAllocator
 from agent.processes.probe import Prober
 from agent.processes.process_context import ProcessContext
-from agent.proxy import Proxy
-from agent.proxy_certificate import proxy_certificate
 from agent.sampling.request_counts import RequestCounter
 from agent.settings import AgentSettings, host_label
+from agent.state.journal import Journal
+from agent.state.process_records import repositories_of
 from http1.tls.certificate import ServedCertificate
 from schemas.process_figures import GcWatch
 from schemas.wire import HostFacts
@@ -50,41 +50,27 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class HostParts:
-    """What the agent keeps in its data folder, and what it knows of its host and its GPUs.
+    """What the agent keeps in its data folder, and what it knows of its host and its GPUs."""
 
-    Attributes:
-        collections: what its garbage collector did.
-        name: of the worker.
-        accounts: as which engines run.
-        heartbeat: of the controller, which outlives a restart of the agent.
-    """
-
-    collections: GcWatch
+    collections: GcWatch  # what its garbage collector did
     journal: Journal
-    name: str
+    name: str  # of the worker
     boot_id: str
     folders: InstanceFolders
-    accounts: EngineAccounts
+    accounts: EngineAccounts  # as which engines run
     inventory: InventoryWatch
-    heartbeat: ControllerHeartbeat
+    heartbeat: ControllerHeartbeat  # of the controller, which outlives a restart of the agent
 
 
 @dataclass(frozen=True, slots=True)
 class RequestParts:
-    """What requests to engines pass, and what counts them.
+    """What requests to engines pass, and what counts them."""
 
-    Attributes:
-        in_flight: requests at the proxy now.
-        certificate: that the proxy shows; None: it speaks no TLS.
-        counter: counts at the proxy and in engines.
-        prober: asks engines whether they are ready.
-    """
-
-    in_flight: InFlightRequests
-    certificate: ServedCertificate | None
+    in_flight: InFlightRequests  # requests at the proxy now
+    certificate: ServedCertificate | None  # that the proxy shows; None: it speaks no TLS
     proxy: Proxy
-    counter: RequestCounter
-    prober: Prober
+    counter: RequestCounter  # counts at the proxy and in engines
+    prober: Prober  # asks engines whether they are ready
 
 
 async def open_host(settings: AgentSettings, stack: contextlib.AsyncExitStack) -> HostParts:
@@ -119,7 +105,6 @@ async def open_host(settings: AgentSettings, stack: contextlib.AsyncExitStack) -
 
 
 async def open_fetches(settings: AgentSettings, host: HostParts, stack: contextlib.AsyncExitStack) -> Fetches:
-    """Opens the cache of models."""
     cache = CacheFolder(settings.cache_dir)
     fetches = Fetches(
         cache,
@@ -148,11 +133,7 @@ def open_containers(settings: AgentSettings, host: HostParts, stack: contextlib.
 async def open_requests(
     settings: AgentSettings, host: HostParts, fetches: Fetches, stack: contextlib.AsyncExitStack
 ) -> RequestParts:
-    """Binds the proxy's port.
-
-    Raises:
-        AgentError: the port is in use, or the certificate cannot be used.
-    """
+    """Binds the proxy's port. Raises AgentError if the port is in use, or the certificate cannot be used."""
     in_flight, certificate = InFlightRequests(), proxy_certificate(settings, host.name)
     proxy = Proxy(
         *(host.journal, host.folders, in_flight, host.heartbeat, CacheAnswers(fetches)),
@@ -185,27 +166,19 @@ def process_context(
         cgroups=Cgroups(_cgroup_folder(settings)),
         accounts=host.accounts,
         allotting=asyncio.Lock(),
-        gpu_index=host.inventory.index_of,
+        inventory=host.inventory,
         gpus_listing=host.inventory.listing if settings.simulate is None else lambda _key: (),
-        signs=EngineSigns(
-            waits=requests.proxy.waits,
-            forget=requests.proxy.forget_waits,
-            tokens_still=requests.counter.tokens_still,
-            tokens_moved=requests.counter.tokens_moved,
-            probing=requests.counter.probing,
-            gpu_idle=host.inventory.idle_for,
-        ),
+        activity=EngineActivity(requests.proxy, requests.counter, host.inventory),
         report=lambda record: send_queue.add_report(record.report()),
         fetches=fetches,
         containers=containers,
-        note_missing=host.inventory.note_missing,
         engine_environment=settings.engine_environment,
     )
 
 
 def _worker(settings: AgentSettings, journal: Journal) -> tuple[str, HostFacts, GpuReader]:
     """The worker's name, its host and what reads its GPUs: real ones, or simulated ones."""
-    known = journal.facts.worker
+    known = journal.host_state.worker
     if known is not None and settings.name is not None and settings.name != known:
         raise DataFolderError(
             f"{settings.data_dir}: belongs to worker {known!r}; use --name {known} or another --data-dir"
@@ -227,7 +200,7 @@ def _cgroup_folder(settings: AgentSettings) -> Path | None:
 
 
 def _warn_of_accounts(accounts: EngineAccounts, settings: AgentSettings) -> None:
-    """Says at the start what does not isolate engines, or will stop them."""
+    """Reports at the start what does not isolate engines, or will stop them."""
     account = accounts.any
     if account is None:
         log.warning("engines run as the agent and can read its data folder; see --engine-user", uid=os.geteuid())

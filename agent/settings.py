@@ -146,7 +146,6 @@ class AgentSettings(BaseSettings):
 
     @property
     def controller_urls(self) -> tuple[str, ...]:
-        """The addresses of the controllers."""
         return tuple(self.controller_url.split(","))
 
     @field_validator("data_dir", "cache_dir")
@@ -214,7 +213,7 @@ class AgentSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _certificate_with_key(self) -> Self:
-        check_pair(self)
+        check_pair(self.tls_cert, self.tls_key)
         return self
 
     def speaks_tls(self) -> bool:

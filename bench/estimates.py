@@ -15,7 +15,7 @@ import yaml
 
 from controller.domain.model_facts import ModelFacts, facts_to_json
 from controller.domain.placement import Layout, Need
-from controller.engines.memory import cache_bytes_per_token
+from controller.engines.estimates.memory import cache_bytes_per_token
 from controller.engines.registry import engine_for
 from controller.model_files.config import with_config
 from controller.scheduling.estimate import asks_for
@@ -49,7 +49,8 @@ The memory of a GPU is the sum of its parts. `gpuward describe` shows them for w
 - **activations**: what one step of the model holds besides. **images**: what a vision tower holds.
 - **context**, **graphs**, **collectives**: what CUDA, captured graphs and NCCL take beside what a server accounts for.
 
-The source of each figure is named beside it in `controller/engines/memory.py` and `controller/engines/model_server.py`.
+The source of each figure is named beside it in `controller/engines/estimates/memory.py` and
+`controller/engines/servers/model_server.py`.
 
 Without stated context and concurrency, an instance on vLLM or SGLang is estimated for the same 16 sequences of 8192
 tokens. A shorter context of the model's own replaces the 8192. Where that fits nowhere, it is estimated for one

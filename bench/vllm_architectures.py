@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-DATA: Final = Path(__file__).resolve().parent.parent / "controller" / "engines" / "vllm_architectures.json"
+DATA: Final = Path(__file__).resolve().parent.parent / "controller" / "engines" / "servers" / "vllm_architectures.json"
 REGISTRY: Final = "vllm/model_executor/models/registry.py"
 _WHEEL: Final = re.compile(r"vllm-(\d+(?:\.\d+)+)\S*\.whl")
 _TABLE: Final = re.compile(r"_([A-Z_]+)_MODELS")

@@ -144,7 +144,7 @@ class ControllerSettings(BaseSettings):
 
     @model_validator(mode="after")
     def _certificate_with_key(self) -> Self:
-        check_pair(self)
+        check_pair(self.tls_cert, self.tls_key)
         return self
 
     @field_validator("currency")

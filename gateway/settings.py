@@ -107,7 +107,7 @@ class GatewaySettings(BaseSettings):
 
     @model_validator(mode="after")
     def _certificate_with_key(self) -> Self:
-        check_pair(self)
+        check_pair(self.tls_cert, self.tls_key)
         return self
 
     @property

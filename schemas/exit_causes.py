@@ -37,7 +37,7 @@ class Cause(StrEnum):
     PATH_UNREADABLE = "path_unreadable"
 
 
-# An agent says these itself, at the begin of its message: the process was never started.
+# An agent says these itself, at the start of its message: the process was never started.
 _OF_A_START: Final = (
     Cause.IMAGE_NOT_FOUND,
     Cause.IMAGE_PULL_FAILED,

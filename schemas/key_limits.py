@@ -24,28 +24,19 @@ class LimitKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyLimits:
-    """What a key may use. None: without a limit.
+    """What a key may use. None: without a limit."""
 
-    Attributes:
-        models: globs of the names that it may ask for; empty: all.
-        rpm: requests per minute.
-        tpm: tokens per minute, of prompts and answers.
-        tokens_per_day: the same, per day of UTC.
-        parallel: requests at once.
-    """
-
-    models: tuple[str, ...] = ()
-    rpm: int | None = None
-    tpm: int | None = None
-    tokens_per_day: int | None = None
-    parallel: int | None = None
+    models: tuple[str, ...] = ()  # globs of the names that it may ask for; empty: all
+    rpm: int | None = None  # requests per minute
+    tpm: int | None = None  # tokens per minute, of prompts and answers
+    tokens_per_day: int | None = None  # the same, per day of UTC
+    parallel: int | None = None  # requests at once
 
     def allows(self, model: str) -> bool:
         """Whether the key may ask for a model of this name."""
         return not self.models or any(fnmatchcase(model, glob) for glob in self.models)
 
     def capacities(self) -> Mapping[LimitKind, int]:
-        """The limits that are set."""
         kinds = {
             LimitKind.REQUESTS: self.rpm,
             LimitKind.TOKENS: self.tpm,
@@ -63,53 +54,31 @@ class ShareAsk:
     """What a gateway says of its share of one limit.
 
     Totals count from the gateway's start, so that an ask whose answer was lost counts nothing twice.
-
-    Attributes:
-        key: id of the key.
-        kind: of the limit.
-        spent: total of what requests used here; of `PARALLEL`, the requests under way.
-        minted: total of what the gateway gave itself while the database was away.
-        want: how much it wants to hold; less than it holds gives the rest back.
-        ahead: the part of `want` that no request waits for yet. Half of what is left stays for other gateways.
     """
 
-    key: str
-    kind: LimitKind
-    spent: float
-    minted: float
-    want: int
-    ahead: int = 0
+    key: str  # id of the key
+    kind: LimitKind  # of the limit
+    spent: float  # total of what requests used here; of `PARALLEL`, the requests under way
+    minted: float  # total of what the gateway gave itself while the database was away
+    want: int  # how much it wants to hold; less than it holds gives the rest back
+    ahead: int = 0  # the part of `want` that no request waits for yet. Half of what is left stays for other gateways
 
 
 @dataclass(frozen=True, slots=True)
 class ShareGrant:
-    """The store's answer to an ask.
+    """The store's answer to an ask."""
 
-    Attributes:
-        key: id of the key.
-        kind: of the limit.
-        held: the gateway's share, after `spent` of the ask.
-        level: what is left for all gateways; negative: owed.
-        capacity: the limit as the store knows it.
-    """
-
-    key: str
-    kind: LimitKind
-    held: float
-    level: float
-    capacity: int
+    key: str  # id of the key
+    kind: LimitKind  # of the limit
+    held: float  # the gateway's share, after `spent` of the ask
+    level: float  # what is left for all gateways; negative: owed
+    capacity: int  # the limit as the store knows it
 
 
 @dataclass(frozen=True, slots=True)
 class SharesAnswer:
-    """The store's answer to all asks of one gateway.
+    """The store's answer to all asks of one gateway."""
 
-    Attributes:
-        fraction: the part of each limit's refill that it may use while the database is away.
-        grants: one for each ask; those of keys or limits that are gone are missing.
-        day_ends_s: seconds until the UTC day ends.
-    """
-
-    fraction: float
-    grants: tuple[ShareGrant, ...]
-    day_ends_s: float
+    fraction: float  # the part of each limit's refill that it may use while the database is away
+    grants: tuple[ShareGrant, ...]  # one for each ask; those of keys or limits that are gone are missing
+    day_ends_s: float  # seconds until the UTC day ends

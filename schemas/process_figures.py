@@ -39,7 +39,6 @@ class GcWatch:
         gc.callbacks.append(self._note)
 
     def close(self) -> None:
-        """Stops counting."""
         if self._note in gc.callbacks:
             gc.callbacks.remove(self._note)
 

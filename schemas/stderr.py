@@ -1,4 +1,4 @@
-"""Log lines on stderr that fail nothing: the work goes on although what reads them has ended, or the disk is full."""
+"""Log lines on stderr that fail nothing: the work continues although what reads them has ended, or the disk is full."""
 
 import os
 import sys

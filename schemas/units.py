@@ -19,7 +19,7 @@ _DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.
 _MIB: Final = 2**20
 _STEP: Final = 1024
 _MAX_MIB: Final = 2**40  # an EiB: larger than any machine, and it fits a bigint
-_MAX_DURATION_CHARS: Final = 64  # the parts of a longer text are looked for anew from each digit
+_MAX_DURATION_CHARS: Final = 64  # the parts of a longer text are looked for again from each digit
 _MAX_DURATION_S: Final = 10 * 365 * 86400.0
 
 
@@ -55,11 +55,7 @@ def format_bytes(number: int) -> str:
 
 
 def parse_duration_s(value: object) -> float:
-    """Parses a duration: `30s`, `5m`, `1h30m`, or a number of seconds.
-
-    Raises:
-        ValueError: not a valid duration.
-    """
+    """Parses a duration: `30s`, `5m`, `1h30m`, or a number of seconds. Raises ValueError if not a valid duration."""
     wrong = f"{value!r} is not a valid duration; write seconds or a text such as 30s, 5m or 1h30m"
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError(wrong)

@@ -20,10 +20,6 @@ def agent_labels(host: HostFacts, gpus: Iterable[DeviceFacts] | None) -> dict[st
     """The labels that the agent sets itself: model and number of GPUs, driver, host name.
 
     A label is absent where its value is unknown or empty. `gpu-model` is absent where models differ.
-
-    Args:
-        host: the host as its agent reads it.
-        gpus: its GPUs; None: unknown.
     """
     found = {"hostname": host.hostname, "driver": host.driver or ""}
     if gpus is not None:
@@ -52,11 +48,7 @@ def with_stated_labels(labels: Mapping[str, str], stated: Mapping[str, str], tru
 
 
 def configured_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Labels as a user configures them.
-
-    Raises:
-        ValueError: one has the agent's prefix.
-    """
+    """Labels as a user configures them. Raises ValueError if one has the agent's prefix."""
     taken = sorted(name for name in labels if name.startswith(AGENT_PREFIX))
     if taken:
         raise ValueError(f"{', '.join(taken)}: labels that begin with {AGENT_PREFIX} are set by the agent; remove it")

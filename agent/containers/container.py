@@ -8,20 +8,18 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import structlog
 
 from agent.clock import boot_clock
 from agent.containers.docker_engine import CALL_LIMIT_S, DockerAwayError, DockerEngine, DockerRefusalError
-from agent.containers.first_process import ticks_of_container
 from agent.containers.log_copy import LogCopy
 from agent.containers.log_follow import LogFollow
-from agent.decide.container_end import FirstProcess, NoWord, has_ended
-from agent.decide.containers import exit_code
+from agent.decide.containers import FirstProcess, NoWord, exit_code, has_ended
 from agent.processes.cgroups import OOM_KILLED
 from agent.processes.procfs import read_process, start_ticks
-from agent.rare_log import RareLog
 from schemas.wire import ExitReason
 
 _RETRY_S: Final = (0.2, 0.5, 1.0, 2.0)
@@ -32,6 +30,7 @@ _LAST_WORD_S: Final = 1.0  # for Docker, once it was killed by its pid and is go
 _T = TypeVar("_T")
 
 log = structlog.get_logger()
+_MOST_BYTES: Final = 65_536
 
 
 class Container:
@@ -41,7 +40,7 @@ class Container:
         engine: the Docker engine.
         name: of the container.
         copy: where its log goes.
-        on_pid: is told the pid of its first process, and when that started.
+        on_pid: gets the pid of its first process, and when that started.
         bridge: whether its port is passed on by Docker, as far as is known before Docker has told.
         known: whether Docker has answered for it yet.
         earlier_boot: whether it was started before the host's last start.
@@ -78,7 +77,6 @@ class Container:
         self._state: dict[str, Any] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._log = LogFollow(engine, name, copy)
-        self._rare = RareLog(log, boot_clock)
 
     def open(self, pid: int | None = None, ticks: int | None = None) -> None:
         """Starts to watch. `pid` and its start: as an earlier agent knew them."""
@@ -114,7 +112,6 @@ class Container:
         return False
 
     def oom_message(self, host_memory_mib: int | None) -> str:
-        """As Docker's state says."""
         if not self._state.get("OOMKilled") or not host_memory_mib or self.exit_code == 0:
             return ""
         return (
@@ -122,7 +119,6 @@ class Container:
         )
 
     def terminate(self) -> None:
-        """Sends SIGTERM to its first process."""
         self._tasks.append(asyncio.create_task(self._signal(signal.SIGTERM, CALL_LIMIT_S), name=f"stop {self._name}"))
 
     async def kill(self, limit_s: float) -> str:
@@ -153,7 +149,6 @@ class Container:
             await self._engine.remove(self._name)
 
     async def aclose(self) -> None:
-        """Ends the watch."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -167,9 +162,9 @@ class Container:
                     break
                 self._away, self._gone_since_s, delays = False, None, iter(_RETRY_S)
                 await self._unless_killed(self._engine.wait(self._name))
-            except Exception as error:  # noqa: BLE001 - whatever it is, the state is unknown, and the watch goes on
+            except Exception as error:  # noqa: BLE001 - whatever it is, the state is unknown, and the watch continues
                 self._away = True
-                self._rare.warning("container state unknown", cause="away", container=self._name, error=str(error))
+                log.warning("container state unknown", container=self._name, error=str(error))
                 if self._is_dead(error):
                     break
                 await asyncio.sleep(next(delays, _RETRY_S[-1]))
@@ -197,7 +192,7 @@ class Container:
             await asyncio.gather(asking, killed, return_exceptions=True)
 
     async def _has_ended(self) -> bool:
-        """Asks Docker how it is.
+        """Reads its state from Docker.
 
         Raises:
             DockerAwayError, DockerRefusalError, ValueError, TypeError: that is unknown.
@@ -225,7 +220,7 @@ class Container:
             self.exit_code = exit_code(int(state.get("ExitCode") or 0))
             self._state = state
             return True
-        if status == "created":  # an agent ended while it was started, and Docker may go on
+        if status == "created":  # an agent ended while it was started, and Docker may continue
             await self._engine.remove(self._name)
         raise DockerAwayError(f"its state is {status!r}")
 
@@ -236,7 +231,7 @@ class Container:
         try:
             self._on_pid(*self._pid)
         except Exception as error:  # noqa: BLE001 - such as a full disk; it is told again after the next answer
-            self._rare.warning("pid not noted", cause="pid", container=self._name, error=str(error))
+            log.warning("pid not noted", container=self._name, error=str(error))
         else:
             self._noted_pid = pid
 
@@ -300,3 +295,27 @@ class Container:
                 return
             os.kill(self._pid[0], number)
             self._signalled_by_pid = True
+
+
+def ticks_of_container(pid: int, container_id: str) -> int | None:
+    """When the process started, in the kernel's ticks since boot; None where it is not known to be the container's.
+
+    Docker may count in another namespace or on another machine, as Docker Desktop does, and a pid may be another
+    process's by now. The kernel says which container a process is in: its cgroup bears the container's id.
+
+    Args:
+        pid: of the container's first process, by Docker.
+        container_id: 64 hexadecimal digits, by Docker.
+    """
+    ticks = start_ticks(pid)
+    if ticks is None or not container_id or container_id not in _cgroups(pid):
+        return None
+    return ticks if start_ticks(pid) == ticks else None
+
+
+def _cgroups(pid: int) -> str:
+    try:
+        with Path(f"/proc/{pid}/cgroup").open("rb") as file:
+            return file.read(_MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""

@@ -7,10 +7,8 @@ from typing import Any, Final
 
 import structlog
 
-from agent.clock import boot_clock
 from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
 from agent.decide.containers import lacks_init
-from agent.rare_log import RareLog
 
 _RETRY_S: Final = 1.0
 _REMOVE_LIMIT_S: Final = 2.0  # for what cannot run: if it stays, it is removed later, as a stray
@@ -18,17 +16,10 @@ _TELL_AFTER_S: Final = 3.0
 _CONFLICT: Final = 409
 
 log = structlog.get_logger()
-_rare: Final = RareLog(log, boot_clock)
 
 
 class ContainerStart:
-    """One attempt.
-
-    Args:
-        engine: the Docker engine.
-        name: of the container.
-        config: what Docker is asked to create, with an init process before it or without.
-    """
+    """One attempt. `config` makes the request to Docker, with an init process or without."""
 
     def __init__(self, engine: DockerEngine, name: str, config: Callable[[bool], dict[str, Any]]) -> None:
         self.done = False
@@ -69,7 +60,7 @@ class ContainerStart:
         asked to start may run until Docker says that it is gone.
 
         Args:
-            tell: is told why this takes time.
+            tell: gets the reason why this takes time.
         """
         if not self._made:
             return
@@ -108,5 +99,5 @@ class ContainerStart:
                     self._asked = False
                     return
             except (DockerAwayError, DockerRefusalError) as error:
-                _rare.warning("container not removed", cause=self._name, container=self._name, error=str(error))
+                log.warning("container not removed", container=self._name, error=str(error))
             await asyncio.sleep(_RETRY_S)

@@ -42,8 +42,7 @@ class DockerRefusalError(Exception):
 class DockerEngine:
     """A client that connects when it is first needed.
 
-    Args:
-        address: such as unix:///var/run/docker.sock.
+    Each call raises DockerAwayError if Docker does not answer, and DockerRefusalError if it refuses.
     """
 
     def __init__(self, address: str) -> None:
@@ -52,7 +51,6 @@ class DockerEngine:
         self._connector: aiohttp.BaseConnector | None = None
 
     async def aclose(self) -> None:
-        """Ends its connections."""
         client, self._client = self._client, None
         if client is not None:
             with contextlib.suppress(TimeoutError, aiohttp.ClientError, OSError):
@@ -62,16 +60,12 @@ class DockerEngine:
                         await self._connector.close()
 
     async def inspect(self, name: str) -> dict[str, Any] | None:
-        """What is known of a container; None: there is none of that name.
-
-        Raises:
-            DockerAwayError, DockerRefusalError.
-        """
+        """What is known of a container; None: there is none of that name."""
         async with self._call(CALL_LIMIT_S) as docker:
             return await _unless_missing(docker.containers.container(name).show())
 
     async def list_of(self, owner: str) -> list[dict[str, Any]]:
-        """The names and labels of an agent's containers, whether they run or not. Raises as `inspect`."""
+        """The names and labels of an agent's containers, whether they run or not."""
         async with self._call(CALL_LIMIT_S) as docker:
             filters = f'{{"label": ["{AGENT_LABEL}={owner}"]}}'
             found = await docker.containers.list(all=True, filters=filters)
@@ -81,27 +75,23 @@ class DockerEngine:
             ]
 
     async def networks(self) -> list[dict[str, Any]]:
-        """All networks. Raises as `inspect`."""
         async with self._call(CALL_LIMIT_S) as docker:
             return [dict(one) for one in await docker.networks.list()]
 
     async def create_network(self, config: Mapping[str, Any]) -> None:
-        """Makes a network. Raises as `inspect`."""
         async with self._call(CALL_LIMIT_S) as docker:
             await docker.networks.create(dict(config))
 
     async def create(self, name: str, config: Mapping[str, Any]) -> None:
-        """Creates a container. Raises as `inspect`."""
         async with self._call(START_LIMIT_S) as docker:
             await docker.containers.create(dict(config), name=name)
 
     async def start(self, name: str) -> None:
-        """Starts it. Raises as `inspect`."""
         async with self._call(START_LIMIT_S) as docker:
             await docker.containers.container(name).start()
 
     async def wait(self, name: str) -> None:
-        """Returns when it has ended or is gone, or after `WAIT_LIMIT_S`. Raises as `inspect`."""
+        """Returns when it has ended or is gone, or after `WAIT_LIMIT_S`."""
         try:
             async with self._call(WAIT_LIMIT_S + CALL_LIMIT_S) as docker:
                 with contextlib.suppress(TimeoutError):
@@ -112,7 +102,7 @@ class DockerEngine:
                 raise
 
     async def signal(self, name: str, signal: str) -> None:
-        """Sends it a signal; nothing happens if it does not run. Raises as `inspect`."""
+        """Sends it a signal; nothing happens if it does not run."""
         try:
             async with self._call(CALL_LIMIT_S) as docker:
                 await docker.containers.container(name).kill(signal=signal)
@@ -121,7 +111,7 @@ class DockerEngine:
                 raise
 
     async def remove(self, name: str) -> None:
-        """Kills and removes it with its unnamed volumes; nothing happens if it is gone. Raises as `inspect`."""
+        """Kills and removes it with its unnamed volumes; nothing happens if it is gone."""
         try:
             async with self._call(START_LIMIT_S) as docker:
                 await docker.containers.container(name).delete(force=True, v=True)
@@ -130,7 +120,7 @@ class DockerEngine:
                 raise
 
     async def image(self, reference: str) -> dict[str, Any] | None:
-        """What is known of an image of the host; None: it is not here. Raises as `inspect`."""
+        """What is known of an image of the host; None: it is not here."""
         async with self._call(CALL_LIMIT_S) as docker:
             return await _unless_missing(docker.images.inspect(reference))
 
@@ -140,15 +130,14 @@ class DockerEngine:
         """Docker's words while it fetches an image. Closing it ends the fetch; layers that are whole stay.
 
         Raises:
-            DockerAwayError, DockerRefusalError.
-            TimeoutError: it has said nothing for `stall_s`.
+            TimeoutError: it has sent nothing for `stall_s`.
         """
         from aiodocker.utils import compose_auth_header  # noqa: PLC0415 - as in `_call`
 
         headers = {} if auth is None else {"X-Registry-Auth": compose_auth_header(dict(auth), registry_of(reference))}
         params = {"fromImage": reference, **({} if has_tag(reference) else {"tag": "latest"})}
         async with self._call(None) as docker:
-            # aiodocker's own pull leaves the connection open when it is given up, and Docker would go on.
+            # aiodocker's own pull leaves the connection open when it is given up, and Docker would continue.
             url = await self._url(docker, "images/create")
             async with docker.session.post(url, params=params, headers=headers, timeout=_STREAM) as response:
                 await _check(response)
@@ -174,9 +163,6 @@ class DockerEngine:
             name: of the container.
             since: seconds since 1970; pieces from then on come.
             silent_s: seconds.
-
-        Raises:
-            DockerAwayError, DockerRefusalError.
         """
         async with self._call(None) as docker:
             # aiodocker's own reading of logs cannot tell where a piece ends.

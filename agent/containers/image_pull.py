@@ -3,32 +3,56 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, Final
 
 from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
 from agent.containers.registry_login import stored_login
 from agent.decide.containers import pull_error, registry_of
-from agent.decide.pulls import PullWords
 from agent.errors import SpawnError
 from agent.model_cache.progress import Progress
-from agent.wait_first import wait_first
+from agent.tasks import wait_first
 from schemas.exit_causes import Cause
 from schemas.wire import PULLING, ContainerOrder
 
 _LOOK_S: Final = 1.0  # Docker says nothing while a registry is silent; what is there is told all the same
+_COMES: Final = "Downloading"
+_IS_HERE: Final = ("Download complete", "Pull complete", "Already exists", "Verifying Checksum")
+_NO_PROGRESS: Final = ("Retrying in", "Waiting")
+
+
+class PullWords:
+    """What Docker has said of the layers of one image."""
+
+    def __init__(self) -> None:
+        self._layers: dict[str, tuple[int, int]] = {}  # bytes that are here, and all, by layer
+
+    @property
+    def total(self) -> int:
+        """Bytes of the layers whose size is known."""
+        return sum(total for _, total in self._layers.values())
+
+    @property
+    def there(self) -> int:
+        """Bytes that are here."""
+        return sum(there for there, _ in self._layers.values())
+
+    def take(self, word: Mapping[str, Any]) -> bool:
+        """Takes one word; returns whether it tells of progress."""
+        layer, status = str(word.get("id", "")), str(word.get("status", ""))
+        detail = word.get("progressDetail") or {}
+        if status == _COMES and detail.get("total"):
+            self._layers[layer] = (int(detail.get("current") or 0), int(detail["total"]))
+        elif status in _IS_HERE and layer in self._layers:
+            total = self._layers[layer][1]
+            self._layers[layer] = (total, total)
+        return not status.startswith(_NO_PROGRESS)
 
 
 async def provide_image(
     engine: DockerEngine, container: ContainerOrder, stall_s: float, tell: Callable[[str], None]
 ) -> None:
     """Returns once the image is on this host. Cancelling it ends the pull; layers that are whole stay.
-
-    Args:
-        engine: the Docker engine.
-        container: names the image.
-        stall_s: how long the pull may make no progress, in seconds.
-        tell: is told of progress, in words.
 
     Raises:
         SpawnError: it cannot be had.

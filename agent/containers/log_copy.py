@@ -1,7 +1,7 @@
 """Copies what a container prints into the instance's log, where `gpuward logs` reads it.
 
 Docker keeps each piece with its time. The time of the last copied piece, and how many have it, stand beside the log:
-an agent that comes later goes on from there.
+an agent that comes later continues from there.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from agent.log_index import LogIndex
+from agent.logs.log_index import LogIndex
 
 _TIME: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z ")
 
@@ -55,7 +55,7 @@ class LogCopy:
         Only the first pieces of a stream are compared: the clock may be set back, and parts of a line share a time.
 
         Raises:
-            OSError: the disk is full; nothing is written, and the stream must be read anew.
+            OSError: the disk is full; nothing is written, and the stream must be read again.
         """
         fresh = [(time, text) for time, text in map(_split, pieces) if not self._has(time)]
         if not fresh:
@@ -73,7 +73,7 @@ class LogCopy:
                 self._note(last, count)
                 self._index.note(_ends(before, fresh))
             except OSError:
-                if os.fstat(file.fileno()).st_size > before:  # it may have been rotated meanwhile
+                if os.fstat(file.fileno()).st_size > before:  # it may have been rotated in between
                     os.ftruncate(file.fileno(), before)
                 raise
         self._last, self._count = last, count

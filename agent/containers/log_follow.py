@@ -9,10 +9,9 @@ import structlog
 from agent.clock import boot_clock
 from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
 from agent.containers.log_copy import LogCopy
-from agent.rare_log import RareLog
 
 MOST_BYTES: Final = 4 * 2**20  # that are read and not written yet; and one piece more
-_SILENT_S: Final = 120.0  # then the stream is opened anew: it may be dead
+_SILENT_S: Final = 120.0  # then the stream is opened again: it may be dead
 _FLUSH_S: Final = 0.1
 _RETRY_S: Final = (0.2, 1.0, 2.0, 5.0)
 _LAST_WORDS_RETRY_S: Final = 0.2
@@ -21,13 +20,7 @@ log = structlog.get_logger()
 
 
 class LogFollow:
-    """The log of one container.
-
-    Args:
-        engine: the Docker engine.
-        name: of the container.
-        copy: where the log goes.
-    """
+    """The log of one container."""
 
     def __init__(self, engine: DockerEngine, name: str, copy: LogCopy) -> None:
         self.held_bytes = 0
@@ -38,7 +31,6 @@ class LogFollow:
         self._over = asyncio.Event()
         self._held: list[bytes] = []
         self._has_space = asyncio.Event()
-        self._rare = RareLog(log, boot_clock)
 
     def begin(self) -> None:
         """The container runs: there may be something to read."""
@@ -50,7 +42,7 @@ class LogFollow:
         self._wanted.set()
 
     async def run(self) -> None:
-        """Copies until the container has ended; goes on after Docker was away."""
+        """Copies until the container has ended; continues after Docker was away."""
         delays = iter(_RETRY_S)
         while True:
             await self._wanted.wait()
@@ -62,7 +54,7 @@ class LogFollow:
                 if over and isinstance(error, DockerRefusalError):
                     return
             except Exception as error:  # noqa: BLE001 - the engine runs on when the disk is full
-                self._rare.warning("log not copied", cause="log", container=self._name, error=str(error))
+                log.warning("log not copied", container=self._name, error=str(error))
             else:
                 if over:
                     return

@@ -19,15 +19,10 @@ _OF_A_CONTROLLER: Final = "client.env"  # in its data folder
 
 @dataclass(frozen=True, slots=True)
 class ClosedPlaces:
-    """What gives power over the host or the cluster to all that see it: credentials, and Docker's socket.
+    """What gives power over the host or the cluster to all that see it: credentials, and Docker's socket."""
 
-    Attributes:
-        places: of this agent.
-        open: a folder within them that engines may read: the cache of models.
-    """
-
-    places: Collection[Path] = ()
-    open: Path | None = None
+    places: Collection[Path] = ()  # of this agent
+    open: Path | None = None  # a folder within them that engines may read: the cache of models
 
     def first_of(self, paths: Iterable[str]) -> str:
         """The first path that is in a closed place or holds one; empty: there is none. Blocks."""

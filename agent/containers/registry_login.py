@@ -11,11 +11,9 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from agent.background import in_background
-from agent.clock import boot_clock
 from agent.decide.registry_logins import config_trouble, file_login, has_none, helper_for, helper_login, server_of
-from agent.program_output import output_of
-from agent.rare_log import RareLog
+from agent.program_io import output_of
+from agent.tasks import in_background
 
 _HELPER_LIMIT_S: Final = 10.0
 _ANSWER_BYTES: Final = 65_536
@@ -24,21 +22,15 @@ _CONFIG_LIMIT_S: Final = 5.0
 _FIX: Final = "correct it, or remove it and run `docker login` again as the agent's user"
 
 log = structlog.get_logger()
-_rare: Final = RareLog(log, boot_clock)
 _readers: Final = threading.Semaphore(16)  # threads that read the configuration at once
 
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What is known for a registry.
+    """What is known for a registry."""
 
-    Attributes:
-        auth: user and password, or a token; None: there is none.
-        trouble: why a stored one cannot be had, without any secret. Public images can be pulled all the same.
-    """
-
-    auth: dict[str, str] | None
-    trouble: str = ""
+    auth: dict[str, str] | None  # user and password, or a token; None: there is none
+    trouble: str = ""  # why a stored one cannot be had, without any secret. Public images can be pulled all the same
 
 
 class _ConfigError(Exception):
@@ -55,7 +47,7 @@ async def stored_login(registry: str) -> Login:
         helper = helper_for(config, registry)
     except (_ConfigError, ValueError) as error:
         trouble = f"{path}: {error}; {_FIX}"
-        _rare.warning("Docker login unknown", cause=str(path), error=trouble)
+        log.warning("Docker login unknown", error=trouble)
         return Login(None, trouble)
     return Login(file_login(config, registry)) if helper is None else await _ask(helper, registry)
 

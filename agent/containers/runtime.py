@@ -13,7 +13,6 @@ import structlog
 from agent.containers.container import Container
 from agent.containers.container_start import ContainerStart
 from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
-from agent.containers.engine_network import EngineNetwork, engine_network
 from agent.containers.image_pull import provide_image
 from agent.containers.log_copy import LogCopy
 from agent.containers.model_folders import ClosedPlaces, linked_folders, refused_model
@@ -22,19 +21,22 @@ from agent.decide.containers import (
     container_name,
     create_config,
     digest_of,
+    engines_network,
+    has_bridges,
     key_of,
+    network_config,
     start_error,
     visible_gpus,
 )
 from agent.errors import SpawnError
-from agent.journal import Journal
 from agent.model_cache.hub_layout import folder_name
-from agent.process_records import ProcessKey, ProcessRecord
 from agent.processes.account import Account, own_account
 from agent.processes.engine_accounts import EngineAccounts
 from agent.processes.folders import InstanceFolders
 from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
-from agent.wait_first import wait_first
+from agent.state.journal import Journal
+from agent.state.process_records import ProcessKey, ProcessRecord
+from agent.tasks import wait_first
 from schemas.exit_causes import Cause
 from schemas.hub import OWN_CACHE
 from schemas.wire import ContainerOrder, StartOrder
@@ -44,20 +46,20 @@ _RETRY_S: Final = 1.0
 _CONFLICT: Final = 409
 
 log = structlog.get_logger()
+_NO_BRIDGE: Final = "Docker has no bridge network here"
+_INSTEAD: Final = "the container uses the host's, where it listens on 127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineNetwork:
+    """Where a container listens."""
+
+    id: str | None  # of the network; None: it uses the host's
+    why: str = ""  # it does that; empty with an id
 
 
 class ContainerRuntime:
-    """Containers on the Docker engine of this host.
-
-    Args:
-        engine: the Docker engine; None: containers are switched off.
-        journal: of the agent; it keeps the id that labels name.
-        folders: of the instances.
-        cache_dir: where models of the hub are.
-        user: as which containers run; None: as the account that `accounts` allots, else as the agent.
-        accounts: of engines.
-        index_of: a GPU's present index on this host.
-    """
+    """Containers on the Docker engine of this host; without an engine they are switched off."""
 
     def __init__(
         self,
@@ -85,11 +87,9 @@ class ContainerRuntime:
 
     @property
     def runs_as_engines(self) -> bool:
-        """Whether containers run as the accounts of engines."""
         return self._user is None
 
     async def pull(self, container: ContainerOrder, stall_s: float, tell: Callable[[str], None]) -> None:
-        """As `provide_image`."""
         await provide_image(self._usable(), container, stall_s, tell)
 
     async def start(
@@ -109,7 +109,7 @@ class ContainerRuntime:
             order: what to run.
             on_pid: as of `Container`.
             given_up: the process shall be stopped. Docker is not waited for, unless the container may run.
-            tell: is told why giving it up takes time.
+            tell: gets the reason why giving it up takes time.
             offline: it must not ask the hub: the model is here.
 
         Returns:
@@ -194,7 +194,7 @@ class ContainerRuntime:
     async def sweep(self) -> None:
         """Removes containers with this agent's label of which the journal knows no live process. Never returns."""
         while self._engine is not None:
-            if self._journal.facts.container_owner is not None:
+            if self._journal.host_state.container_owner is not None:
                 with contextlib.suppress(DockerAwayError, DockerRefusalError):
                     await self._remove_strays(self._engine)
             await asyncio.sleep(SWEEP_S)
@@ -202,7 +202,7 @@ class ContainerRuntime:
 
     def owner(self) -> str:
         """The id that this agent's containers carry; made at the first use and kept with its data folder."""
-        known = self._journal.facts.container_owner
+        known = self._journal.host_state.container_owner
         if known is None:
             known = secrets.token_hex(16)
             self._journal.remember(container_owner=known)
@@ -280,11 +280,7 @@ class _Prepared:
 
 
 async def _run(start: ContainerStart, order: StartOrder) -> None:
-    """Runs the start.
-
-    Raises:
-        SpawnError: it failed; the message says why in words of ours.
-    """
+    """Runs the start. Raises SpawnError if it failed; the message says why in words of ours."""
     image = order.container.image if order.container else ""
     try:
         await start.run()
@@ -292,3 +288,25 @@ async def _run(start: ContainerStart, order: StartOrder) -> None:
         raise SpawnError(start_error((order.argv or ("",))[0], image, str(error))) from error
     except DockerAwayError as error:
         raise SpawnError(f"Docker did not answer while the container was started: {error}") from error
+
+
+async def engine_network(engine: DockerEngine, owner: str) -> EngineNetwork:
+    """The network for a container. Docker's own bridge is none: there engines would reach one another.
+
+    The caller asks for one at a time.
+
+    Raises:
+        DockerAwayError, DockerRefusalError: what networks there are is unknown, or none can be made. On the host's
+            network engines would reach one another, so it does not stand in.
+    """
+    found = await engine.networks()
+    if not has_bridges(found):
+        return EngineNetwork(None, f"{_NO_BRIDGE}: {_INSTEAD}")
+    known = engines_network(found)
+    if known is None:
+        taken = {str(one.get("Name")) for one in found}
+        await engine.create_network(network_config(owner, taken))
+        known = engines_network(await engine.networks())
+    if known is None:
+        raise DockerRefusalError(0, "it has made no network for engines")
+    return EngineNetwork(known)

@@ -3,23 +3,18 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from agent.process_records import HostProcess, ProcessKey, ProcessRecord
+from agent.state.process_records import HostProcess, ProcessKey, ProcessRecord
 
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What to do with each process.
+    """What to do with each process."""
 
-    Attributes:
-        adopt: still running, with the leader.
-        clean_up: the leader is dead, but a process of its group (given here) lives: kill it, then report the exit.
-        gone: nothing is left.
-        strays: pids that carry this agent's marker, but belong to no process that is alive in the journal.
-    """
-
-    adopt: tuple[tuple[ProcessRecord, HostProcess], ...]
+    adopt: tuple[tuple[ProcessRecord, HostProcess], ...]  # still running, with the leader
+    # the leader is dead, but a process of its group (given here) lives: kill it, then report the exit
     clean_up: tuple[tuple[ProcessRecord, HostProcess], ...]
-    gone: tuple[ProcessRecord, ...]
+    gone: tuple[ProcessRecord, ...]  # nothing is left
+    # pids that carry this agent's marker, but belong to no process that is alive in the journal
     strays: tuple[int, ...]
 
 

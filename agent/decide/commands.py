@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from agent.process_records import ProcessKey, ProcessRecord, RefusalCode
+from agent.state.process_records import ProcessKey, ProcessRecord, RefusalCode
 from schemas.wire import Command, DeviceFacts, StartOrder, StopOrder
 
 _SAFE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # it names a folder
@@ -70,7 +70,6 @@ Action = Refuse | Spawn | Stop | RecordNeverStarted | ReportAgain
 
 
 def decide(state: AgentState, command: Command) -> Action:
-    """The action for one command."""
     key = ProcessKey(command.instance, command.epoch, command.rank)
     if command.term < state.highest_term:
         return Refuse("old_term", f"term {command.term} is over: term {state.highest_term} was seen")

@@ -1,12 +1,13 @@
-"""How a process is run in a container: names, labels, environment, limits; and what Docker's answers mean. Pure."""
+"""A process in a container: names, labels, environment, network and limits; what Docker's answers mean. Pure."""
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, Literal
 
-from agent.process_records import ProcessKey
+from agent.state.process_records import ProcessKey
 from schemas.exit_causes import Cause
 from schemas.image_names import short_repository
 from schemas.wire import ContainerOrder, StartOrder
@@ -24,35 +25,42 @@ _LOG_OPTIONS: Final = {"max-size": "16m", "max-file": "2"}  # the agent copies i
 _MIB: Final = 2**20
 _SIGNALS: Final = range(129, 193)  # a container that a signal N has killed ends with 128 + N
 _SIMULATED_ENGINE: Final = ("python3", "-P", "-m", "agent.simulated_engine", "--host", "{host}")
+AWAY_S: Final = 10.0  # a Docker that starts again may still tell how it ended
+ERRORS_S: Final = 60.0  # one that answers, with errors, is more likely to
+FirstProcess = Literal["runs", "gone", "unknown"]
+NETWORK_LABEL: Final = "gpuward.network"
+_LABELS: Final = {NETWORK_LABEL: "engines"}
+_OPTIONS: Final = {"com.docker.network.bridge.enable_icc": "false"}
+_OWN: Final = "bridge"  # of Docker itself; without it Docker has no bridges
+
+
+@dataclass(frozen=True, slots=True)
+class NoWord:
+    """What is known of a container without a word of Docker's that says how it is."""
+
+    answers: bool  # Docker answers, with an error or with what makes no sense; else it is silent
+    # the first process of the container, known by pid and start. `gone`: it ran, and /proc, which shows all processes
+    # of this host, has it no more. `unknown`: anything else
+    process: FirstProcess
+    signalled_by_pid: bool = False  # this agent has signalled it by its pid while it ran, in place of Docker
+    earlier_boot: bool = False  # the container was started before the host's last start, and has no first process since
+    for_s: float = 0.0  # how long all of this has been so, in seconds
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where and as what a container runs on this host.
+    """Where and as what a container runs on this host."""
 
-    Attributes:
-        owner: id of this agent, which its label names.
-        image: what runs: an id or a reference.
-        user: `uid:gid` of the agent.
-        groups: its other groups.
-        work: working folder of the instance, on the host and in the container.
-        port: the port of the host, and in the container; None: it needs none.
-        network: id of the network that it is in; None: it uses the host's.
-        env: its whole environment.
-        read: files and folders of the host that it reads at the same path.
-        init: whether Docker puts a small init before it, which passes signals on and reaps.
-    """
-
-    owner: str
-    image: str
-    user: str
-    groups: tuple[str, ...]
-    work: PurePath
-    port: int | None
-    network: str | None
-    env: Mapping[str, str]
-    read: tuple[str, ...] = ()
-    init: bool = True
+    owner: str  # id of this agent, which its label names
+    image: str  # what runs: an id or a reference
+    user: str  # `uid:gid` of the agent
+    groups: tuple[str, ...]  # its other groups
+    work: PurePath  # working folder of the instance, on the host and in the container
+    port: int | None  # the port of the host, and in the container; None: it needs none
+    network: str | None  # id of the network that it is in; None: it uses the host's
+    env: Mapping[str, str]  # its whole environment
+    read: tuple[str, ...] = ()  # files and folders of the host that it reads at the same path
+    init: bool = True  # whether Docker puts a small init before it, which passes signals on and reaps
 
     @property
     def on_bridge(self) -> bool:
@@ -67,7 +75,6 @@ def container_name(owner: str, key: ProcessKey) -> str:
 
 
 def labels(owner: str, key: ProcessKey) -> dict[str, str]:
-    """What its labels say."""
     return {
         AGENT_LABEL: owner,
         INSTANCE_LABEL: key.instance,
@@ -125,11 +132,7 @@ def visible_gpus(order: StartOrder, index_of: Callable[[str], int | None]) -> di
 
 
 def create_config(order: StartOrder, key: ProcessKey, place: Place) -> dict[str, Any]:
-    """What Docker is asked to create.
-
-    Raises:
-        ValueError: the order has no container.
-    """
+    """What Docker is asked to create. Raises ValueError if the order has no container."""
     container = order.container
     if container is None:
         raise ValueError("the order has no container")
@@ -243,5 +246,55 @@ def start_error(program: str, reference: str, message: str) -> str:
 
 
 def lacks_init(message: str) -> bool:
-    """Whether Docker lacks its small init program."""
     return "docker-init" in message
+
+
+def has_ended(known: NoWord) -> bool:
+    """Whether nothing of it can run any more.
+
+    The first process waits for all others before it becomes a zombie. Docker starts none again: it has no restart
+    policy. What is unknown never counts as an end: its claims stay.
+    """
+    if known.process == "runs":
+        return False
+    if known.earlier_boot:
+        return not known.answers or known.for_s >= ERRORS_S
+    if known.process == "unknown":
+        return False
+    return known.signalled_by_pid or known.for_s >= (ERRORS_S if known.answers else AWAY_S)
+
+
+# The network of engines: the host's loopback reaches each of them, and they do not reach one another. All agents of a
+# host share it. It is found by its label, since two networks may have one name: then Docker starts nothing in either.
+# Docker removes no network in use, and a missing one is made again at the next start. Two agents may each make one at
+# the same moment: that is harmless, since networks do not reach one another either.
+
+
+def network_config(owner: str, taken: Collection[str] = ()) -> dict[str, Any]:
+    """The request to create it. `owner`: id of the agent; `taken`: names of other networks."""
+    name = f"gpuward-{owner[:12]}"
+    free = next(one for n in count(1) if (one := name if n == 1 else f"{name}-{n}") not in taken)
+    return {
+        "Name": free,
+        "Driver": "bridge",
+        "CheckDuplicate": True,
+        "Labels": dict(_LABELS),
+        "Options": dict(_OPTIONS),
+    }
+
+
+def engines_network(found: Iterable[Mapping[str, Any]]) -> str | None:
+    """The id of the network of engines; None: there is none. One that separates no engines does not count."""
+    ids = [
+        str(one["Id"])
+        for one in found
+        if one.get("Driver") == "bridge"
+        and _LABELS.items() <= (one.get("Labels") or {}).items()
+        and _OPTIONS.items() <= (one.get("Options") or {}).items()
+    ]
+    return min(ids, default=None)
+
+
+def has_bridges(found: Iterable[Mapping[str, Any]]) -> bool:
+    """Whether containers can have networks of their own."""
+    return any(one.get("Name") == _OWN for one in found)

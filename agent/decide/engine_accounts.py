@@ -12,25 +12,15 @@ UNUSED_UIDS: Final = "60706-61183"  # which neither distributions nor systemd gi
 
 @dataclass(frozen=True, slots=True)
 class EngineUser:
-    """What the setting says.
+    """What the setting says."""
 
-    Attributes:
-        user: a name or uid; empty: `uids` are given.
-        group: a name or gid; empty: the user's own, with a range the one of the instance's uid.
-        uids: of which each instance gets one of its own.
-    """
-
-    user: str = ""
-    group: str = ""
-    uids: range = range(0)
+    user: str = ""  # a name or uid; empty: `uids` are given
+    group: str = ""  # a name or gid; empty: the user's own, with a range the one of the instance's uid
+    uids: range = range(0)  # of which each instance gets one of its own
 
 
 def parse_engine_user(text: str) -> EngineUser:
-    """`USER[:GROUP]` or `FIRST-LAST[:GROUP]`.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """`USER[:GROUP]` or `FIRST-LAST[:GROUP]`. Raises ValueError if it is neither."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(f"must be USER[:GROUP], or a range of uids FIRST-LAST[:GROUP], got {text!r}")
@@ -47,14 +37,7 @@ def next_uid(
 ) -> int | None:
     """The uid for an instance; None: all are in use.
 
-    It keeps the one that owns its folder. Else the range is gone through in turn, so that a uid comes back late.
-
-    Args:
-        uids: the range.
-        instance: its name.
-        in_use: uids of live processes, of other instances or of anything else.
-        owners: the owner of each instance's folder, by instance.
-        last: the uid that was given last.
+    It keeps the one that owns its folder. Else the range is used in turn, so that a uid comes back late.
     """
     own = owners.get(instance)
     if own in uids and own not in in_use:

@@ -10,27 +10,18 @@ Use = tuple[str, str]
 
 @dataclass(frozen=True, slots=True)
 class CachedRevision:
-    """One revision of a repository in the cache.
+    """One revision of a repository in the cache."""
 
-    Attributes:
-        repo: org/name.
-        commit: empty: what fetches that have not ended have left.
-        used_s: when a process last used it, in seconds since 1970.
-        files: bytes of each of its files on the disk; revisions share those that are equal.
-        names: branches and tags under which it was asked for.
-        is_foreign: Gpuward did not fetch it, so it stays; its files are counted.
-    """
-
-    repo: str
-    commit: str
-    used_s: float
+    repo: str  # org/name
+    commit: str  # empty: what fetches that have not ended have left
+    used_s: float  # when a process last used it, in seconds since 1970
+    # bytes of each of its files on the disk; revisions share those that are equal
     files: Mapping[str, int] = field(default_factory=dict)
-    names: tuple[str, ...] = ()
-    is_foreign: bool = False
+    names: tuple[str, ...] = ()  # branches and tags under which it was asked for
+    is_foreign: bool = False  # Gpuward did not fetch it, so it stays; its files are counted
 
     @property
     def size_bytes(self) -> int:
-        """Of all its files."""
         return sum(self.files.values())
 
 

@@ -18,25 +18,16 @@ class HealthLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProcessHealth:
-    """The health of one process.
+    """The health of one process."""
 
-    Attributes:
-        state: as it is reported.
-        progress_s: when it last logged, or was spawned.
-        ready: whether it has answered a probe.
-        failures: failed probes in a row.
-        unhealthy_s: when it became unhealthy; None while it is not.
-        spawned_s: when its process began; None: unknown.
-        stalled: it takes requests and generates nothing. Only a sign that it generates ends this, no answered probe.
-    """
-
-    state: Literal["starting", "running", "unhealthy"]
-    progress_s: float
-    ready: bool = False
-    failures: int = 0
-    unhealthy_s: float | None = None
+    state: Literal["starting", "running", "unhealthy"]  # as it is reported
+    progress_s: float  # when it last logged, or was spawned
+    ready: bool = False  # whether it has answered a probe
+    failures: int = 0  # failed probes in a row
+    unhealthy_s: float | None = None  # when it became unhealthy; None while it is not
+    # it takes requests and generates nothing. Only a sign that it generates ends this, no answered probe
     stalled: bool = False
-    spawned_s: float | None = None
+    spawned_s: float | None = None  # when its process began; None: unknown
 
 
 def after_probe(health: ProcessHealth, limits: HealthLimits, *, answered: bool | None, now_s: float) -> ProcessHealth:

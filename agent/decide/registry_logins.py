@@ -63,11 +63,7 @@ def file_login(config: Mapping[str, Any], registry: str) -> dict[str, str] | Non
 
 
 def helper_login(answer: Any) -> dict[str, str]:
-    """User and password, or a token, as a helper has answered.
-
-    Raises:
-        ValueError: the answer makes no sense.
-    """
+    """User and password, or a token, as a helper has answered. Raises ValueError if the answer makes no sense."""
     match answer:
         case {"Username": str(user), "Secret": str(secret)}:
             return {"identitytoken": secret} if user == _TOKEN else {"username": user, "password": secret}

@@ -13,7 +13,7 @@ _COUNTED: Final = 4  # a request counts once it has waited for this part of the 
 
 
 class Wait(NamedTuple):
-    """A request that the engine has wholly and did not answer, or not go on with. Its begin and end, in seconds ago.
+    """A request that the engine has wholly and did not answer, or not continue with. Its begin and end, in seconds ago.
 
     `ended` 0: it still waits. Else its caller has left.
     """
@@ -32,21 +32,14 @@ class StallLimits:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of one engine. Times are ages in seconds; None: unknown, or never.
+    """What is known of one engine. Times are ages in seconds; None: unknown, or never."""
 
-    Attributes:
-        waits: of its requests.
-        answered: since it last gave a byte of any answer.
-        counters_still: for how long its counters of tokens have stood still, up to a fresh look.
-        counters_moved: since they were seen to have moved.
-        gpus_idle: for how long all its GPUs were seen to do nothing; None: one of them is unknown, or it has none.
-    """
-
-    waits: Sequence[Wait]
-    answered: float | None
-    counters_still: float | None
+    waits: Sequence[Wait]  # of its requests
+    answered: float | None  # since it last gave a byte of any answer
+    counters_still: float | None  # for how long its counters of tokens have stood still, up to a fresh look
+    # for how long all its GPUs were seen to do nothing; None: one of them is unknown, or it has none
     gpus_idle: float | None
-    counters_moved: float | None = None
+    counters_moved: float | None = None  # since they were seen to have moved
 
 
 def unanswered(evidence: Evidence, limits: StallLimits) -> list[Wait]:

@@ -19,7 +19,6 @@ class Unreachable:
     remedy: str = _CHECK
 
     def __str__(self) -> str:
-        """For a log line."""
         return self.why if self.remedy is _CHECK else f"{self.why}. {self.remedy}"
 
 
@@ -40,7 +39,6 @@ def unreachable(url: str, error: Exception) -> Unreachable:
 
 
 def _not_accepted(url: str, error: ssl.SSLCertVerificationError) -> Unreachable:
-    """For a certificate that does not pass."""
     if error.verify_code in _NOT_NOW:
         why = f"the certificate of {url} is not valid now: {error.verify_message}"
         return Unreachable(why, "Replace the certificate, or correct the clock of this host.")

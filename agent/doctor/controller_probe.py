@@ -11,8 +11,8 @@ import aiohttp
 from pydantic import ValidationError
 
 from agent.decide.doctor.controller import ControllerFacts
-from agent.facts import Facts
 from agent.link.failure import why_unreachable
+from agent.state.host_state import HostState
 from schemas.wire import CONNECT_PATH, PROXY_REFUSAL_HEADER, SPOKEN, Rejected, controller_message, offered_protocols
 
 _LIMIT_S: Final = 5.0
@@ -23,7 +23,7 @@ _UNAUTHORIZED: Final = 401
 
 async def controller_facts(
     url: str | None,
-    journal: Facts | None,
+    journal: HostState | None,
     *,
     readable: bool,
     token: bool,

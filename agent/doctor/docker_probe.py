@@ -8,11 +8,37 @@ from urllib.parse import urlsplit
 import aiohttp
 import orjson
 
-from agent.decide.doctor.gpus import DockerFacts
+from agent.clock import Clock
+from agent.decide.doctor.gpus import DockerFacts, docker_runtime
 from agent.doctor.programs import toolkit_version
+from schemas.wire import RuntimeFacts
 
 _DOCKER_LIMIT_S: Final = 4.0
 _ANSWER_MAX_BYTES: Final = 2**20
+_EVERY_S: Final = 30.0
+_LIMIT_S: Final = 10.0
+
+
+class KnownRuntimes:
+    """The facts of this host's Docker engine for the controller, read at most every 30 s."""
+
+    def __init__(self, address: str | None, clock: Clock) -> None:
+        self._address = address
+        self._clock = clock
+        self._asked_s = float("-inf")
+        self._known: tuple[RuntimeFacts, ...] = ()
+
+    async def read(self) -> tuple[RuntimeFacts, ...]:
+        """The facts; an engine that answers too slowly counts as before."""
+        if self._address is None or self._clock() - self._asked_s < _EVERY_S:
+            return self._known
+        try:
+            async with asyncio.timeout(_LIMIT_S):
+                self._known = (docker_runtime(await docker_facts(self._address)),)
+        except TimeoutError:
+            pass
+        self._asked_s = self._clock()
+        return self._known
 
 
 async def docker_facts(address: str | None) -> DockerFacts:

@@ -10,14 +10,14 @@ from typing import Final
 
 import structlog
 
-from agent.background import in_background
 from agent.decide.doctor import controller, gpus, host
 from agent.decide.doctor.finding import Finding, fails, ok
 from agent.doctor import controller_probe, docker_probe, gpu_probes, host_probes, programs
 from agent.errors import AgentError, RefusedError
-from agent.facts import Facts
 from agent.gpus.simulated import load_host
 from agent.link.controllers import Controllers
+from agent.state.host_state import HostState
+from agent.tasks import in_background
 from http1.tls.pinned import trusting
 
 _QUICK_S: Final = 5.0
@@ -94,7 +94,7 @@ async def _examine_all(patients: Sequence[Patient]) -> tuple[Finding, ...]:
 
 
 async def _examine_agent(patient: Patient) -> tuple[Finding, ...]:
-    """What one agent has of its own, beside others on its host."""
+    """What one agent has of its own, apart from the other agents of its host."""
     checks = [_within("agent", 4 * _QUICK_S, partial(_agent, patient))]
     if patient.simulate is not None:
         checks.append(_within("nvml", _NVML_S, partial(_gpus, patient)))
@@ -173,7 +173,6 @@ async def _environment(patient: Patient) -> list[Finding]:
 
 
 async def _agent(patient: Patient) -> list[Finding]:
-    """The agent, its port, and the controller as this agent sees it."""
     agent, journal = await in_background(partial(host_probes.read_agent, patient.data_dir))
     port = await in_background(
         partial(host_probes.port_facts, patient.proxy_host, patient.proxy_port or agent.port or 0)
@@ -197,7 +196,7 @@ def _port(patient: Patient, port: host.PortFacts, agent: host.AgentFacts) -> Fin
     return host.judge_port(port, agent)
 
 
-async def _controller(patient: Patient, agent: host.AgentFacts, journal: Facts | None) -> list[Finding]:
+async def _controller(patient: Patient, agent: host.AgentFacts, journal: HostState | None) -> list[Finding]:
     """What the first controller says that answers; else why the first one does not."""
     controllers, found = Controllers(patient.controller_urls or ("",), patient.ca, patient.data_dir), []
     try:

@@ -9,7 +9,7 @@ from typing import Final
 from agent.decide.doctor.gpus import DriverFacts, NvmlFacts
 from agent.errors import NoGpusError
 from agent.gpus.child_reader import ChildReader
-from agent.host import real_host
+from agent.host_inventory.host import real_host
 
 _MODULE: Final = re.compile(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)*)\s")
 _NVIDIA: Final = "0x10de"

@@ -1,4 +1,4 @@
-"""Facts about the host: cgroups, ports, disks, limits, and the agent of a data folder."""
+"""HostState about the host: cgroups, ports, disks, limits, and the agent of a data folder."""
 
 import errno
 import os
@@ -26,12 +26,12 @@ from agent.decide.doctor.host import (
 from agent.decide.engine_accounts import parse_engine_user
 from agent.decide.engine_environment import SETTING, held_back
 from agent.errors import AgentError
-from agent.facts import Facts
-from agent.host import read_boot_id
-from agent.journal import LOCK_FILE, read_facts
+from agent.host_inventory.host import read_boot_id
 from agent.processes.cgroups import delegated_folder
 from agent.processes.engine_accounts import first_account
 from agent.processes.ports import FIRST_PORT, LAST_PORT
+from agent.state.host_state import HostState
+from agent.state.journal import LOCK_FILE, read_host_state
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
@@ -48,10 +48,10 @@ def cgroup_facts(agent: int | None, root: Path = _CGROUPS, proc: Path = Path("/p
     return CgroupFacts(unified=True, controllers=controllers, delegated=delegated)
 
 
-def read_agent(data_dir: Path) -> tuple[AgentFacts, Facts | None]:
+def read_agent(data_dir: Path) -> tuple[AgentFacts, HostState | None]:
     """The agent of a data folder, and its journal's facts; None: there are none, or they are not readable."""
     try:
-        facts = read_facts(data_dir)
+        facts = read_host_state(data_dir)
     except (OSError, sqlite3.Error, ValidationError):
         return AgentFacts(str(data_dir), readable=False), None
     pid = _lock_holder(data_dir / LOCK_FILE)
@@ -61,7 +61,7 @@ def read_agent(data_dir: Path) -> tuple[AgentFacts, Facts | None]:
 
 
 def isolation_facts(user: str | None, folders: Iterable[Path]) -> IsolationFacts:
-    """The accounts of engines, as the setting says, and whether they get to these folders."""
+    """The accounts of engines, by the setting, and whether they get to these folders."""
     root = os.geteuid() == 0
     if user is None:
         return IsolationFacts(root)
@@ -94,8 +94,7 @@ def environment_facts(agent: int | None, here: Mapping[str, str], listed: tuple[
     return EnvironmentFacts(held_back(env, listed), running=True)
 
 
-def condemned_gpus(journal: Facts | None) -> dict[str, str]:
-    """GPUs that an Xid has condemned since the host's boot, with the reason."""
+def condemned_gpus(journal: HostState | None) -> dict[str, str]:
     if journal is None or journal.condemned_boot_id != read_boot_id():
         return {}
     return {uuid: known.reason for uuid, known in journal.condemned.items()}
@@ -144,7 +143,6 @@ def _listener(port: int) -> str:
 
 
 def engine_ports() -> EnginePorts:
-    """The ports of engines."""
     listening = {
         found.laddr.port
         for found in psutil.net_connections("tcp")
@@ -169,7 +167,6 @@ def disk_facts(what: str, folder: Path) -> DiskFacts:
 
 
 def limit_facts(gpus: int) -> LimitFacts:
-    """Limits of this process, and of shared memory."""
     try:
         status = os.statvfs(_SHM)
         shm: int | None = status.f_frsize * status.f_blocks

@@ -10,9 +10,9 @@ from typing import Final
 
 from agent.decide.doctor.host import EngineFacts
 from agent.decide.engine_environment import passed_on
-from agent.engine_builds import llama_cpp_lacks
-from agent.installed_engines import PROGRAMS, search_path
-from agent.program_output import output_of
+from agent.host_inventory.engine_builds import llama_cpp_lacks
+from agent.host_inventory.installed_engines import PROGRAMS, search_path
+from agent.program_io import output_of
 from schemas.engine_builds import LLAMA_CPP_ON_CPU
 
 ENGINE_LIMIT_S: Final = 15.0
@@ -35,11 +35,7 @@ async def toolkit_version() -> str | None:
 
 
 async def installed(listed: tuple[str, ...] = ()) -> tuple[EngineFacts, ...]:
-    """The engines on the agent's search path, each with its version.
-
-    Args:
-        listed: the setting `engine_environment`: they are asked with what they would run with.
-    """
+    """The engines on the agent's search path, each with its version."""
     env = passed_on(os.environ, listed)
     path = search_path(env)
     found = [(name, program, shutil.which(program, path=path)) for name, program in sorted(PROGRAMS.items())]

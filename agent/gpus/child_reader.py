@@ -3,9 +3,10 @@
 import asyncio
 import contextlib
 import os
+import signal
 import sys
-from collections.abc import Mapping, Sequence
-from typing import Final
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Any, Final
 
 import structlog
 
@@ -13,10 +14,9 @@ from agent.clock import Clock, boot_clock
 from agent.errors import INSTALL_EXTRA, NoGpusError
 from agent.gpus.answers import NO_LIBRARY, ChildAnswer
 from agent.gpus.known_gpus import KnownGpus
-from agent.gpus.nvml_child import NvmlChild
-from agent.gpus.reader import GpuReading
+from agent.gpus.reader import GpuReader, GpuReading
 from agent.gpus.verdicts import Verdicts
-from agent.rare_log import RareLog
+from agent.program_io import give
 from schemas.wire import DeviceFacts
 
 READ_LIMIT_S: Final = 2.0
@@ -28,10 +28,81 @@ _CODES: Final = {18: "driver_mismatch", NO_LIBRARY: "nvml_library_missing"}
 _MOST_TEXT: Final = 300
 
 log = structlog.get_logger()
+_MAX_LINE_BYTES: Final = 4 * 2**20
+_REAP_LIMIT_S: Final = 1.0
+_EVERY_S: Final = 60.0
+_MOST_CAUSES: Final = 1_000
 
 
-class ChildReader:
-    """Asks a child. One that hangs, dies or whose library is broken is killed, and started again after a backoff.
+class RareLog:
+    """Writes a line of one event and cause at most once a minute, with the number of those that it left out."""
+
+    def __init__(self, log: Any, clock: Clock) -> None:
+        self._log = log
+        self._clock = clock
+        self._written: dict[Hashable, tuple[float, int]] = {}  # when, and how many were left out since
+
+    def warning(self, event: str, *, cause: Hashable, **context: Any) -> None:
+        now_s, key = self._clock(), (event, cause)
+        at_s, left_out = self._written.get(key, (float("-inf"), 0))
+        if now_s - at_s < _EVERY_S:
+            self._written[key] = (at_s, left_out + 1)
+            return
+        if len(self._written) >= _MOST_CAUSES:
+            self._written.clear()
+        self._written[key] = (now_s, 0)
+        repeated = {"repeated": left_out} if left_out else {}
+        self._log.warning(event, **context, **repeated)
+
+
+class NvmlChild:
+    """The child process that reads NVML; the first question starts it. It answers in lines of JSON."""
+
+    def __init__(self, argv: Sequence[str]) -> None:
+        self._argv = tuple(argv)
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def ask(self, question: bytes) -> ChildAnswer:
+        """Its answer. After an error or a cancellation only `kill` is left to do: an answer may be late.
+
+        Raises:
+            OSError: it cannot be started or written to.
+            EOFError: it has ended.
+            ValueError: its answer is not valid.
+        """
+        if self._process is None:
+            self._process = await asyncio.create_subprocess_exec(
+                *self._argv,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                limit=_MAX_LINE_BYTES,
+            )
+        if self._process.stdin is None or self._process.stdout is None:
+            raise AssertionError("the child was started with pipes")
+        give(self._process.stdin, question)
+        await self._process.stdin.drain()
+        line = await self._process.stdout.readline()
+        if not line:
+            raise EOFError("the process that reads NVML ended")
+        return ChildAnswer.model_validate_json(line)
+
+    async def kill(self) -> None:
+        """Ends it and what it started."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        # In an uninterruptible driver call the child cannot be reaped now; the loop's child watcher reaps it later.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REAP_LIMIT_S):
+                await process.wait()
+
+
+class ChildReader(GpuReader):
+    """Queries a child. One that hangs, dies or whose library is broken is killed, and started again after a backoff.
 
     Args:
         argv: of the child; empty: this package's NVML reader.
@@ -111,7 +182,6 @@ class ChildReader:
             self._verdicts.save(self._known.condemned())
 
     async def aclose(self) -> None:
-        """Ends the child."""
         first, self._first = self._first, None
         if first is not None:
             first.cancel()

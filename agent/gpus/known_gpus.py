@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
-from agent.decide.xids import reason_of
-from agent.facts import Condemned
 from agent.gpus.answers import ChildAnswer, FieldReading, GpuAnswer, XidEvent
+from agent.state.host_state import Condemned
 from schemas.wire import DeviceFacts, GpuDetails, Health
-from schemas.xids import FALLEN_OFF
+from schemas.xids import CONDEMNING, FALLEN_OFF
 
-HOLD_S: Final = 5.0  # a known GPU that is silent or not listed is unknown for so long, then unhealthy or gone
+HOLD_S: Final = 5.0  # against flapping: for this time a GPU that is silent or not listed is unknown, not unhealthy
 _LOST: Final = 15
 _RESET_REQUIRED: Final = 16
 _MOST_MIB: Final = 2**40
@@ -25,32 +24,22 @@ _ROWS: Final = ("rows_corrected", "rows_uncorrected", "rows_pending", "rows_fail
 
 @dataclass(slots=True)
 class _Gpu:
-    """What is known of one GPU or slice.
-
-    Attributes:
-        fields: by name, as last read.
-        silent_s: since when it cannot be read or is not listed; None: it can.
-        trouble: why it cannot.
-        condemned: the health reason of an Xid.
-        asks_recovery: whether the driver has asked for a recovery since then.
-        condemned_at_j: the energy that it had used by then, in joules.
-        xids: number of events by code.
-    """
+    """What is known of one GPU or slice."""
 
     uuid: str
     index: int
     parent: str | None = None
     memory_mib: int = 0
-    fields: dict[str, FieldReading] = field(default_factory=dict)
-    silent_s: float | None = None
-    trouble: str = ""
-    condemned: str = ""
-    asks_recovery: bool = False
-    condemned_at_j: float | None = None
-    xids: Counter[int] = field(default_factory=Counter)
+    fields: dict[str, FieldReading] = field(default_factory=dict)  # by name, as last read
+    silent_s: float | None = None  # since when it cannot be read or is not listed; None: it can
+    trouble: str = ""  # why it cannot
+    condemned: str = ""  # the health reason of an Xid
+    asks_recovery: bool = False  # whether the driver has asked for a recovery since then
+    condemned_at_j: float | None = None  # the energy that it had used by then, in joules
+    xids: Counter[int] = field(default_factory=Counter)  # number of events by code
     last_xid: int | None = None
     ever_read: bool = False
-    details: GpuDetails | None = None  # of these fields; None: to be made anew
+    details: GpuDetails | None = None  # of these fields; None: to be made again
 
     def value(self, name: str) -> Any:
         """The field's value; None: unsupported, an error, or not read yet."""
@@ -201,7 +190,7 @@ class KnownGpus:
             used_mib=used_mib if readable else None,
             utilization=None if utilization is None else float(utilization),
             parent=gpu.parent,
-            details=self._details_of(gpu) if readable else None,
+            details=self._details(gpu) if readable else None,
         )
 
     def _memory(self, gpu: _Gpu) -> tuple[int, int | None, str]:
@@ -220,13 +209,10 @@ class KnownGpus:
         gpu.memory_mib = total_mib
         return total_mib, used_mib, ""
 
-    def _details_of(self, gpu: _Gpu) -> GpuDetails:
-        if gpu.details is None:
-            gpu.details = self._details(gpu)
-        return gpu.details
-
     def _details(self, gpu: _Gpu) -> GpuDetails:
-        values = {name: r.value for name, r in gpu.fields.items() if name in _FOR_DETAILS and r.value is not None}
+        if gpu.details is not None:
+            return gpu.details
+        values = {name: gpu.value(name) for name in _FOR_DETAILS}
         rows = gpu.value("remapped_rows")
         if rows is not None:
             values |= dict(zip(_ROWS, (rows[0], rows[1], bool(rows[2]), bool(rows[3])), strict=True))
@@ -234,7 +220,7 @@ class KnownGpus:
         unsupported = [name for name, r in named.items() if r.unsupported]
         if gpu.uuid in self._xids_unsupported:
             unsupported.append("xids")
-        return GpuDetails.model_validate(
+        gpu.details = GpuDetails.model_validate(
             {
                 **values,
                 "xids": {str(code): number for code, number in gpu.xids.most_common(32)},
@@ -243,10 +229,11 @@ class KnownGpus:
                 "errors": {name: r.error[:200] for name, r in named.items() if r.error},
             }
         )
+        return gpu.details
 
 
 def _was_reset(gpu: _Gpu, one: GpuAnswer) -> bool:
-    """Whether its counter of energy has fallen. It begins anew when the driver initializes the GPU."""
+    """Whether its counter of energy has fallen. It begins again when the driver initializes the GPU."""
     energy = one.fields.get("energy_j")
     if energy is None or energy.value is None:
         return False
@@ -277,3 +264,9 @@ def _model(gpu: _Gpu, memory_mib: int) -> str:
     if gpu.parent is None or " MIG " in model:
         return str(model)
     return f"{model} MIG {max(1, round(memory_mib / 1024))}gb"
+
+
+def reason_of(code: int) -> str | None:
+    """The health reason of a GPU with this event; None: it does not condemn the GPU."""
+    text = CONDEMNING.get(code)
+    return None if text is None else f"xid_{code}: {text} (Xid {code})"

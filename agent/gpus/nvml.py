@@ -16,7 +16,17 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from agent.gpus.nvml_fields import DETAILS, FAST, LINKS, STANDING, Fields, FieldTable, LibraryBrokenError, text
+from agent.gpus.nvml_fields import (
+    DETAILS,
+    FAST,
+    LINKS,
+    STANDING,
+    Fields,
+    FieldTable,
+    LibraryBrokenError,
+    read_fields,
+    text,
+)
 from agent.gpus.nvml_processes import ProcessReader
 from agent.gpus.nvml_xids import XidLoop
 
@@ -58,11 +68,7 @@ class Reader:
         self._xids = XidLoop(nvml)
 
     def read(self, *, processes: bool) -> dict[str, Any]:
-        """The answer to one question.
-
-        Raises:
-            LibraryBrokenError: only a new process can read again.
-        """
+        """The answer to one question. Raises LibraryBrokenError if only a new process can read again."""
         handles: dict[str, Any] = {}
         gpus: list[dict[str, Any]] = []
         for index in range(self._nvml.nvmlDeviceGetCount()):
@@ -108,11 +114,11 @@ class Reader:
                     raise
 
     def _fields(self, uuid: str, handle: Any) -> Fields:
-        fields = FAST.read(self._nvml, handle)
+        fields = read_fields(FAST, self._nvml, handle)
         now = self._clock()
         for number, (table, every_s) in enumerate(_SLOW):
             if now - self._read_at.get((uuid, number), float("-inf")) >= every_s:
-                fields |= table.read(self._nvml, handle)
+                fields |= read_fields(table, self._nvml, handle)
                 self._read_at[uuid, number] = now
         return fields
 

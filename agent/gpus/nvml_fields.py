@@ -61,20 +61,17 @@ class _NoValueError(Exception):
     """NVML answers with its mark for a value that there is not."""
 
 
-class FieldTable:
-    """Fields that are read together, each with what reads it: from library and handle to its value."""
+FieldTable = Mapping[str, Callable[[Any, Any], Any]]  # fields that are read together: value of library and handle
 
-    def __init__(self, readers: Mapping[str, Callable[[Any, Any], Any]]) -> None:
-        self._readers = readers
 
-    def read(self, nvml: Any, handle: Any) -> Fields:
-        """All fields of one GPU or slice.
+def read_fields(table: FieldTable, nvml: Any, handle: Any) -> Fields:
+    """All fields of a table, of one GPU or slice.
 
-        Raises:
-            LibraryBrokenError: only a new process can read again.
-            NVMLError: the GPU is lost.
-        """
-        return {name: _field(nvml, handle, read) for name, read in self._readers.items()}
+    Raises:
+        LibraryBrokenError: only a new process can read again.
+        NVMLError: the GPU is lost.
+    """
+    return {name: _field(nvml, handle, read) for name, read in table.items()}
 
 
 def text(value: Any) -> str:
@@ -201,48 +198,40 @@ def _peers(nvml: Any, handle: Any) -> dict[str, str]:
     return found
 
 
-FAST: Final = FieldTable(
-    {
-        "memory": _memory,
-        "utilization": lambda nvml, h: _known(nvml.nvmlDeviceGetUtilizationRates(h).gpu),
-    }
-)
-STANDING: Final = FieldTable(
-    {
-        "model": lambda nvml, h: text(nvml.nvmlDeviceGetName(h)),
-        "compute_capability": _capability,
-        "mig_mode": lambda nvml, h: nvml.nvmlDeviceGetMigMode(h)[0] == nvml.NVML_DEVICE_MIG_ENABLE,
-        "remapped_rows": lambda nvml, h: list(nvml.nvmlDeviceGetRemappedRows(h)),  # corrected, not, pending, failed
-        "recovery": _recovery,
-        "gpu_instance": lambda nvml, h: _known(nvml.nvmlDeviceGetGpuInstanceId(h)),
-        "compute_instance": lambda nvml, h: _known(nvml.nvmlDeviceGetComputeInstanceId(h)),
-    }
-)
-DETAILS: Final = FieldTable(
-    {
-        "power_w": lambda nvml, h: _known(nvml.nvmlDeviceGetPowerUsage(h)) / _MILLI,
-        "power_limit_w": lambda nvml, h: _known(nvml.nvmlDeviceGetEnforcedPowerLimit(h)) / _MILLI,
-        "energy_j": lambda nvml, h: _known(nvml.nvmlDeviceGetTotalEnergyConsumption(h)) / _MILLI,
-        "temperature_c": lambda nvml, h: _known(nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU)),
-        "sm_clock_mhz": lambda nvml, h: _known(nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM)),
-        "memory_clock_mhz": lambda nvml, h: _known(nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_MEM)),
-        "throttle": _throttle,
-        "ecc_corrected": _ecc("CORRECTED"),
-        "ecc_uncorrected": _ecc("UNCORRECTED"),
-    }
-)
-LINKS: Final = FieldTable(
-    {
-        "pci_bus": lambda nvml, h: text(nvml.nvmlDeviceGetPciInfo(h).busId),
-        "pcie_generation": lambda nvml, h: _known(nvml.nvmlDeviceGetCurrPcieLinkGeneration(h)),
-        "pcie_width": lambda nvml, h: _known(nvml.nvmlDeviceGetCurrPcieLinkWidth(h)),
-        "pcie_max_generation": lambda nvml, h: _known(nvml.nvmlDeviceGetMaxPcieLinkGeneration(h)),
-        "pcie_max_width": lambda nvml, h: _known(nvml.nvmlDeviceGetMaxPcieLinkWidth(h)),
-        "nvlinks": lambda nvml, h: len(_active_links(nvml, h)),
-        "nvlink_peers": _nvlink_peers,
-        "numa_node": lambda nvml, h: _known(nvml.nvmlDeviceGetNumaNodeId(h) % 2**32),
-        "peers": _peers,
-        "compute_mode": _compute_mode,
-        "persistence": lambda nvml, h: nvml.nvmlDeviceGetPersistenceMode(h) == 1,
-    }
-)
+FAST: Final[FieldTable] = {
+    "memory": _memory,
+    "utilization": lambda nvml, h: _known(nvml.nvmlDeviceGetUtilizationRates(h).gpu),
+}
+STANDING: Final[FieldTable] = {
+    "model": lambda nvml, h: text(nvml.nvmlDeviceGetName(h)),
+    "compute_capability": _capability,
+    "mig_mode": lambda nvml, h: nvml.nvmlDeviceGetMigMode(h)[0] == nvml.NVML_DEVICE_MIG_ENABLE,
+    "remapped_rows": lambda nvml, h: list(nvml.nvmlDeviceGetRemappedRows(h)),  # corrected, not, pending, failed
+    "recovery": _recovery,
+    "gpu_instance": lambda nvml, h: _known(nvml.nvmlDeviceGetGpuInstanceId(h)),
+    "compute_instance": lambda nvml, h: _known(nvml.nvmlDeviceGetComputeInstanceId(h)),
+}
+DETAILS: Final[FieldTable] = {
+    "power_w": lambda nvml, h: _known(nvml.nvmlDeviceGetPowerUsage(h)) / _MILLI,
+    "power_limit_w": lambda nvml, h: _known(nvml.nvmlDeviceGetEnforcedPowerLimit(h)) / _MILLI,
+    "energy_j": lambda nvml, h: _known(nvml.nvmlDeviceGetTotalEnergyConsumption(h)) / _MILLI,
+    "temperature_c": lambda nvml, h: _known(nvml.nvmlDeviceGetTemperature(h, nvml.NVML_TEMPERATURE_GPU)),
+    "sm_clock_mhz": lambda nvml, h: _known(nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_SM)),
+    "memory_clock_mhz": lambda nvml, h: _known(nvml.nvmlDeviceGetClockInfo(h, nvml.NVML_CLOCK_MEM)),
+    "throttle": _throttle,
+    "ecc_corrected": _ecc("CORRECTED"),
+    "ecc_uncorrected": _ecc("UNCORRECTED"),
+}
+LINKS: Final[FieldTable] = {
+    "pci_bus": lambda nvml, h: text(nvml.nvmlDeviceGetPciInfo(h).busId),
+    "pcie_generation": lambda nvml, h: _known(nvml.nvmlDeviceGetCurrPcieLinkGeneration(h)),
+    "pcie_width": lambda nvml, h: _known(nvml.nvmlDeviceGetCurrPcieLinkWidth(h)),
+    "pcie_max_generation": lambda nvml, h: _known(nvml.nvmlDeviceGetMaxPcieLinkGeneration(h)),
+    "pcie_max_width": lambda nvml, h: _known(nvml.nvmlDeviceGetMaxPcieLinkWidth(h)),
+    "nvlinks": lambda nvml, h: len(_active_links(nvml, h)),
+    "nvlink_peers": _nvlink_peers,
+    "numa_node": lambda nvml, h: _known(nvml.nvmlDeviceGetNumaNodeId(h) % 2**32),
+    "peers": _peers,
+    "compute_mode": _compute_mode,
+    "persistence": lambda nvml, h: nvml.nvmlDeviceGetPersistenceMode(h) == 1,
+}

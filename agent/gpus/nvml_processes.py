@@ -79,7 +79,7 @@ class ProcessReader:
         return percent
 
     def _whole(self, query: Callable[[], Any]) -> Any:
-        """The whole list: it is asked for again where it grew meanwhile."""
+        """The whole list: it is asked for again where it grew in between."""
         for attempt in range(_TRIES):
             try:
                 return query()

@@ -16,18 +16,13 @@ _MOST_KINDS: Final = 1_000  # that are counted between two readings
 
 
 class CountedEvents:
-    """Events, of which equal ones are one entry with their number: so a storm takes no place from a grave one.
-
-    Attributes:
-        dropped: how many events were of further kinds, beyond the bound.
-    """
+    """Events, of which equal ones are one entry with their number: so a storm takes no place from a grave one."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, int, int | None], int] = {}
-        self.dropped = 0
+        self.dropped = 0  # how many events were of further kinds, beyond the bound
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Counts one."""
         kind = event["uuid"], event["xid"], event["gpu_instance"]
         if kind not in self._counts and len(self._counts) >= _MOST_KINDS:
             self.dropped += 1
@@ -107,7 +102,6 @@ class XidLoop:
         return watch
 
     def _note(self, event: dict[str, Any] | None) -> bool:
-        """Whether there was an event."""
         if event is None:
             return False
         if event["uuid"] is not None:
@@ -117,17 +111,12 @@ class XidLoop:
 
 
 class _Watch:
-    """The driver's event set for some GPUs.
-
-    Attributes:
-        uuids: of all the GPUs.
-        unsupported: those of them whose driver does not report Xids.
-    """
+    """The driver's event set for some GPUs."""
 
     def __init__(self, nvml: Any, handles: Mapping[str, Any]) -> None:
         self._nvml = nvml
-        self.uuids = handles.keys()
-        self.unsupported: set[str] = set()
+        self.uuids = handles.keys()  # of all the GPUs
+        self.unsupported: set[str] = set()  # those of them whose driver does not report Xids
         # A handle is a pointer; the event of a lost GPU cannot be asked for its UUID any more.
         self._by_address: dict[int | None, str] = {}
         self._events = nvml.nvmlEventSetCreate()

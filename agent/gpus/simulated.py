@@ -2,7 +2,7 @@
 
 import uuid
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from agent.clock import Clock
 from agent.errors import AgentError
-from agent.gpus.reader import GpuReading, GpuWork
-from agent.process_records import ProcessRecord
+from agent.gpus.reader import GpuReader, GpuReading, GpuWork
+from agent.state.process_records import ProcessRecord
 from schemas.simulated import SimulatedHosts, SimulatedWorker
 from schemas.wire import DeviceFacts, SimulatedLoad
 
@@ -54,7 +54,7 @@ def utilization_at(load: SimulatedLoad, since_ready_s: float) -> float:
     return percent
 
 
-class SimulatedReader:
+class SimulatedReader(GpuReader):
     """Reads a simulated host. `live` returns the processes that run now."""
 
     def __init__(self, worker: SimulatedWorker, live: Callable[[], Iterable[ProcessRecord]], clock: Clock) -> None:
@@ -62,15 +62,6 @@ class SimulatedReader:
         self._live = live
         self._clock = clock
         self._began_s = clock()
-
-    async def open(self) -> None:
-        """Nothing to do."""
-
-    def dismiss(self, dismissed: Mapping[str, int]) -> None:
-        """Does nothing: simulated GPUs have no Xids."""
-
-    async def aclose(self) -> None:
-        """Nothing to do."""
 
     async def driver(self) -> str | None:
         """The file's driver version."""

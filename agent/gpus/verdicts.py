@@ -5,8 +5,8 @@ from typing import Final
 
 import structlog
 
-from agent.facts import Condemned
-from agent.journal import Journal
+from agent.state.host_state import Condemned
+from agent.state.journal import Journal
 
 _MOST_KEPT: Final = 256
 
@@ -27,12 +27,12 @@ class Verdicts:
 
     def load(self) -> Mapping[str, Condemned]:
         """Those of this boot, by UUID."""
-        facts = None if self._journal is None else self._journal.facts
-        return facts.condemned if facts is not None and facts.condemned_boot_id == self._boot_id else {}
+        state = None if self._journal is None else self._journal.host_state
+        return state.condemned if state is not None and state.condemned_boot_id == self._boot_id else {}
 
     def save(self, condemned: Mapping[str, Condemned]) -> None:
         """Replaces them; a change is written at once."""
-        if self._journal is not None and (condemned or self._journal.facts.condemned):
+        if self._journal is not None and (condemned or self._journal.host_state.condemned):
             kept = dict(list(condemned.items())[:_MOST_KEPT])
             self._journal.remember(condemned=kept, condemned_boot_id=self._boot_id)
 
@@ -40,7 +40,7 @@ class Verdicts:
         """The UUIDs whose number has risen since the last call, over restarts of the agent too."""
         if self._journal is None:
             return frozenset()
-        known = self._journal.facts.dismissed
+        known = self._journal.host_state.dismissed
         risen = frozenset(uuid for uuid, number in dismissed.items() if number > known.get(uuid, 0))
         if risen:
             self._journal.remember(dismissed=dict(dismissed))

@@ -10,8 +10,8 @@ import aiohttp
 import orjson
 from pydantic import ValidationError
 
-from agent.controller_heartbeat import ControllerHeartbeat
 from agent.errors import UnreachableError
+from agent.link.controller_heartbeat import ControllerHeartbeat
 from agent.link.failure import why_answered, why_unreachable
 from schemas.wire import (
     CONNECT_PATH,
@@ -101,11 +101,9 @@ class Channel:
         return cls(ws, heartbeat, spoken)
 
     async def send(self, message: Wire) -> None:
-        """Sends one message."""
         await _send(self._ws.send_str(encode(message, self.protocol or self._spoken.lowest)))
 
     async def ping(self) -> None:
-        """Asks the controller for a pong."""
         await _send(self._ws.ping())
 
     async def receive(self, limit_s: float) -> Any:

@@ -6,15 +6,15 @@ from dataclasses import dataclass
 import aiohttp
 
 from agent.clock import Clock
-from agent.controller_heartbeat import ControllerHeartbeat
-from agent.inventory import InventoryWatch
-from agent.journal import Journal
+from agent.host_inventory.inventory import InventoryWatch
+from agent.link.controller_heartbeat import ControllerHeartbeat
 from agent.link.controllers import Controllers
 from agent.link.send_queue import SendQueue
 from agent.processes.supervisor import Supervisor
 from agent.sampling.backlog import Backlog
 from agent.sampling.sampler import Sampler
 from agent.settings import AgentSettings
+from agent.state.journal import Journal
 from schemas.process_figures import GcWatch
 from schemas.wire import SPOKEN, Protocols
 

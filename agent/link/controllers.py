@@ -49,7 +49,6 @@ class Controllers:
 
     @property
     def url(self) -> str:
-        """The one to ask now."""
         return self._urls[self._at]
 
     def __len__(self) -> int:

@@ -6,13 +6,13 @@ from typing import Final, NoReturn
 
 import structlog
 
+from agent.engine_proxy.secrets import NO_PROXY_SECRETS
 from agent.errors import CredentialTakenError, RefusedError, UnreachableError
-from agent.facts import PendingJoin
-from agent.journal import Journal
 from agent.link.context import LinkContext
 from agent.link.join import join
-from agent.proxy_secrets import NO_PROXY_SECRETS
 from agent.settings import AgentSettings
+from agent.state.host_state import PendingJoin
+from agent.state.journal import Journal
 from schemas.version import __version__
 from schemas.wire import JoinRequest, JoinResponse, new_credential, split_token
 
@@ -32,7 +32,7 @@ async def credentials(context: LinkContext) -> tuple[str, ...]:
         UnreachableError: the controller cannot be reached now.
     """
     journal = context.journal
-    if journal.facts.credential is None:
+    if journal.host_state.credential is None:
         token = _read_token(context.settings)
         if token is None:
             raise RefusedError("this worker has not joined yet: give it a token with --join-token")
@@ -50,7 +50,7 @@ async def credentials(context: LinkContext) -> tuple[str, ...]:
             told=None,
         )
         log.info("joined", worker=answer.worker, controller=context.controllers.url)
-    facts = journal.facts
+    facts = journal.host_state
     known = (facts.next_credential, facts.credential, facts.previous_credential)
     return tuple(one for one in known if one is not None)
 
@@ -74,7 +74,7 @@ def pending_credential(journal: Journal, token: str, name: str) -> str:
 
     The controller then recognises an attempt whose earlier answer was lost, also after a crash of the agent.
     """
-    pending = journal.facts.pending_join
+    pending = journal.host_state.pending_join
     digest = _digest(token)
     if pending is None or (pending.token_digest, pending.name) != (digest, name):
         pending = PendingJoin(token_digest=digest, name=name, credential=new_credential())
@@ -84,7 +84,7 @@ def pending_credential(journal: Journal, token: str, name: str) -> str:
 
 def remember_used(context: LinkContext, used: str) -> None:
     """The controller has accepted this credential: it is the worker's, and the one before stays for a restore."""
-    facts = context.journal.facts
+    facts = context.journal.host_state
     if used == facts.credential and facts.next_credential is None:
         return
     previous = facts.credential if used != facts.credential else facts.previous_credential
@@ -101,7 +101,7 @@ def credential_refused(context: LinkContext, why: str) -> NoReturn:
     token = None
     with contextlib.suppress(RefusedError):  # a file that was removed after the join holds no new token
         token = _read_token(context.settings)
-    if token is not None and _digest(token) != context.journal.facts.token_digest:
+    if token is not None and _digest(token) != context.journal.host_state.token_digest:
         context.journal.remember(
             credential=None, next_credential=None, previous_credential=None, worker_uid=None, **NO_PROXY_SECRETS
         )

@@ -3,13 +3,13 @@
 import time
 from typing import Any, Final, NoReturn
 
+from agent.engine_proxy.secrets import used_from_now_on
 from agent.errors import RejectedError, UnreachableError
 from agent.link.channel import Channel, UnauthorizedError, time_limit
 from agent.link.context import LinkContext
 from agent.link.credential import credential_refused, credentials, remember_used
 from agent.link.incoming import next_message, rejected, remember_told
-from agent.process_records import receipts_of
-from agent.proxy_secrets import used_from_now_on
+from agent.state.process_records import receipts_of
 from schemas.version import __version__
 from schemas.wire import UNNAMED, Hello, Rejected, Welcome, no_common_protocol
 
@@ -64,11 +64,11 @@ async def _handshake(context: LinkContext, channel: Channel) -> Welcome:
         protocol=channel.protocol,
         agent_version=__version__,
         boot_id=context.boot_id,
-        highest_term=journal.facts.highest_term,
-        highest_session=journal.facts.highest_session,
-        told=journal.facts.told,
+        highest_term=journal.host_state.highest_term,
+        highest_session=journal.host_state.highest_session,
+        told=journal.host_state.told,
         takes_proxy_secrets=True,
-        report_seq=journal.facts.report_seq,
+        report_seq=journal.host_state.report_seq,
         advertise=context.settings.advertised(context.proxy_port),
         proxy_port=context.proxy_port,
         sent_s=context.clock(),
@@ -81,13 +81,13 @@ async def _handshake(context: LinkContext, channel: Channel) -> Welcome:
     answer = await _answer(context, channel)
     if not isinstance(answer, Welcome):
         raise UnreachableError("the controller's first message must be a welcome")
-    if answer.term < journal.facts.highest_term:
+    if answer.term < journal.host_state.highest_term:
         raise UnreachableError(f"the controller's term {answer.term} is over")
     journal.remember(
         worker=answer.worker,
         highest_term=answer.term,
         highest_session=answer.session,
-        **used_from_now_on(journal.facts, answer.proxy_secret, time.time()),
+        **used_from_now_on(journal.host_state, answer.proxy_secret, time.time()),
     )
     remember_told(context, answer)
     return answer

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from typing import Final
 
-from agent.process_records import ProcessKey
+from agent.state.process_records import ProcessKey
 from schemas.wire import CommandResult, Heartbeat, InventoryChanged, ProcessReport
 
 Message = CommandResult | Heartbeat | InventoryChanged

@@ -7,7 +7,7 @@ from typing import Final
 from agent.link.channel import Channel
 from agent.link.context import LinkContext
 from agent.link.incoming import receive_all
-from agent.wait_first import wait_first
+from agent.tasks import wait_first
 from schemas.process_figures import read_figures
 from schemas.wire import Heartbeat, InventoryChanged, Samples, Welcome
 

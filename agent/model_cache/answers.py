@@ -6,8 +6,8 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from agent.decide.eviction import CachedRevision, Use, held_bytes, is_used
+from agent.engine_proxy.answers import error_body
 from agent.model_cache.fetches import Fetches
-from agent.proxy_answers import error_body
 from http1.protocol.streamed_answer import StreamedAnswer
 from schemas.api.model_cache import CachedModels, CachedModelView, CachedRevisionView
 

@@ -15,11 +15,11 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from agent.beneath import OpenFolder, PlaceBeneath, is_beneath
 from agent.decide.eviction import CachedRevision, Use, is_used
+from agent.model_cache.beneath import OpenFolder, PlaceBeneath, is_beneath
 from agent.model_cache.file_lock import LockBeneath, LockedError, file_lock
 from agent.model_cache.hub_layout import blob_sizes, blobs_of, folder_name, remove_name, snapshots
-from schemas.hub_commits import is_commit
+from schemas.hub import is_commit
 
 _OWN: Final = ".gpuward"
 _NOTE: Final = ".json"
@@ -34,20 +34,13 @@ def digest(token: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """What is noted of one repository.
+    """What is noted of one repository."""
 
-    Attributes:
-        repo: org/name.
-        used_s: seconds since 1970.
-        is_public: readable without a token.
-        readers: digests of tokens that could read it.
-        revisions: names that were asked for, with the commit of each, once it was fetched.
-    """
-
-    repo: str
-    used_s: float = 0.0
-    is_public: bool = False
-    readers: tuple[str, ...] = ()
+    repo: str  # org/name
+    used_s: float = 0.0  # seconds since 1970
+    is_public: bool = False  # readable without a token
+    readers: tuple[str, ...] = ()  # digests of tokens that could read it
+    # names that were asked for, with the commit of each, once it was fetched
     revisions: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -60,7 +53,7 @@ class CacheFolder:
 
     @property
     def marks(self) -> PlaceBeneath:
-        """The folder in which agents say what they use."""
+        """The folder in which agents write what they use."""
         return PlaceBeneath(self.path, f"{_OWN}/agents")
 
     @property
@@ -87,11 +80,7 @@ class CacheFolder:
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Holds the lock of what is noted of all models and their use.
-
-        Raises:
-            OSError: it cannot be had.
-        """
+        """Holds the lock of what is noted of all models and their use. Raises OSError if it cannot be had."""
         with file_lock(LockBeneath(self._own, "notes.lock"), _NOTES_LIMIT_S):
             yield
 
@@ -123,11 +112,7 @@ class CacheFolder:
         return found
 
     def note_use(self, repo: str, now_s: float, commit: str = "") -> None:
-        """A process waits for it, or uses this commit of it.
-
-        Raises:
-            OSError: it cannot be noted.
-        """
+        """A process waits for it, or uses this commit of it. Raises OSError if it cannot be noted."""
         if commit:
             with suppress(FileNotFoundError), PlaceBeneath(self.path, folder_name(repo)).open() as model:
                 model.touch(f"snapshots/{commit}", now_s)
@@ -246,7 +231,7 @@ def _begun_name(repo: str) -> str:
 
 
 def _begun(own: OpenFolder, repo: str) -> list[str]:
-    """The commits of which a snapshot was begun."""
+    """The commits of which a snapshot was started."""
     with suppress(OSError, ValueError):
         return [one for one in own.read_text(_begun_name(repo)).split() if is_commit(one)]
     return []

@@ -16,19 +16,13 @@ from schemas.exit_causes import Cause
 from schemas.units import format_bytes
 
 _MIB: Final = 2**20
-_ROOM_LIMIT_S: Final = 30.0  # another agent may remove large files meanwhile
+_ROOM_LIMIT_S: Final = 30.0  # another agent may remove large files in between
 
 log = structlog.get_logger()
 
 
 class CacheRoom:
-    """What the cache holds, and what leaves it.
-
-    Args:
-        folder: the cache.
-        limit_mib: of the whole cache; None: the disk is the limit.
-        uses: what may not leave.
-    """
+    """What the cache holds, and what leaves it."""
 
     def __init__(self, folder: CacheFolder, limit_mib: int | None, uses: CacheUses) -> None:
         self._folder = folder
@@ -37,7 +31,6 @@ class CacheRoom:
         self._removing = asyncio.Lock()
 
     async def revisions(self) -> list[CachedRevision]:
-        """What the cache holds."""
         return await asyncio.to_thread(self._folder.revisions)
 
     async def prune(self, models: Collection[str], unused_for_s: float) -> list[CachedRevision]:
@@ -54,11 +47,7 @@ class CacheRoom:
             return await self._remove(unused(found, await self._uses.used(), before_s))
 
     async def make(self, repo: str, needed: int) -> None:
-        """Removes what no process uses, until so many bytes of a model fit.
-
-        Raises:
-            FetchError: it does not fit.
-        """
+        """Removes what no process uses, until so many bytes of a model fit. Raises FetchError if it does not fit."""
         async with self._removing:
             try:
                 async with waited_lock(self._folder.room_lock, _ROOM_LIMIT_S):
@@ -69,7 +58,7 @@ class CacheRoom:
                 raise FetchError(f"hf:{repo} waits for room in {self._folder.path}: {error}") from error
 
     async def _remove_until_it_fits(self, repo: str, needed: int) -> None:
-        kept: set[Use] = set()  # that another agent has begun to use or to fetch meanwhile
+        kept: set[Use] = set()  # that another agent has started to use or to fetch in between
         while True:
             others, wanted = await self._uses.others()
             revisions = await self.revisions()

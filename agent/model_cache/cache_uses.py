@@ -1,4 +1,4 @@
-"""What this agent's processes and fetches use of the cache, and what other agents of the host are told of it."""
+"""What this agent's processes and fetches use of the cache, and what other agents of the host learn of it."""
 
 import asyncio
 import time
@@ -18,17 +18,7 @@ log = structlog.get_logger()
 
 
 class CacheUses:
-    """Keeps the uses, and writes them where other agents read them.
-
-    Args:
-        folder: the cache.
-        marks: what all agents of this host use of the cache.
-        in_use: the repositories that each live process uses.
-        fetching: the repositories that are fetched now.
-
-    Attributes:
-        wanted: bytes still to be written, by repository.
-    """
+    """Keeps the uses, and writes them where other agents read them."""
 
     def __init__(
         self,
@@ -41,13 +31,13 @@ class CacheUses:
         self._marks = marks
         self._in_use = in_use
         self._fetching = fetching
-        self.wanted: dict[str, int] = {}
+        self.wanted: dict[str, int] = {}  # bytes still to be written, by repository
         self._commits = marks.commits()  # that processes use, by process and repository
         self._marking = asyncio.Lock()
         self._saves: set[asyncio.Task[None]] = set()
 
     async def open(self) -> None:
-        """Tells other agents what processes use that run already."""
+        """Reports to other agents what processes use that run already."""
         if self._in_use():
             await self.save()
 
@@ -95,18 +85,14 @@ class CacheUses:
         return self._marks.all_uses()
 
     async def save(self) -> None:
-        """Tells other agents what this one uses. Failures are logged."""
+        """Reports to other agents what this one uses. Failures are logged."""
         try:
             await self.mark()
         except OSError as error:  # a TimeoutError is one
             log.warning("uses of the model cache not noted", folder=str(self._folder.path), error=str(error))
 
     async def mark(self) -> None:
-        """As `save`.
-
-        Raises:
-            OSError: they cannot be written, or not in time.
-        """
+        """As `save`. Raises OSError if they cannot be written, or not in time."""
         async with asyncio.timeout(_SAVE_LIMIT_S), self._marking:
             live = self._in_use()
             commits = {user: dict(known) for user, known in self._commits.items() if user in live}

@@ -17,10 +17,10 @@ from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNot
 from huggingface_hub.file_download import http_get, xet_get
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # not listed, documented
 
-from agent.beneath import OpenFolder, is_beneath
+from agent.model_cache.beneath import OpenFolder, is_beneath
 from agent.model_cache.selection import HubFile, chosen_files, hasher_of
 from schemas.exit_causes import Cause
-from schemas.hub_commits import is_commit
+from schemas.hub import is_commit
 
 _AT_ONCE: Final = 4
 _READ_BYTES: Final = 2**20
@@ -45,21 +45,13 @@ class DownloadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """What the hub says of a model.
+    """What the hub says of a model."""
 
-    Attributes:
-        repo: org/name.
-        revision: that was asked for.
-        commit: that it names now.
-        is_public: readable without a token.
-        files: to fetch.
-    """
-
-    repo: str
-    revision: str
-    commit: str
-    is_public: bool
-    files: tuple[HubFile, ...]
+    repo: str  # org/name
+    revision: str  # that was asked for
+    commit: str  # that it names now
+    is_public: bool  # readable without a token
+    files: tuple[HubFile, ...]  # to fetch
 
 
 class Download:
@@ -79,7 +71,7 @@ class Download:
         self._repo, self._revision, self._named = repo, revision, name
 
     def look(self) -> Repository:
-        """Asks the hub.
+        """Queries the hub.
 
         Raises:
             DownloadError: there is no such model, or the token may not read it.
@@ -165,7 +157,7 @@ class Download:
 
         Raises:
             DownloadError: a file is not what the hub says.
-            OSError, HfHubHTTPError: the network, the hub or the disk fails; a later attempt goes on from here.
+            OSError, HfHubHTTPError: the network, the hub or the disk fails; a later attempt continues from here.
         """
         self._model.folder("blobs", make=_OPEN_TO_ALL).close()
         with ThreadPoolExecutor(_AT_ONCE) as pool:

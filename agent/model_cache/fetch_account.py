@@ -11,7 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from agent.beneath import OpenFolder, not_too_deep
+from agent.model_cache.beneath import OpenFolder, not_too_deep
 from agent.processes.account import Account
 from agent.processes.privileges import become, missing_for_fetches
 
@@ -36,9 +36,6 @@ def fetch_account(model: OpenFolder) -> Account | None:
 
     It is the owner of the folder. Folders that root has made in it are handed over: to `FETCH_UID`, or to the account
     that the model's folder belongs to already. Files keep their owners: to replace them needs the folder alone.
-
-    Args:
-        model: the folder.
 
     Raises:
         OSError: it cannot be handed over.

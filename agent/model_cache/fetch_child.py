@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Final
 
-from agent.beneath import OpenFolder
+from agent.model_cache.beneath import OpenFolder
 from agent.model_cache.fetch_account import give_up_root
 from agent.model_cache.fetch_errors import code_of
 from agent.model_cache.file_lock import LockedError, lock_opened
@@ -23,7 +23,7 @@ from agent.processes.account import Account
 
 _TELL_S: Final = 1.0
 _MOST_TEXT: Final = 600
-# In a URL: credentials, and the signature for a store behind the hub. What is told is shown and stored.
+# In a URL: credentials, and the signature for a store behind the hub. These texts are shown and stored.
 _SECRETS: Final = re.compile(r"(?<=://)[^/\s@]+@|\?[^\s'\")]+")
 
 

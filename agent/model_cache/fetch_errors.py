@@ -13,17 +13,12 @@ _NO_SPACE: Final = (errno.ENOSPC, errno.EDQUOT)
 
 
 class FetchError(Exception):
-    """A model is not on this host; the message says why.
-
-    Attributes:
-        final: the hub was asked, and trying again does not help.
-        code: a reason code, with which the message begins; empty: none.
-    """
+    """A model is not on this host; the message says why."""
 
     def __init__(self, message: str, *, final: bool = False, code: str = "") -> None:
         super().__init__(f"{code}: {message}" if code else message)
-        self.final = final
-        self.code = code
+        self.final = final  # the hub was asked, and trying again does not help
+        self.code = code  # a reason code, with which the message begins; empty: none
 
 
 def code_of(error: BaseException | None) -> str:

@@ -9,15 +9,17 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, Self
 
-from agent.beneath import OpenFolder
+from agent.model_cache.beneath import OpenFolder
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.fetch_account import fetch_account
 from agent.model_cache.fetch_errors import FetchError
 from agent.processes.account import Account
-from agent.program_input import give
-from schemas.hub_commits import is_commit
+from agent.program_io import give
+from agent.tasks import in_thread
+from schemas.hub import is_commit
 
 _MAX_LINE_BYTES: Final = 2**16
 _SILENT_LIMIT_S: Final = 60.0
@@ -26,17 +28,11 @@ _REAP_LIMIT_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class FetchPlace:
-    """Where a child fetches to. Use `open_place`.
+    """Where a child fetches to. Use `open_place`."""
 
-    Attributes:
-        model: the folder of the repository.
-        lock_fd: the file that is locked while it is fetched.
-        account: as which it is fetched; None: the agent's own.
-    """
-
-    model: OpenFolder
-    lock_fd: int
-    account: Account | None
+    model: OpenFolder  # the folder of the repository
+    lock_fd: int  # the file that is locked while it is fetched
+    account: Account | None  # as which it is fetched; None: the agent's own
 
     def close(self) -> None:
         """Closes it. A child that has it keeps the lock."""
@@ -65,23 +61,14 @@ async def opened_place(folder: CacheFolder, repo: str) -> AsyncIterator[FetchPla
     Raises:
         FetchError: it cannot be opened; what is in the cache may be used.
     """
-    opening = asyncio.create_task(asyncio.to_thread(open_place, folder, repo), name=f"open the folder of {repo}")
     try:
-        place = await asyncio.shield(opening)
-    except asyncio.CancelledError:
-        opening.add_done_callback(_close_opened)
-        raise
+        place = await in_thread(partial(open_place, folder, repo), FetchPlace.close, f"open the folder of {repo}")
     except OSError as error:
         raise FetchError(f"hf:{repo} cannot be fetched into {folder.path}: {error}") from error
     try:
         yield place
     finally:
         place.close()
-
-
-def _close_opened(opening: asyncio.Task[FetchPlace]) -> None:
-    if not opening.cancelled() and opening.exception() is None:
-        opening.result().close()
 
 
 class FetchProcess:
@@ -102,7 +89,6 @@ class FetchProcess:
         self._process: asyncio.subprocess.Process | None = None
 
     async def __aenter__(self) -> Self:
-        """Starts it."""
         self._process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-P", "-m", "agent.model_cache.fetch_child"),
             stdin=asyncio.subprocess.PIPE,
@@ -117,7 +103,6 @@ class FetchProcess:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Ends it."""
         process = self._process
         if process is None:
             return
@@ -134,11 +119,7 @@ class FetchProcess:
         await self._write("go")
 
     async def words(self) -> AsyncGenerator[dict[str, Any], None]:
-        """What it says.
-
-        Raises:
-            FetchError: it ended, or says nothing.
-        """
+        """Its messages. Raises FetchError if it ended, or says nothing."""
         process = self._process
         if process is None or process.stdout is None:
             raise AssertionError("it was not started")

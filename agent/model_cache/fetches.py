@@ -19,7 +19,7 @@ from agent.model_cache.fetch_process import FetchProcess, opened_place
 from agent.model_cache.progress import Progress
 from agent.model_cache.use_marks import UseMarks
 from schemas.exit_causes import Cause
-from schemas.hub_commits import is_commit
+from schemas.hub import is_commit
 from schemas.wire import ModelFetch
 
 _AT_ONCE: Final = 4  # children; others wait
@@ -30,17 +30,11 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class Provided:
-    """A model that is in the cache.
+    """A model that is in the cache."""
 
-    Attributes:
-        commit: of its revision.
-        asked: the hub was asked; else the process should not ask it either.
-        public: the hub gives it to all, without a token.
-    """
-
-    commit: str
-    asked: bool
-    public: bool = False
+    commit: str  # of its revision
+    asked: bool  # the hub was asked; else the process should not ask it either
+    public: bool = False  # the hub gives it to all, without a token
 
 
 @dataclass(slots=True)
@@ -52,19 +46,7 @@ class _Running:
 
 
 class Fetches:
-    """All fetches of this agent, and its host's cache.
-
-    Args:
-        folder: the cache.
-        limit_mib: of the whole cache; None: the disk is the limit.
-        offline: the hub is never asked.
-        in_use: the repositories that each live process uses.
-        marks: what all agents of this host use of the cache.
-
-    Attributes:
-        uses: of the cache.
-        room: what the cache holds, and what leaves it.
-    """
+    """All fetches of this agent, and its host's cache."""
 
     def __init__(
         self,
@@ -79,8 +61,8 @@ class Fetches:
         self._offline = offline
         self._running: dict[tuple[str, ...], _Running] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self.uses = CacheUses(folder, marks, in_use, lambda: [key[0] for key in self._running])
-        self.room = CacheRoom(folder, limit_mib, self.uses)
+        self.uses = CacheUses(folder, marks, in_use, lambda: [key[0] for key in self._running])  # of the cache
+        self.room = CacheRoom(folder, limit_mib, self.uses)  # what the cache holds, and what leaves it
 
     async def aclose(self) -> None:
         """Ends all fetches; what is fetched stays."""
@@ -92,7 +74,6 @@ class Fetches:
 
     @property
     def path(self) -> Path:
-        """The cache's folder."""
         return self._folder.path
 
     async def provide(
@@ -105,7 +86,7 @@ class Fetches:
             fetch: the model.
             own: the deployment's variables: its token, and how the hub is reached.
             stall_s: how long the fetch may make no progress.
-            tell: is told of progress, in words.
+            tell: gets progress, as text.
 
         Returns:
             Its commit, and whether the hub was asked.

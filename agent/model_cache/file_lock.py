@@ -1,16 +1,17 @@
 """A lock between processes of one host: a locked file. It ends with the process that holds it."""
 
-import asyncio
 import fcntl
 import os
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
-from agent.beneath import PlaceBeneath
+from agent.model_cache.beneath import PlaceBeneath
+from agent.tasks import in_thread
 
 _POLL_S: Final = 0.02
 
@@ -21,15 +22,10 @@ class LockedError(TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class LockBeneath:
-    """A file to lock in a folder beneath another one.
+    """A file to lock in a folder beneath another one."""
 
-    Attributes:
-        place: the folder.
-        name: of the file.
-    """
-
-    place: PlaceBeneath
-    name: str
+    place: PlaceBeneath  # the folder
+    name: str  # of the file
 
     def open(self) -> int:
         """Opens the file, which is made if it is missing; returns its descriptor. Raises as `OpenFolder`."""
@@ -37,7 +33,6 @@ class LockBeneath:
             return folder.open(self.name, os.O_RDWR | os.O_CREAT, 0o600)
 
     def __str__(self) -> str:
-        """Its path."""
         return str(self.place.root / self.place.name / self.name)
 
 
@@ -59,21 +54,15 @@ def file_lock(path: Path | LockBeneath, limit_s: float) -> Iterator[None]:
 @asynccontextmanager
 async def waited_lock(path: Path | LockBeneath, limit_s: float) -> AsyncIterator[None]:
     """Holds the lock as `file_lock` does, and waits for it in a thread. Cancelling the wait leaves no lock behind."""
-    taking = asyncio.create_task(asyncio.to_thread(take_lock, path, limit_s), name=f"lock {path.name}")
-    try:
-        release = await asyncio.shield(taking)
-    except asyncio.CancelledError:
-        taking.add_done_callback(_release_taken)  # the thread goes on, and may still get it
-        raise
+    release = await in_thread(partial(take_lock, path, limit_s), _call, f"lock {path.name}")
     try:
         yield
     finally:
         release()
 
 
-def _release_taken(taking: asyncio.Task[Callable[[], None]]) -> None:
-    if not taking.cancelled() and taking.exception() is None:
-        taking.result()()
+def _call(release: Callable[[], None]) -> None:
+    release()
 
 
 def take_lock(path: Path | LockBeneath, limit_s: float) -> Callable[[], None]:

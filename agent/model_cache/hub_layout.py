@@ -5,8 +5,11 @@ What is in it may have been written by another account of the host, so no link i
 
 import stat
 from contextlib import suppress
+from pathlib import Path
 
-from agent.beneath import OpenFolder
+from agent.model_cache.beneath import OpenFolder
+from schemas.hub import is_commit
+from schemas.wire import StartOrder
 
 
 def folder_name(repo: str) -> str:
@@ -41,3 +44,18 @@ def remove_name(model: OpenFolder, name: str, commit: str) -> None:
     with suppress(OSError, ValueError):
         if model.read_text(f"refs/{name}").strip() == commit:
             model.unlink(f"refs/{name}")
+
+
+def with_snapshots(order: StartOrder, cache_dir: Path) -> StartOrder:
+    """The order with `NAME=folder` for each `NAME=org/name` in argv of which a commit is ordered by its folder."""
+    places = {
+        fetch.repo: str(cache_dir / folder_name(fetch.repo) / "snapshots" / fetch.revision)
+        for fetch in order.fetches
+        if fetch.by_folder and is_commit(fetch.revision)  # else it could name any folder
+    }
+    return order.model_copy(update={"argv": tuple(_placed(part, places) for part in order.argv)}) if places else order
+
+
+def _placed(part: str, places: dict[str, str]) -> str:
+    name, equals, place = part.partition("=")
+    return f"{name}={places[place]}" if equals and place in places else part

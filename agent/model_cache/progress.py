@@ -9,14 +9,7 @@ _RATE_OVER_S: Final = 10.0
 
 
 class Progress:
-    """Of one fetch.
-
-    Args:
-        name: of the model.
-        stall_s: how long it may make no progress.
-        now: seconds.
-        verb: what is done with it.
-    """
+    """Of one fetch."""
 
     def __init__(self, name: str, stall_s: float, now: float, verb: str = "fetching") -> None:
         self._name = f"{verb} {name}"
@@ -71,5 +64,4 @@ class Progress:
         return f", {format_bytes(int(max(0, after - before) / (last - first)))}/s" if last > first else ""
 
     def stalled(self, now: float) -> bool:
-        """Whether it has stood still for too long."""
         return now - self._moved_at > self._stall_s

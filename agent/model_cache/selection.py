@@ -36,19 +36,12 @@ _NEVER = (
 
 @dataclass(frozen=True, slots=True)
 class HubFile:
-    """A file of a repository.
+    """A file of a repository."""
 
-    Attributes:
-        name: path within the repository.
-        size: bytes.
-        etag: its name in the cache: the SHA-256 of large files, else Git's own hash.
-        is_large: `etag` is the SHA-256 of its content.
-    """
-
-    name: str
-    size: int
-    etag: str
-    is_large: bool
+    name: str  # path within the repository
+    size: int  # bytes
+    etag: str  # its name in the cache: the SHA-256 of large files, else Git's own hash
+    is_large: bool  # `etag` is the SHA-256 of its content
 
 
 def chosen_files(files: Iterable[HubFile]) -> list[HubFile]:

@@ -1,6 +1,6 @@
-"""What each agent of this host uses of a shared cache, in a file of each agent beside the models. Blocks.
+"""What each agent of this host uses of a shared cache, in a file of each agent next to the models. Blocks.
 
-A mark outlives its agent, since the engines do. It counts until its agent writes it anew or the host has rebooted.
+A mark outlives its agent, since the engines do. It counts until its agent writes it again or the host has rebooted.
 """
 
 import json
@@ -11,8 +11,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from agent.beneath import OpenFolder, PlaceBeneath
 from agent.decide.eviction import Use
+from agent.model_cache.beneath import OpenFolder, PlaceBeneath
 
 _ID_FILE: Final = "cache-agent"
 _WANTED_FOR_S: Final = 60.0  # an agent that still fetches says so more often
@@ -31,13 +31,7 @@ def agent_id(data_dir: Path) -> str:
 
 
 class UseMarks:
-    """The marks of all agents.
-
-    Args:
-        folder: of the marks.
-        agent: this agent's id.
-        boot_id: of the host now.
-    """
+    """The marks of all agents."""
 
     def __init__(self, folder: PlaceBeneath, agent: str, boot_id: str) -> None:
         self._folder = folder
@@ -50,7 +44,7 @@ class UseMarks:
         return {} if known is None else known["commits"]
 
     def save(self, uses: Collection[Use], commits: Mapping[str, Mapping[str, str]], wanted_bytes: int) -> None:
-        """Says what this agent uses, and how much it is about to write."""
+        """Writes what this agent uses, and how much it is about to write."""
         told = {
             "boot_id": self._boot_id,
             "uses": sorted(uses),

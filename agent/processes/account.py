@@ -1,6 +1,7 @@
 """An account of the host, and the folders that it needs."""
 
 import os
+import pwd
 import stat
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,17 +9,11 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One account.
+    """One account."""
 
-    Attributes:
-        uid: of the host, and in the container.
-        gid: its group.
-        groups: its other groups.
-    """
-
-    uid: int
-    gid: int
-    groups: tuple[int, ...] = ()
+    uid: int  # of the host, and in the container
+    gid: int  # its group
+    groups: tuple[int, ...] = ()  # its other groups
 
     def take(self, folder: Path) -> None:
         """Makes a folder this account's, with all that is in it, unless it is already. Blocks for a walk.
@@ -65,6 +60,21 @@ class Account:
 
 
 def own_account() -> Account:
-    """The agent's own."""
     own = os.getegid()
     return Account(os.geteuid(), own, tuple(group for group in os.getgroups() if group != own))
+
+
+def container_user(setting: str) -> Account:
+    """The user that the setting names.
+
+    Without a group the user's own group counts where this host knows it, else the one of the same number.
+    """
+    uid, _, gid = setting.partition(":")
+    return Account(int(uid), int(gid) if gid else _group_of(int(uid)))
+
+
+def _group_of(uid: int) -> int:
+    try:
+        return pwd.getpwuid(uid).pw_gid
+    except KeyError:
+        return uid

@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from agent.process_records import ProcessKey
+from agent.state.process_records import ProcessKey
 
 OOM_KILLED: Final = "oom_killed"  # begins the message of such an exit
 MOST_PROCESSES: Final = 32_768  # of one engine, its threads counted; a fork bomb ends there
@@ -27,12 +27,7 @@ log = structlog.get_logger()
 
 
 def delegated_folder(mount: Path = _MOUNT, own: Path = _OWN) -> Path | None:
-    """The folder of the unit in whose group `agent` a process runs; None: it is in no such group.
-
-    Args:
-        mount: of version 2.
-        own: the process's file `cgroup` in /proc.
-    """
+    """The folder of the unit in whose group `agent` a process runs; None: it is in no such group."""
     try:
         (line,) = [line for line in own.read_text(encoding="utf-8").splitlines() if line.startswith("0::")]
     except (OSError, ValueError):
@@ -49,11 +44,7 @@ class Cgroup:
         self.path = path
 
     def add(self, pid: int) -> None:
-        """Puts a process in; those that it starts later are in it too.
-
-        Raises:
-            OSError: the kernel refuses.
-        """
+        """Puts a process in; those that it starts later are in it too. Raises OSError if the kernel refuses."""
         self._write("cgroup.procs", str(pid))
 
     def kill(self) -> None:
@@ -92,11 +83,7 @@ class Cgroup:
 
 
 class Cgroups:
-    """The groups of this agent's engines.
-
-    Args:
-        folder: where it may make groups; None: nowhere.
-    """
+    """The groups of this agent's engines."""
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = None if folder is None else folder / _FOLDER

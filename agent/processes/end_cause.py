@@ -3,20 +3,25 @@
 import asyncio
 import signal
 from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import structlog
 
+from agent.clock import Clock
 from agent.processes.folders import InstanceFolders
 from agent.processes.kept_record import KeptRecord
-from agent.processes.oom_kills import oom_kills
+from agent.processes.procfs import oom_kills
 from agent.processes.running import Running
+from agent.state.process_records import ProcessKey
 from schemas.exit_causes import KILLED_FOR_MEMORY, telling_line
-from schemas.wire import StartOrder
+from schemas.wire import GPU_MEMORY_HELD, StartOrder
 
 _TAIL_LIMIT_S: Final = 5.0
 
 log = structlog.get_logger()
+BACK_LIMIT_S: Final = 20.0
+_POLL_S: Final = 0.2
 
 
 class EndCause(NamedTuple):
@@ -29,15 +34,7 @@ class EndCause(NamedTuple):
 async def end_cause(
     kept: KeptRecord, order: StartOrder, folders: InstanceFolders, group: Running, kills: deque[int]
 ) -> EndCause:
-    """What is known of an end that nothing asked for: the kernel's kill, or the line of the log that tells most.
-
-    Args:
-        kept: the process's record.
-        order: what it ran.
-        folders: where its log is.
-        group: what has ended.
-        kills: how often the kernel had killed for want of memory, at the last readings.
-    """
+    """What is known of an end that nothing asked for: the kernel's kill, or the line of the log that tells most."""
     if killed := group.oom_message(order.host_memory_mib):
         return EndCause(killed)
     if group.end != "exit":
@@ -54,3 +51,18 @@ async def end_cause(
         return EndCause(kept.lasting_message)
     line = telling_line(tail, group.exit_code)
     return EndCause(line or kept.lasting_message, line)
+
+
+async def memory_back(key: ProcessKey, listing: Callable[[ProcessKey], tuple[str, ...]], clock: Clock) -> str:
+    """Waits until the driver lists an ended process on no GPU any more: only then is its memory back.
+
+    Returns:
+        Why the end is reported all the same, a code and a text; empty: the memory is back.
+    """
+    deadline_s = clock() + BACK_LIMIT_S
+    while gpus := listing(key):
+        if clock() >= deadline_s:
+            log.warning("GPU memory of an ended engine not back", instance=key.instance, gpus=gpus)
+            return f"{GPU_MEMORY_HELD}: {BACK_LIMIT_S:g} s after its end the driver still lists it on {gpus[0]}"
+        await asyncio.sleep(_POLL_S)
+    return ""

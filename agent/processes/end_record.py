@@ -25,27 +25,18 @@ class Usage(BaseModel):
 
 
 class EngineEnd(BaseModel):
-    """The end of the process that an agent has started.
-
-    Attributes:
-        pid: of the engine; with `start_ticks` it identifies the process.
-        start_ticks: its start, in the kernel's ticks since boot.
-        code: its exit code; negative: killed by that signal.
-        ended_at: seconds since 1970.
-        asked: the parent was signalled to end as well, as all processes are where a host shuts down, or by a forced end
-            of `gpuward up`.
-        oom_kills: the kernel killed a process of this host for want of memory within the last 20 seconds.
-        usage: None until the agent has released the parent.
-    """
+    """The end of the process that an agent has started."""
 
     model_config = ConfigDict(frozen=True)
-    pid: int
-    start_ticks: int
-    code: int
-    ended_at: float
+    pid: int  # of the engine; with `start_ticks` it identifies the process
+    start_ticks: int  # its start, in the kernel's ticks since boot
+    code: int  # its exit code; negative: killed by that signal
+    ended_at: float  # seconds since 1970
+    # the parent was signalled to end as well, as all processes are where a host shuts down, or by a forced end of
+    # `gpuward up`
     asked: bool
-    oom_kills: bool
-    usage: Usage | None = None
+    oom_kills: bool  # the kernel killed a process of this host for want of memory within the last 20 seconds
+    usage: Usage | None = None  # None until the agent has released the parent
 
 
 def reserve_record(path: Path) -> int:

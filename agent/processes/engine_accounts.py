@@ -11,12 +11,12 @@ from typing import Final
 
 from agent.decide.engine_accounts import UNUSED_UIDS, EngineUser, next_uid, parse_engine_user
 from agent.errors import SettingError, SpawnError
-from agent.journal import Journal
 from agent.processes.account import Account
 from agent.processes.folders import InstanceFolders
+from agent.processes.host_locks import HostLocks
 from agent.processes.privileges import missing_capabilities
 from agent.processes.procfs import list_uids
-from agent.processes.uid_locks import UidLocks
+from agent.state.journal import Journal
 
 # Whose groups an engine gets, so that it may open what the agent may.
 _GPU_NODES: Final = ("nvidia*", "nvidia-caps/*", "dri/*", "kfd", "infiniband/*")
@@ -39,7 +39,7 @@ class EngineAccounts:
     """The accounts of one agent's engines.
 
     Args:
-        user: as the setting says; None: the agent's own.
+        user: by the setting; None: the agent's own.
         journal: of the agent; live processes in it hold their uid.
         folders: of the instances.
 
@@ -53,7 +53,9 @@ class EngineAccounts:
         self._last: int | None = None
         self._first = None if user is None else first_account(user)
         self._uids = range(0) if user is None else user.uids
-        self._locks = UidLocks()
+        # Between the choice of a uid and the engine's start another agent of the host could choose it too. At the end
+        # each of them would kill all that runs as its uid.
+        self._locks = HostLocks("uid")
         if self._first is not None:
             folders.let_pass()
         for record in journal.live():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from agent.errors import ProgramMissingError, SpawnError
-from agent.installed_engines import PROGRAMS, lost_interpreter
+from agent.host_inventory.installed_engines import PROGRAMS, lost_interpreter
 from agent.processes.account import Account
 from agent.processes.end_record import reserve_record
 from agent.processes.engine_parent import EngineParent
@@ -38,17 +38,11 @@ class EngineLaunch:
         log: what it prints is appended here.
         record: where its parent records how it ended.
         account: as which it runs, without capabilities; None: as the agent.
-
-    Attributes:
-        pid: of the engine, which is also the number of its session and group once it runs.
-        start_ticks: its start.
-        parent: its parent; the caller closes it.
-        waits: it has not been let go, so it ends with this context.
     """
 
-    pid: int
-    start_ticks: int
-    parent: EngineParent
+    pid: int  # of the engine, which is also the number of its session and group once it runs
+    start_ticks: int  # its start
+    parent: EngineParent  # its parent; the caller closes it
 
     def __init__(
         self,
@@ -67,14 +61,10 @@ class EngineLaunch:
         self._record = record
         self._account = account
         self._channel: socket.socket | None = None
-        self.waits = True
+        self.waits = True  # it has not been let go, so it ends with this context
 
     async def __aenter__(self) -> Self:
-        """Starts the parent.
-
-        Raises:
-            SpawnError: it could not be started.
-        """
+        """Starts the parent. Raises SpawnError if it could not be started."""
         try:
             self._channel, parent = self._start_parent()
         except (OSError, ValueError) as error:
@@ -97,7 +87,7 @@ class EngineLaunch:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """What waits still ends; what runs goes on."""
+        """What waits still ends; what runs continues."""
         self.close()
 
     def close(self) -> None:

@@ -13,13 +13,7 @@ _RELEASE_LIMIT_S: Final = 5.0
 
 
 class EngineParent:
-    """A running parent.
-
-    Args:
-        pid: of the parent.
-        start_ticks: its start.
-        fd: a pidfd of it, which this object closes.
-    """
+    """A running parent."""
 
     def __init__(self, pid: int, start_ticks: int, fd: int) -> None:
         self.pid = pid

@@ -9,8 +9,8 @@ import structlog
 
 from agent.decide.engine_environment import lacks_token, passed_on
 from agent.errors import ProgramMissingError, SpawnError
-from agent.model_cache.snapshot_args import with_snapshots
-from agent.process_records import name_of
+from agent.logs.redaction import secrets_of
+from agent.model_cache.hub_layout import with_snapshots
 from agent.processes.account import Account, own_account
 from agent.processes.end_record import EndRecord
 from agent.processes.engine_launch import EngineLaunch
@@ -19,9 +19,9 @@ from agent.processes.process_context import ProcessContext
 from agent.processes.process_group import ProcessGroup
 from agent.processes.running import Running
 from agent.processes.spawn import account_env, engine_argv, engine_env
-from agent.redaction import secrets_of
-from agent.wait_first import wait_first
-from schemas.hub_commits import hub_reference
+from agent.state.process_records import name_of
+from agent.tasks import wait_first
+from schemas.hub import hub_reference
 from schemas.image_names import repository_of
 from schemas.wire import StartOrder
 
@@ -31,14 +31,7 @@ log = structlog.get_logger()
 
 
 class EngineStart:
-    """One start.
-
-    Args:
-        kept: the process's record.
-        order: what to run.
-        context: the agent around it.
-        stopped: set when it shall stop.
-    """
+    """One start."""
 
     def __init__(self, kept: KeptRecord, order: StartOrder, context: ProcessContext, stopped: asyncio.Event) -> None:
         self._kept = kept
@@ -158,7 +151,7 @@ class EngineStart:
             key,
             port=port,
             data_dir=folders.data_dir,
-            gpu_index=context.gpu_index,
+            gpu_index=context.inventory.index_of,
             cache_dir=context.fetches.path,
             own=None if account is None else account_env(account, home),
             listed=context.engine_environment,
@@ -170,7 +163,7 @@ class EngineStart:
             try:
                 return await self._run_launched(launch, record)
             except ProgramMissingError:
-                context.note_missing(argv[0])
+                context.inventory.note_missing(argv[0])
                 raise
 
     async def _check_paths(self, account: Account | None, work: Path) -> None:

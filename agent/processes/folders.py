@@ -18,10 +18,10 @@ from threading import Lock
 from typing import Final
 from weakref import WeakValueDictionary
 
-from agent.log_index import LogIndex
-from agent.process_records import ProcessKey
+from agent.logs.log_index import LogIndex
+from agent.logs.redaction import Redactor
 from agent.processes.account import Account, own_account
-from agent.redaction import Redactor
+from agent.state.process_records import ProcessKey
 
 LOG_BYTES: Final = 16 * 2**20
 EPOCHS_KEPT: Final = 3
@@ -132,11 +132,7 @@ class InstanceFolders:
                 path.unlink(missing_ok=True)
 
     def keep_secrets(self, key: ProcessKey, values: Collection[str]) -> None:
-        """Keeps the values that its log must not show, as long as the log.
-
-        Raises:
-            OSError: they cannot be written.
-        """
+        """Keeps the values that its log must not show, as long as the log. Raises OSError if they cannot be written."""
         path = self.log(key).with_suffix(_SECRETS)
         path.unlink(missing_ok=True)
         if values:
@@ -144,11 +140,7 @@ class InstanceFolders:
                 json.dump(list(values), file)
 
     def redactor(self, key: ProcessKey) -> Redactor:
-        """Takes the values of secrets out of its log.
-
-        Raises:
-            OSError, ValueError: they cannot be read.
-        """
+        """Takes the values of secrets out of its log. Raises OSError, ValueError if they cannot be read."""
         try:
             text = self.log(key).with_suffix(_SECRETS).read_text(encoding="utf-8")
         except FileNotFoundError:

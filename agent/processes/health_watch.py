@@ -18,12 +18,12 @@ from agent.decide.health import (
     kill_reason,
     only_logs,
 )
-from agent.process_records import StopPlan
 from agent.processes.kept_record import KeptRecord
-from agent.processes.oom_kills import oom_kills
 from agent.processes.process_context import ProcessContext
+from agent.processes.procfs import oom_kills
 from agent.processes.running import Running
 from agent.processes.stall_watch import StallWatch
+from agent.state.process_records import StopPlan
 from schemas.wire import NO_ANSWER, ProbeOrder, StartOrder
 
 _ALIVE_AFTER_S: Final = 0.2  # without a port, a process is running after this time

@@ -4,21 +4,15 @@ from collections.abc import Callable
 
 import structlog
 
-from agent.journal import Journal
-from agent.process_records import ProcessKey, ProcessRecord
-from agent.redaction import Redactor, secrets_of
+from agent.logs.redaction import Redactor, secrets_of
+from agent.state.journal import Journal
+from agent.state.process_records import ProcessKey, ProcessRecord
 
 log = structlog.get_logger()
 
 
 class KeptRecord:
-    """One process's record.
-
-    Args:
-        record: as journalled last.
-        journal: of the agent.
-        report: queues a report.
-    """
+    """One process's record."""
 
     def __init__(self, record: ProcessRecord, journal: Journal, report: Callable[[ProcessRecord], None]) -> None:
         self.now = record
@@ -29,7 +23,6 @@ class KeptRecord:
 
     @property
     def key(self) -> ProcessKey:
-        """The process's key."""
         return self.now.key
 
     @property

@@ -1,4 +1,4 @@
-"""The lifecycle of one process on this host: start or adopt, watch, stop, report. One task per process."""
+"""The lifecycle of one process on this host: start or adopt, watch, graceful stop, report. One task per process."""
 
 import asyncio
 import contextlib
@@ -10,16 +10,15 @@ import structlog
 
 from agent.errors import SpawnError
 from agent.model_cache.fetch_errors import FetchError
-from agent.process_records import ProcessKey, ProcessRecord, StopPlan, name_of
-from agent.processes.end_cause import EndCause, end_cause
+from agent.processes.end_cause import EndCause, end_cause, memory_back
 from agent.processes.engine_start import EngineStart
-from agent.processes.gpu_memory import memory_back
 from agent.processes.health_watch import rotate_log, watch_health
 from agent.processes.kept_record import KeptRecord
-from agent.processes.oom_kills import oom_kills
 from agent.processes.process_context import ProcessContext
+from agent.processes.procfs import oom_kills
 from agent.processes.running import Running
-from agent.wait_first import wait_first
+from agent.state.process_records import ProcessKey, ProcessRecord, StopPlan, name_of
+from agent.tasks import wait_first
 from schemas.wire import StartOrder
 
 _REQUESTS_SHARE: Final = 0.8  # share of the drain time for requests in flight; the rest follows SIGTERM
@@ -50,12 +49,10 @@ class EngineProcess:
 
     @property
     def key(self) -> ProcessKey:
-        """The process's key."""
         return self._kept.key
 
     @property
     def order(self) -> StartOrder:
-        """The order that started it."""
         return self._order
 
     def stop(self, plan: StopPlan, message: str = "") -> None:
@@ -86,13 +83,13 @@ class EngineProcess:
                 group.exited.wait(),
             )
             if self._kept.now.stop is not None:
-                await self._drain(group)
+                await self._stop_gracefully(group)
             await self._kill(group)
             await self._note_last_words()
             await self._report_end(group)
             await group.forget()
         finally:
-            self._context.signs.forget(self.key.instance)  # else they stay when the instance has gone for good
+            self._context.activity.forget(self.key.instance)  # else they stay when the instance has gone for good
             await group.aclose()
 
     def adopt_container(self) -> None:
@@ -103,7 +100,7 @@ class EngineProcess:
         plan, message = await watch_health(self._kept, self._order, self._context, group)
         self.stop(plan, message)
 
-    async def _drain(self, group: Running) -> None:
+    async def _stop_gracefully(self, group: Running) -> None:
         """Waits for requests in flight, then sends SIGTERM; returns at the exit or when the drain time is over."""
         if self._kept.now.state != "stopping":
             self._kept.write(state="stopping")

@@ -15,8 +15,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
-from agent.background import in_background
 from agent.processes.account import Account
+from agent.tasks import in_background
 from schemas.exit_causes import Cause
 
 _MOST_ENTRIES: Final = 20_000  # of a folder, by name alone

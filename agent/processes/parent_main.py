@@ -166,7 +166,7 @@ def _become_engine(order: bytes, go: int, failure: int) -> NoReturn:
         _execute(argv, env)
     except OSError as error:
         _write(failure, b"%d %b" % (error.errno or 0, where))
-    except BaseException as error:  # noqa: BLE001 - this process must not go on as a second parent
+    except BaseException as error:  # noqa: BLE001 - this process must not continue as a second parent
         _write(failure, b"0 " + repr(error).encode())
     os._exit(127)
 

@@ -6,26 +6,26 @@ from dataclasses import dataclass, field
 
 from agent.clock import Clock
 from agent.containers.runtime import ContainerRuntime
-from agent.engine_signs import EngineSigns
-from agent.in_flight import InFlightRequests
-from agent.journal import Journal
+from agent.engine_proxy.in_flight import InFlightRequests
+from agent.host_inventory.inventory import InventoryWatch
 from agent.model_cache.fetches import Fetches
-from agent.process_records import ProcessKey, ProcessRecord
 from agent.processes.cgroups import Cgroups
 from agent.processes.engine_accounts import EngineAccounts
+from agent.processes.engine_activity import EngineActivity
 from agent.processes.folders import InstanceFolders
 from agent.processes.needed_paths import PathLooks
 from agent.processes.ports import PortAllocator
 from agent.processes.probe import Prober
+from agent.state.journal import Journal
+from agent.state.process_records import ProcessKey, ProcessRecord
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
     """The agent around a process.
 
-    `report` queues a report, `gpu_index` returns a GPU's present index, and `gpus_listing` the GPUs on which the driver
-    listed a process at the newest reading. `allotting` is held while an instance gets its account. `note_missing`
-    takes the name of a program that a start did not find. `looks` examines what an engine's account gets to.
+    `report` queues a report. `gpus_listing` returns the GPUs on which the driver last listed a process.
+    `allotting` is held while an instance gets its account. `looks` examines what an engine's account gets to.
     `engine_environment` is the setting of that name.
     """
 
@@ -40,11 +40,10 @@ class ProcessContext:
     accounts: EngineAccounts
     allotting: asyncio.Lock
     report: Callable[[ProcessRecord], None]
-    gpu_index: Callable[[str], int | None]
+    inventory: InventoryWatch
     gpus_listing: Callable[[ProcessKey], tuple[str, ...]]
-    signs: EngineSigns
+    activity: EngineActivity
     fetches: Fetches
     containers: ContainerRuntime
     looks: PathLooks = field(default_factory=PathLooks)
-    note_missing: Callable[[str], None] = lambda _program: None
     engine_environment: tuple[str, ...] = ()

@@ -8,11 +8,11 @@ from typing import Final
 
 import structlog
 
-from agent.process_records import ProcessKey
 from agent.processes.cgroups import Cgroup, oom_message
 from agent.processes.end_record import EndRecord, EngineEnd
 from agent.processes.engine_parent import EngineParent
 from agent.processes.procfs import group_members, is_alive
+from agent.state.process_records import ProcessKey
 from schemas.exit_causes import KILLED_FOR_MEMORY
 from schemas.wire import ExitReason
 
@@ -81,7 +81,6 @@ class ProcessGroup:
             self._loop.add_reader(self._fd, self._on_exit)
 
     def terminate(self) -> None:
-        """Sends SIGTERM to the whole group."""
         self._signal_group(signal.SIGTERM)
 
     def _signal_group(self, number: signal.Signals) -> None:
@@ -146,7 +145,6 @@ class ProcessGroup:
             log.info("engine ended", instance=self._key.instance, epoch=self._key.epoch, **self._end.model_dump())
 
     async def aclose(self) -> None:
-        """As `close`."""
         self.close()
 
     async def kill_members(self, limit_s: float) -> tuple[int, ...]:

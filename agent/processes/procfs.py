@@ -3,15 +3,17 @@
 import os
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Final
 
-from agent.process_records import HostProcess, ProcessKey
+from agent.state.process_records import HostProcess, ProcessKey
 
 MARK_DIR: Final = "GPUWARD_AGENT_DIR"
 MARK_INSTANCE: Final = "GPUWARD_INSTANCE"
 MARK_EPOCH: Final = "GPUWARD_EPOCH"
 MARK_RANK: Final = "GPUWARD_RANK"
 _MARKS: Final = (MARK_DIR, MARK_INSTANCE, MARK_EPOCH, MARK_RANK)
+_OF_THE_HOST: Final = Path("/proc/vmstat")
 
 
 def read_process(pid: int) -> HostProcess | None:
@@ -67,7 +69,6 @@ def real_uid(pid: int) -> int | None:
 
 
 def list_uids() -> frozenset[int]:
-    """The uids of all processes of the host."""
     pids = (int(name) for name in os.listdir("/proc") if name.isdigit())  # noqa: PTH208 - names only, and quick
     return frozenset(uid for pid in pids if (uid := real_uid(pid)) is not None)
 
@@ -103,13 +104,6 @@ def group_members(
     """Live processes of a started process: its group and session, and all that carry its marker or have its uid.
 
     The marker also finds children that created a session of their own, and the uid those that have no marker any more.
-
-    Args:
-        leader: pid of the process that was started.
-        key: the key in its marker.
-        folder: the agent's data folder, which is part of the marker.
-        trust_session: False if the leader's pid may have been reused: then only markers count.
-        uid: of this instance alone; None: others have it too.
     """
     return tuple(
         process.pid
@@ -121,3 +115,15 @@ def group_members(
             or (uid is not None and real_uid(process.pid) == uid)
         )
     )
+
+
+def oom_kills() -> int:
+    """How often the kernel has killed for lack of memory since boot; 0 where the system does not count.
+
+    For engines without a cgroup of their own, which counts exactly.
+    """
+    try:
+        lines = _OF_THE_HOST.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

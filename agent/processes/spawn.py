@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import IO, Final
 
 from agent.decide.engine_environment import passed_on
-from agent.installed_engines import search_path
-from agent.process_records import ProcessKey
+from agent.host_inventory.installed_engines import search_path
 from agent.processes.account import Account
 from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
+from agent.state.process_records import ProcessKey
 from schemas.hub import OWN_CACHE
 from schemas.wire import StartOrder
 
@@ -60,7 +60,7 @@ def engine_env(
     one would neither count nor spare its files.
     `gpu_index` returns a GPU's present index on this host, for engines that do not support UUIDs.
     `own` is what `account_env` says where the engine runs as another account than the agent.
-    `listed` is what the host's administrator passes on beside what all agents do.
+    `listed` is what the host's administrator passes on in addition to what all agents do.
     """
     env = passed_on(base, listed)
     if own is not None:

@@ -18,11 +18,7 @@ _SAME_S: Final = 0.05  # two ages of one sign differ by the time between two loo
 
 
 class StallWatch:
-    """An async context: leaving it ends a probe under way.
-
-    Attributes:
-        why: why the process counts as stalled, as it is reported; empty: it does not.
-    """
+    """An async context: leaving it ends a probe under way."""
 
     def __init__(self, kept: KeptRecord, order: StartOrder, context: ProcessContext) -> None:
         self._kept = kept
@@ -34,8 +30,8 @@ class StallWatch:
         self._sign_s = context.clock()  # the last sign that it generates
         self._failed = 0  # vain asks in a row
         self._asked_s = 0.0
-        self.why = ""
-        context.signs.forget(kept.key.instance)
+        self.why = ""  # why the process counts as stalled, as it is reported; empty: it does not
+        context.activity.forget(kept.key.instance)
 
     async def __aenter__(self) -> Self:
         return self
@@ -49,7 +45,7 @@ class StallWatch:
 
     def look(self) -> bool | None:
         """Whether it is stalled: True, False after a sign that it generates, None without news."""
-        evidence, now = self._context.signs.of(self._kept.now), self._context.clock()
+        evidence, now = self._context.activity.of(self._kept.now), self._context.clock()
         if is_stalled(evidence, self._limits):
             count = len(unanswered(evidence, self._limits))
             self.why = f"{NO_ANSWER}: {count} requests have no answer, and no token came for {self._limits.after_s:g} s"
@@ -83,7 +79,7 @@ class StallWatch:
             self._asking = asyncio.create_task(self._one_token(port, generate.timeout_s), name="generate-probe")
 
     async def _one_token(self, port: int, timeout_s: float) -> bool | None:
-        with self._context.signs.probing(self._kept.key):
+        with self._context.activity.probing(self._kept.now):
             return await self._context.prober.generate(port, timeout_s)
 
     def _take_answer(self, evidence: Evidence, now: float) -> bool | None:

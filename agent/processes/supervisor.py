@@ -1,15 +1,10 @@
-"""All processes of this host: handles commands, adopts what runs already, stops all at a shutdown. Owns their tasks."""
+"""All processes of this host: handles commands, stops all at a shutdown. Owns their tasks."""
 
 import asyncio
-import os
-import signal
-from contextlib import suppress
 from typing import Final, Self
 
 import structlog
 
-from agent.controller_heartbeat import ControllerHeartbeat
-from agent.decide.adoption import plan_adoption
 from agent.decide.commands import (
     AgentState,
     RecordNeverStarted,
@@ -20,20 +15,14 @@ from agent.decide.commands import (
     decide,
     refused_record,
 )
-from agent.inventory import InventoryWatch
-from agent.process_records import HostProcess, ProcessKey, ProcessRecord, StopPlan
-from agent.processes.cgroups import oom_message
-from agent.processes.end_record import EndRecord
-from agent.processes.engine_parent import EngineParent
+from agent.link.controller_heartbeat import ControllerHeartbeat
+from agent.processes.adoption import EngineAdoption
 from agent.processes.lifecycle import EngineProcess
 from agent.processes.process_context import ProcessContext
-from agent.processes.process_group import ProcessGroup
-from agent.processes.procfs import list_marked_processes
+from agent.state.process_records import ProcessKey, ProcessRecord, StopPlan
 from schemas.wire import Command, CommandResult
 
 _FENCE_CHECK_S: Final = 0.5
-_SCAN_LIMIT_S: Final = 60.0
-_PRUNE_LIMIT_S: Final = 60.0
 
 log = structlog.get_logger()
 
@@ -41,10 +30,9 @@ log = structlog.get_logger()
 class Supervisor:
     """An async context: entering adopts, leaving ends the tasks but not the processes."""
 
-    def __init__(self, context: ProcessContext, inventory: InventoryWatch, heartbeat: ControllerHeartbeat) -> None:
+    def __init__(self, context: ProcessContext, heartbeat: ControllerHeartbeat) -> None:
         self._context = context
         self._journal = context.journal
-        self._inventory = inventory
         self._heartbeat = heartbeat
         self._running: dict[ProcessKey, EngineProcess] = {}
         self._tasks = asyncio.TaskGroup()
@@ -55,7 +43,7 @@ class Supervisor:
     async def __aenter__(self) -> Self:
         """Adopts what still runs, records the rest as exited, kills strays."""
         await self._tasks.__aenter__()
-        await self._adopt()
+        await EngineAdoption(self._context, self._launch).run()
         self._own_tasks = [
             self._tasks.create_task(self._stop_on_disconnect(), name="stop on disconnect"),
             self._tasks.create_task(self._context.containers.sweep(), name="stray containers"),
@@ -63,7 +51,6 @@ class Supervisor:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Ends the tasks; processes that still run are left to the next agent."""
         for task in (*self._own_tasks, *self._process_tasks):
             task.cancel()
         await self._tasks.__aexit__(None, None, None)
@@ -72,11 +59,11 @@ class Supervisor:
     def handle(self, command: Command) -> CommandResult:
         """Decides, journals, starts the action, and answers. A repeated command changes nothing."""
         state = AgentState(
-            highest_term=self._journal.facts.highest_term,
+            highest_term=self._journal.host_state.highest_term,
             epochs=self._journal.epochs,
             processes=self._journal.processes,
             live=self._journal.live(),
-            devices=self._inventory.devices,
+            devices=self._context.inventory.devices,
             shutting_down=self._shutting_down,
         )
         action = decide(state, command)
@@ -153,119 +140,6 @@ class Supervisor:
         finally:
             self._running.pop(process.key, None)
 
-    async def _adopt(self) -> None:
-        folder = str(self._context.folders.data_dir)
-        async with asyncio.timeout(_SCAN_LIMIT_S):
-            found = await asyncio.to_thread(list_marked_processes, folder)
-        live = self._journal.live()
-        contained = {record.key for record in live if record.order is not None and record.order.container is not None}
-        plan = plan_adoption(
-            [record for record in live if record.key not in contained],
-            self._context.boot_id,
-            [process for process in found if process.marked not in contained],
-        )
-        for pid in plan.strays:
-            log.warning("stray process killed", pid=pid)
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
-        for record in plan.gone:
-            if not self._adopt_ended(record, folder):
-                self._record_gone(record)
-        for record, leader in plan.adopt:
-            self._adopt_process(record, leader, folder)
-        for record in live:
-            if record.key in contained:
-                self._adopt_container(record)
-        for record, left in plan.clean_up:
-            if not self._adopt_ended(record, folder):
-                stopping = record.model_copy(update={"stop": StopPlan(reason="gone", drain_time_s=0.0)})
-                self._adopt_process(stopping, left, folder)
-        self._context.folders.prune_ends({record.key for record in self._journal.live()})
-        self._context.cgroups.prune([record.key for record in self._journal.live()])
-        async with asyncio.timeout(_PRUNE_LIMIT_S):
-            await asyncio.to_thread(self._context.folders.prune, {record.instance for record in self._journal.live()})
-
-    def _adopt_process(self, record: ProcessRecord, leader: HostProcess, folder: str) -> None:
-        end = self._end_record(record)
-        record = record.model_copy(update={"pid": leader.pid, "pid_start_ticks": leader.start_ticks})
-        alone, cgroup = self._alone(record), self._context.cgroups.find(record.key)
-        parent = EngineParent.find(record.parent_pid, record.parent_start_ticks)
-        try:
-            group = ProcessGroup(
-                *(leader.pid, record.key, folder, cgroup),
-                uid=alone,
-                parent=parent,
-                record=end,
-                unwatched=leader.zombie,
-                serves=_serves(record),
-            )
-        except ProcessLookupError:
-            if parent is not None:
-                parent.close()
-            if not self._adopt_ended(record, folder):
-                self._record_gone(record)
-            return
-        self._journal.amend(record)
-        log.info("process adopted", instance=record.instance, epoch=record.epoch, rank=record.rank, pid=record.pid)
-        self._launch_adopted(record, group)
-
-    def _adopt_ended(self, record: ProcessRecord, folder: str) -> bool:
-        """Takes over what ended while no agent was running, and what is left of its group; False: its end is unknown.
-
-        A host may have started again since: then the pid is another's, and only the record counts.
-        """
-        end = self._end_record(record)
-        if record.pid is None or end.read() is None:
-            return False
-        alone, cgroup = self._alone(record), self._context.cgroups.find(record.key)
-        group = ProcessGroup(
-            *(record.pid, record.key, folder, cgroup),
-            uid=alone,
-            record=end,
-            is_gone=True,
-            unwatched=True,
-            serves=_serves(record),
-        )
-        self._launch_adopted(record, group)
-        return True
-
-    def _end_record(self, record: ProcessRecord) -> EndRecord:
-        return EndRecord(self._context.folders.end(record.key), record.pid, record.pid_start_ticks)
-
-    def _alone(self, record: ProcessRecord) -> int | None:
-        return record.uid if self._context.accounts.is_of_one_instance(record.uid) else None
-
-    def _launch_adopted(self, record: ProcessRecord, group: ProcessGroup) -> None:
-        if record.order is None:
-            raise AssertionError(f"{record.key}: a live process must have its order")
-        if record.port is not None:
-            self._context.ports.lock(record.port)
-        self._launch(EngineProcess(record, record.order, self._context, group))
-
-    def _adopt_container(self, record: ProcessRecord) -> None:
-        """Docker may be away now, so the process itself finds out whether its container still runs."""
-        if record.order is None:
-            raise AssertionError(f"{record.key}: a live process must have its order")
-        if record.port is not None:
-            self._context.ports.lock(record.port)
-        process = EngineProcess(record, record.order, self._context)
-        process.adopt_container()
-        log.info("container adopted", instance=record.instance, epoch=record.epoch, rank=record.rank)
-        self._launch(process)
-
-    def _record_gone(self, record: ProcessRecord) -> None:
-        limit_mib = None if record.order is None else record.order.host_memory_mib
-        killed = oom_message(self._context.cgroups.find(record.key), limit_mib)
-        changes = {
-            "state": "exited",
-            "reason": "gone",
-            "exit_code": None,
-            "message": killed or "exited while no agent was running",
-            "order": None,
-            "stop": None,
-        }
-        self._context.report(self._journal.record(record.model_copy(update=changes)))
-
     async def _stop_on_disconnect(self) -> None:
         """Stops the processes whose fence the controller's silence exceeds."""
         while True:
@@ -285,7 +159,3 @@ class Supervisor:
             for process in self._running.values()
             if process.order.stop_on_disconnect_after_s is not None
         ]
-
-
-def _serves(record: ProcessRecord) -> bool:
-    return record.order is not None and record.order.needs_port

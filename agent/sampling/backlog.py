@@ -30,7 +30,6 @@ class Backlog:
         self._changed = asyncio.Event()
 
     def __len__(self) -> int:
-        """Number of periods."""
         return len(self._kept)
 
     def add(self, period: SamplePeriod) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from agent.gpus.reader import GpuWork
-from agent.process_records import ProcessKey
+from agent.state.process_records import ProcessKey
 from schemas.wire import DeviceFacts, GpuSample, ProcessSample, Readings
 
 CUT_S: Final = 2.0  # reading has stopped where no reading followed for longer
@@ -30,26 +30,17 @@ class Holder:
 
 @dataclass(slots=True)
 class _Piece:
-    """One GPU's readings without a stop: a sampling period, or a part of it.
+    """One GPU's readings without a stop: a sampling period, or a part of it."""
 
-    Attributes:
-        uuid: the GPU.
-        begin_s: where the time that the readings speak for begins.
-        end_s: the last reading.
-        percents: the GPU's utilization.
-        used_mib: memory in use at the last reading.
-        running: this agent's processes that were seen on the GPU.
-        by_owner: utilization by process, of the readings in which the driver reported any process.
-        unowned: whether the driver reported a working process whose owner is unknown, or an impossible figure.
-    """
-
-    uuid: str
-    begin_s: float
-    end_s: float
-    percents: list[float] = field(default_factory=list)
-    used_mib: int | None = None
-    running: set[ProcessKey] = field(default_factory=set)
+    uuid: str  # the GPU
+    begin_s: float  # where the time that the readings speak for begins
+    end_s: float  # the last reading
+    percents: list[float] = field(default_factory=list)  # the GPU's utilization
+    used_mib: int | None = None  # memory in use at the last reading
+    running: set[ProcessKey] = field(default_factory=set)  # this agent's processes that were seen on the GPU
+    # utilization by process, of the readings in which the driver reported any process
     by_owner: list[Mapping[ProcessKey, float]] = field(default_factory=list)
+    # whether the driver reported a working process whose owner is unknown, or an impossible figure
     unowned: bool = False
 
 
@@ -101,7 +92,7 @@ class PeriodAccumulator:
     """The readings of GPUs, cut into pieces where reading stopped. One `add` for each GPU and second.
 
     A reading speaks for the time since the one before if that is at most two seconds; otherwise it speaks for none. So
-    periods follow one another without a gap while reading goes on. A failed reading is not added.
+    periods follow one another without a gap while reading continues. A failed reading is not added.
     """
 
     def __init__(self) -> None:

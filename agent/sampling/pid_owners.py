@@ -4,18 +4,14 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from agent.process_records import ProcessKey, ProcessRecord
 from agent.processes.procfs import read_marker, read_process
+from agent.state.process_records import ProcessKey, ProcessRecord
 
 _DEPTH_MAX: Final = 64
 
 
 class PidOwners:
-    """Caches owners: a pid with its start time identifies one process, and its ancestry does not change.
-
-    Args:
-        folder: the agent's data folder, which its processes' markers name.
-    """
+    """Caches owners: a pid with its start time identifies one process, and its ancestry does not change."""
 
     def __init__(self, folder: str) -> None:
         self._folder = folder

@@ -7,8 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from agent.clock import Clock
-from agent.in_flight import InFlightRequests
-from agent.process_records import ProcessKey, ProcessRecord
+from agent.engine_proxy.in_flight import InFlightRequests
 from agent.processes.probe import ask_engine
 from agent.sampling.engine_metrics import (
     ImpossibleGaugeError,
@@ -19,6 +18,7 @@ from agent.sampling.engine_metrics import (
     read_tokens,
     sum_gauges,
 )
+from agent.state.process_records import ProcessKey, ProcessRecord
 from http1.fetch import FetchError
 
 METRICS_PATH: Final = "/metrics"
@@ -62,13 +62,7 @@ class _Tokens:
 
 
 class RequestCounter:
-    """Scrapes every engine that has request gauges, and keeps the highest count since the last `take`.
-
-    Args:
-        live: the processes that run now.
-        in_flight: the proxy's counts.
-        clock: seconds.
-    """
+    """Scrapes every engine that has request gauges, and keeps the highest count since the last `take`."""
 
     def __init__(
         self,
@@ -99,7 +93,7 @@ class RequestCounter:
 
     @contextmanager
     def probing(self, key: ProcessKey) -> Iterator[None]:
-        """A request of ours is at the engine meanwhile: it does not count."""
+        """A request of ours is at the engine during this: it does not count."""
         self._probed[key] = self._probed.get(key, 0) + 1
         try:
             yield
@@ -109,13 +103,11 @@ class RequestCounter:
                 del self._probed[key]
 
     async def run(self) -> None:
-        """Scrapes until cancelled."""
         while True:
             await self.scrape_all()
             await asyncio.sleep(SCRAPE_S)
 
     async def scrape_all(self) -> None:
-        """Scrapes each engine once."""
         records = [record for record in self._live() if _gauges(record) and record.ready and record.port is not None]
         self._scrapes = {record.key: self._scrapes.get(record.key, []) for record in records}
         self._tokens = {key: tokens for key, tokens in self._tokens.items() if key in self._scrapes}

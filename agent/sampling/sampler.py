@@ -8,13 +8,12 @@ import structlog
 
 from agent.clock import Clock
 from agent.gpus.reader import GpuReading, GpuWork
-from agent.inventory import InventoryWatch
-from agent.process_records import ProcessKey, ProcessRecord
-from agent.rare_log import RareLog
+from agent.host_inventory.inventory import InventoryWatch
 from agent.sampling.backlog import Backlog
 from agent.sampling.periods import Holder, PeriodAccumulator
 from agent.sampling.pid_owners import PidOwners
 from agent.sampling.request_counts import RequestCounter, Requests
+from agent.state.process_records import ProcessKey, ProcessRecord
 from schemas.wire import SAMPLE_S, SamplePeriod
 
 READ_EVERY_S: Final = 1.0
@@ -25,19 +24,7 @@ log = structlog.get_logger()
 
 
 class Sampler:
-    """Owns the sampling periods.
-
-    Attributes:
-        period_s: length of a period; a change also applies to the present period.
-
-    Args:
-        inventory: reads the GPUs; limits the time of each reading.
-        live: the processes that run now.
-        owners: maps pids to processes.
-        requests: counts requests.
-        backlog: keeps the closed periods.
-        clock: seconds since the host's boot.
-    """
+    """Owns the sampling periods."""
 
     def __init__(
         self,
@@ -48,7 +35,7 @@ class Sampler:
         backlog: Backlog,
         clock: Clock,
     ) -> None:
-        self.period_s = SAMPLE_S
+        self.period_s = SAMPLE_S  # length of a period; a change also applies to the present period
         self._inventory = inventory
         self._live = live
         self._owners = owners
@@ -61,11 +48,9 @@ class Sampler:
         self._unsent: dict[ProcessKey, Requests] = {}
         self._present: dict[ProcessKey, Requests] = {}
         self._impossible = 0
-        self._rare = RareLog(log, clock)
         self._due_s = 0.0  # the last reading that was due
 
     async def run(self) -> None:
-        """Samples until cancelled."""
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._requests.run(), name="request gauges")
@@ -152,5 +137,5 @@ class Sampler:
         try:
             return self._finding.result()
         except OSError as error:
-            self._rare.warning("owners of GPU processes not read", cause="owners", error=repr(error))
+            log.warning("owners of GPU processes not read", error=repr(error))
             return {}

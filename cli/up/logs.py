@@ -9,8 +9,8 @@ from typing import Final
 
 import structlog
 
+from schemas.log_lines import RepeatedLines
 from schemas.printing import escape_log_event
-from schemas.repeated_lines import RepeatedLines
 from schemas.stderr import stderr_lines
 
 _MAX_BYTES: Final = 16 * 1024 * 1024

@@ -15,7 +15,7 @@ from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError, invalid
 from controller.domain.access.grants import Grant
 from controller.domain.spec_changes import change_between
-from controller.engines.privileges import next_change_needs, powers
+from controller.engines.arguments.privileges import next_change_needs, powers
 from controller.engines.simulated import retired_args
 from controller.store.deployments.apply import Judge
 from schemas.manifest.deployment import DeploymentSpec

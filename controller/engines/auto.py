@@ -7,33 +7,22 @@ runs all of them, one request at a time. A host offers only the engines that are
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from controller.domain.placement import Compatibility, Need
+from controller.engines.arguments.flags import args_of
 from controller.engines.base import Analysis, Engine, EngineProcess, Launch, RefusedFlagError, SpecError
 from controller.engines.containers import has_default_image
-from controller.engines.flags import args_of
-from controller.engines.stated_memory import too_small
+from controller.engines.estimates.stated_memory import too_small
 from schemas.manifest.deployment import DeploymentSpec
 
 
-class Choosable(Engine, Protocol):
-    """An engine that `auto` may choose."""
-
-    own_flags: frozenset[str]  # flags that show that this engine is meant
-
-
-class AutoEngine:
-    """Stands for several engines.
-
-    Args:
-        engines: best first. The last is the default for revisions stored without an engine.
-    """
+class AutoEngine(Engine):
+    """Stands for several engines."""
 
     name = "auto"
-    splits_models = False  # `chosen` gives the engine that does
 
-    def __init__(self, engines: Sequence[Choosable]) -> None:
+    def __init__(self, engines: Sequence[Engine]) -> None:
         self._engines = {engine.name: engine for engine in engines}
 
     def validate(self, spec: DeploymentSpec) -> None:
@@ -57,7 +46,6 @@ class AutoEngine:
         return self._able(spec)[0].compatibility(spec)
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """Those of the best engine. Each engine's ask uses its own."""
         return self._able(spec)[0].gpu_counts(spec)
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
@@ -91,7 +79,7 @@ class AutoEngine:
         """The engine of that name. An empty name, as in revisions stored without one, means the last."""
         return self._engines[name or next(reversed(self._engines))]
 
-    def _meant(self, spec: DeploymentSpec) -> list[Choosable]:
+    def _meant(self, spec: DeploymentSpec) -> list[Engine]:
         """The engines that have all of the spec's distinctive flags; all engines if none has."""
         distinctive = self._distinctive_flags(spec)
         engines = [one for one in self._engines.values() if spec.runtime != "docker" or has_default_image(one.name)]

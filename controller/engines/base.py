@@ -1,8 +1,9 @@
 """The engine protocol: where an engine runs, what it needs, how it is started and probed."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, NamedTuple
 
 from controller.domain.placement import Compatibility, Need
 from schemas.manifest.deployment import DeploymentSpec
@@ -18,26 +19,18 @@ class SpecError(ValueError):
 
 
 class RefusedFlagError(SpecError):
-    """A flag that an apply refuses. A spec that an earlier version stored goes on running with it."""
+    """A flag that an apply refuses. A spec that an earlier version stored continues running with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """Work for the killable child. The need follows from its result.
+    """Work for the killable child. The need follows from its result."""
 
-    Attributes:
-        target: "module:function" to run.
-        payload: its argument, JSON.
-        deadline_s: limit of its run.
-        memory_bytes: limit of its address space.
-        hashed_as: the target's name in stored input hashes. It stays when the target is renamed.
-    """
-
-    target: str
-    payload: Mapping[str, Any]
-    deadline_s: float
-    memory_bytes: int
-    hashed_as: str
+    target: str  # "module:function" to run
+    payload: Mapping[str, Any]  # its argument, JSON
+    deadline_s: float  # limit of its run
+    memory_bytes: int  # limit of its address space
+    hashed_as: str  # the target's name in stored input hashes. It stays when the target is renamed
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +80,26 @@ class Launch:
     block_bytes: int = 0
 
 
+class ServerMetrics(NamedTuple):
+    """Names of samples on a server's /metrics; empty: the server has none."""
+
+    request_gauges: tuple[str, ...] = ()  # their sum is the requests in flight or queued
+    queue_gauges: tuple[str, ...] = ()  # the requests in the server's own queue
+    cache_gauges: tuple[str, ...] = ()  # the share of its KV cache that is in use
+    progress_counters: tuple[str, ...] = ()  # counters of tokens: while one of them rises, the server works
+
+
+NO_METRICS: Final = ServerMetrics()
+
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """What is known of a server program whatever model it loads."""
+
+    compatibility: Compatibility = Compatibility()  # noqa: RUF009 - it is frozen
+    metrics: ServerMetrics = NO_METRICS
+
+
 @dataclass(frozen=True, slots=True)
 class EngineProcess:
     """How one process of an instance is started.
@@ -101,13 +114,7 @@ class EngineProcess:
     simulated_load: SimulatedLoad | None = None
     # The `model` that the server expects in a request; None: it accepts any name, so the deployment's is used.
     request_model: str | None = None
-    # Gauges on the server's /metrics; their sum is the requests in flight or queued. Unknown if the server has none.
-    request_gauges: tuple[str, ...] = ()
-    # Likewise: those of requests in the server's own queue, and those of the share of its KV cache that is in use.
-    queue_gauges: tuple[str, ...] = ()
-    cache_gauges: tuple[str, ...] = ()
-    # Counters of tokens: while one of them rises, the server works.
-    progress_counters: tuple[str, ...] = ()
+    metrics: ServerMetrics = NO_METRICS
     serves_at_once: int = SERVES_AT_ONCE  # requests that it works on at once; the others wait in its own queue
     gpus_by_index: bool = False  # it accepts indices on the host, not UUIDs
     # The spec's adapters by name, each with the `model` by which the server knows it.
@@ -115,52 +122,44 @@ class EngineProcess:
     fetches: tuple[ModelFetch, ...] = ()  # models of the hub that must be on the host
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """One engine. All methods are pure and fast. `validate` has passed before any other is called."""
 
     name: str
-    splits_models: bool  # the degrees are on its command line
+    # flags that few engines have. With `engine: auto` they show which engine is meant
+    own_flags: frozenset[str] = frozenset()
+    splits_models: bool = False  # the degrees are on its command line
+    server: Server = Server()
 
+    @abstractmethod
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises SpecError if the engine cannot run this spec."""
 
-    def compatibility(self, spec: DeploymentSpec) -> Compatibility:
-        """What the engine runs on."""
+    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
+        return self.server.compatibility
 
+    @abstractmethod
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
         """GPU counts on one worker to try, best first, if the spec leaves the count open; (0,): it needs no GPU."""
 
+    @abstractmethod
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
         """The analysis for the child; None: the need is known at once."""
 
+    @abstractmethod
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
         """The need, from the result of the analysis (None if there was no analysis)."""
 
-    def assumed(self, spec: DeploymentSpec) -> Need | None:
+    def assumed(self, spec: DeploymentSpec) -> Need | None:  # noqa: ARG002 - an engine that reads no files
         """The need where the model's files cannot be read, from what the spec states; None: that is not enough."""
+        return None
 
+    @abstractmethod
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
         """How to start the process with this placement."""
 
-    def chosen(self, name: str) -> "Engine":
+    def chosen(self, name: str) -> "Engine":  # noqa: ARG002 - it stands only for itself
         """The engine of that name among those that it stands for. An empty name means its default."""
-
-
-class SingleEngine:
-    """An engine that stands only for itself.
-
-    `own_flags` are flags that few engines have. With `engine: auto` they show which engine is meant.
-    """
-
-    own_flags: frozenset[str] = frozenset()
-    splits_models: bool = False
-
-    def assumed(self, spec: DeploymentSpec) -> Need | None:  # noqa: ARG002 - an engine that reads no files
-        """None."""
-        return None
-
-    def chosen(self, name: str) -> Self:  # noqa: ARG002 - it stands only for itself
-        """Itself."""
         return self
 
 
@@ -192,19 +191,15 @@ def adapter_places(spec: DeploymentSpec) -> dict[str, str]:
     return {name: place.partition("@")[0] if scheme == "hf" else place for name, (scheme, _, place) in places.items()}
 
 
-def refuse_adapters(spec: DeploymentSpec, why: str) -> None:
-    """Raises SpecError if the spec has adapters. For engines that cannot choose one by the request's `model`."""
-    if spec.serving.adapters:
-        raise SpecError(f"serving.adapters: {why}")
+def refuse_splits(spec: DeploymentSpec, engine: str, adapters: str) -> None:
+    """For engines that run on one worker, ignore parallel degrees, and cannot choose an adapter by a request's `model`.
 
-
-def refuse_gangs(spec: DeploymentSpec, engine: str) -> None:
-    """Raises SpecError if the spec allows several workers. For engines that run on one worker."""
-    if spec.resources.max_workers > 1:
-        raise SpecError(f"resources.max_workers: engine {engine} runs on one worker; set it to 1")
-
-
-def refuse_parallel(spec: DeploymentSpec, engine: str) -> None:
-    """Raises SpecError if the spec states parallel degrees. For engines that would ignore them silently."""
+    Raises:
+        SpecError: the spec has one of these; `adapters` says why and what to do.
+    """
     if spec.parallel.world is not None:
         raise SpecError(f"parallel: engine {engine} does not support these degrees; remove them, or set resources.gpus")
+    if spec.resources.max_workers > 1:
+        raise SpecError(f"resources.max_workers: engine {engine} runs on one worker; set it to 1")
+    if spec.serving.adapters:
+        raise SpecError(f"serving.adapters: {adapters}")

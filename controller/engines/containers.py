@@ -109,7 +109,7 @@ def _shm_mib(spec: DeploymentSpec, engine: str, gpus: int) -> int | None:
 
 
 def models_of_host(spec: DeploymentSpec, engine: Engine) -> Iterator[str]:
-    """The folders and files of the host that the engine reads: the model, and what is loaded beside it."""
+    """The folders and files of the host that the engine reads: the model, and what is loaded with it."""
     if spec.model is not None and not spec.model.startswith("hf:"):
         yield from _parts(model_reference(spec) or "")
     work = engine.analysis(spec)

@@ -2,63 +2,37 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-from controller.domain.placement import Compatibility, Need
+from controller.domain.placement import Need
 from controller.engines.base import (
+    NO_METRICS,
     Analysis,
+    Engine,
     EngineProcess,
     Launch,
-    SingleEngine,
     SpecError,
     model_reference,
     probe_order,
-    refuse_adapters,
-    refuse_gangs,
-    refuse_parallel,
+    refuse_splits,
 )
+from controller.engines.servers.table import ANY_METRICS
 from schemas.manifest.deployment import DeploymentSpec
 
-# Running and queued requests, as the well-known servers name them. Which server a command starts is unknown. If it has
-# none of these gauges, or serves no metrics, only the proxy's count remains.
-_REQUEST_GAUGES: Final = (
-    "vllm:num_requests_running",
-    "vllm:num_requests_waiting",
-    "sglang:num_running_reqs",
-    "sglang:num_queue_reqs",
-    "llamacpp:requests_processing",
-    "llamacpp:requests_deferred",
-    "tgi_batch_current_size",
-    "tgi_queue_size",
-)
-_QUEUE_GAUGES: Final = (
-    "vllm:num_requests_waiting", "sglang:num_queue_reqs", "llamacpp:requests_deferred", "tgi_queue_size",
-)  # fmt: skip
-_CACHE_GAUGES: Final = (
-    "vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc", "sglang:token_usage", "llamacpp:kv_cache_usage_ratio",
-)  # fmt: skip
 
-
-class CustomEngine(SingleEngine):
+class CustomEngine(Engine):
     """Runs `command` on any platform. Without a GPU, unless the spec asks for GPUs or GPU memory."""
 
     name = "custom"
 
     def validate(self, spec: DeploymentSpec) -> None:
-        """Raises SpecError for fields that the command would never see."""
-        refuse_parallel(spec, self.name)
-        refuse_gangs(spec, self.name)
-        refuse_adapters(spec, "engine custom passes no flags; use engine vllm or sglang, or remove them")
+        refuse_splits(spec, self.name, "engine custom passes no flags; use engine vllm or sglang, or remove them")
         if spec.args:
             raise SpecError("args: engine custom passes no args; write them into command")
         if spec.probe is not None and not _needs_port(spec):
             raise SpecError("probe: needs a port, and the command has no {port}; use {port} in it, or remove the probe")
         if spec.serving.apps is not None and not _needs_port(spec):
             raise SpecError("serving.apps: needs a port, and the command has no {port}; use {port} in it")
-
-    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
-        """Anything."""
-        return Compatibility()
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
         """One GPU if the spec names GPUs, or asks for GPU memory, a whole GPU or a kind of GPU; else none."""
@@ -83,9 +57,7 @@ class CustomEngine(SingleEngine):
             argv=argv,
             needs_port=serves,
             probe=probe_order(spec, None),
-            request_gauges=_REQUEST_GAUGES if serves else (),
-            queue_gauges=_QUEUE_GAUGES if serves else (),
-            cache_gauges=_CACHE_GAUGES if serves else (),
+            metrics=ANY_METRICS if serves else NO_METRICS,  # if its server has none, only the proxy's count remains
         )
 
 

@@ -6,10 +6,16 @@ All starts of a revision then run the same weights, whatever its branches become
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
-from controller.engines.drafts import SGLANG_REVISION, VLLM_SPECULATION, sglang_draft, vllm_draft, vllm_speculation
-from controller.engines.flags import args_of
-from controller.engines.model_analysis import model_fetches
-from schemas.hub_commits import hub_reference
+from controller.engines.arguments.flags import args_of
+from controller.engines.estimates.drafts import (
+    SGLANG_REVISION,
+    VLLM_SPECULATION,
+    sglang_draft,
+    vllm_draft,
+    vllm_speculation,
+)
+from controller.engines.estimates.model_analysis import model_fetches
+from schemas.hub import hub_reference
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import ModelFetch
 

@@ -3,17 +3,17 @@
 from typing import Final
 
 from controller.domain.splits import count_problem
+from controller.engines.arguments.environment import reserved
 from controller.engines.auto import AutoEngine
 from controller.engines.base import Engine, SpecError
 from controller.engines.containers import check_container
 from controller.engines.custom import CustomEngine
-from controller.engines.environment import reserved
-from controller.engines.llama_cpp import LlamaCppEngine
-from controller.engines.model_analysis import reference_problem
-from controller.engines.sglang import SglangEngine
+from controller.engines.estimates.model_analysis import reference_problem
+from controller.engines.servers.llama_cpp import LlamaCppEngine
+from controller.engines.servers.sglang import SglangEngine
+from controller.engines.servers.transformers import TransformersEngine
+from controller.engines.servers.vllm import VllmEngine
 from controller.engines.simulated import SimulatedEngine
-from controller.engines.transformers import TransformersEngine
-from controller.engines.vllm import VllmEngine
 from schemas.manifest.deployment import DeploymentSpec
 
 _BEST_FIRST: Final = (LlamaCppEngine(), VllmEngine(), SglangEngine(), TransformersEngine())

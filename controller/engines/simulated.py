@@ -4,13 +4,14 @@ import difflib
 from collections.abc import Callable
 from typing import Any, Final
 
-from controller.domain.placement import Compatibility, Need, Share
+from controller.domain.placement import Need, Share
 from controller.domain.splits import splits_to_measure
 from controller.engines.base import (
     Analysis,
+    Engine,
     EngineProcess,
     Launch,
-    SingleEngine,
+    ServerMetrics,
     SpecError,
     adapter_places,
     model_reference,
@@ -115,7 +116,7 @@ def retired_args(spec: DeploymentSpec) -> list[str]:
     return [name for name in spec.args if name in RETIRED] if spec.engine == SimulatedEngine.name else []
 
 
-class SimulatedEngine(SingleEngine):
+class SimulatedEngine(Engine):
     """Runs anywhere, also as a gang, in which rank 0 serves.
 
     Its need is the arg `memory` over all GPUs, or `need_per_gpu` for each GPU. Without them its need is unknown.
@@ -127,10 +128,6 @@ class SimulatedEngine(SingleEngine):
         """Raises SpecError for unknown or invalid args."""
         if "need_per_gpu" in (args := parse_args(spec)) and "memory" in args:
             raise SpecError("args.need_per_gpu: conflicts with args.memory; remove one of them")
-
-    def compatibility(self, spec: DeploymentSpec) -> Compatibility:  # noqa: ARG002 - the same for every spec
-        """Anything: it is a plain process."""
-        return Compatibility()
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:  # noqa: ARG002 - the same for every spec
         """The common ones."""
@@ -186,9 +183,11 @@ class SimulatedEngine(SingleEngine):
             simulated_load=load,
             # An earlier version's engine may run on, and takes requests for this name alone; ours take any.
             request_model=served_as if isinstance(served_as, str) else None,
-            request_gauges=("simulated_requests_running", "simulated_requests_waiting"),
-            queue_gauges=("simulated_requests_waiting",),
-            cache_gauges=("vllm:kv_cache_usage_perc",),
-            progress_counters=("vllm:generation_tokens_total", "vllm:prompt_tokens_total"),
+            metrics=ServerMetrics(
+                request_gauges=("simulated_requests_running", "simulated_requests_waiting"),
+                queue_gauges=("simulated_requests_waiting",),
+                cache_gauges=("vllm:kv_cache_usage_perc",),
+                progress_counters=("vllm:generation_tokens_total", "vllm:prompt_tokens_total"),
+            ),
             adapters={name: name for name in spec.serving.adapters},
         )

@@ -21,7 +21,7 @@ from controller.domain.placement import Need
 from controller.engines.base import Analysis
 from controller.engines.registry import engine_for
 from controller.model_files.concealed import UnreadError, local_path, unread
-from controller.model_files.errors import GatedModelError
+from controller.model_files.files import GatedModelError
 from controller.runtime.child import ChildCrashed, ChildError, ChildFailure, ChildTimeout, run_child
 from controller.runtime.clock import Clock
 from controller.runtime.computations import Computations
@@ -29,7 +29,7 @@ from controller.runtime.metrics import Metrics
 from controller.runtime.outcome import RetryableError
 from controller.runtime.slots import Work
 from schemas.exit_causes import Cause
-from schemas.hub_commits import is_commit
+from schemas.hub import is_commit
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 

@@ -25,15 +25,10 @@ ValuesOf = Callable[[str], Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What is checked: a `key_credential`, or a `session_credential` for each of the session's cookies.
+    """What is checked: a `key_credential`, or a `session_credential` for each of the session's cookies."""
 
-    Attributes:
-        texts: the first one that is valid counts; an empty one cannot be valid.
-        by_cookie: a browser sends it with whatever page asks.
-    """
-
-    texts: tuple[str, ...] = ()
-    by_cookie: bool = False
+    texts: tuple[str, ...] = ()  # the first one that is valid counts; an empty one cannot be valid
+    by_cookie: bool = False  # a browser sends it with whatever page asks
 
 
 def credential_in(values_of: ValuesOf) -> Credential:

@@ -20,11 +20,7 @@ def embedded_url(data_dir: Path) -> str:
 
 
 def check_url(url: str) -> None:
-    """Checks a database's URL.
-
-    Raises:
-        DatabaseUrlError: the URL is not one of PostgreSQL.
-    """
+    """Checks a database's URL. Raises DatabaseUrlError if the URL is not one of PostgreSQL."""
     normalise_dsn(url)
 
 

@@ -32,17 +32,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Told:
-    """The answer to a report.
+    """The answer to a report."""
 
-    Attributes:
-        rank: of this gateway among all that report, from 0.
-        gateways: how many these are, at least 1.
-        anew: the database knew nothing of this gateway: what it told before is lost.
-    """
-
-    rank: int
-    gateways: int
-    anew: bool
+    rank: int  # of this gateway among all that report, from 0
+    gateways: int  # how many these are, at least 1
+    anew: bool  # the database knew nothing of this gateway: what it told before is lost
 
 
 class DemandReports:
@@ -97,7 +91,6 @@ class DemandReports:
             await reports.withdraw_wake(connection, self._id, uuid.UUID(uid))
 
     async def leave(self) -> None:
-        """It ends."""
         async with self._database.connection() as connection:
             await reports.leave(connection, self._id)
         self._told_keys = None

@@ -55,20 +55,13 @@ class Endpoint:
 
 
 class EndpointReader:
-    """Reads the endpoints, and keeps what it parsed for the next read. What the last read did not need is forgotten.
-
-    Args:
-        keys: open the secrets of agents' proxies.
-
-    Attributes:
-        closed: workers of which the last read found the secret sealed under a key that is not here. Their replicas are
-            left out.
-        opens_none: it could open no sealed secret, though there were some.
-    """
+    """Reads the endpoints, and keeps what it parsed for the next read. What the last read did not need is forgotten."""
 
     def __init__(self, keys: SecretKeys = NO_PROXY_KEYS.keys) -> None:
+        # workers of which the last read found the secret sealed under a key that is not here. Their replicas are left
+        # out
         self.closed: frozenset[str] = frozenset()
-        self.opens_none = False
+        self.opens_none = False  # it could open no sealed secret, though there were some
         self._keys = keys
         self._secrets: Mapping[StoredProxySecret, str | None] = {}
         self._limits: Mapping[str, ServingLimits] = {}

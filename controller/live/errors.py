@@ -6,4 +6,4 @@ class UnknownWhileAwayError(Exception):
 
 
 class WatchEndedError(Exception):
-    """A watcher gets no more: a read failed, or it fell too far behind. It can watch anew, with a new snapshot."""
+    """A watcher gets no more: a read failed, or it fell too far behind. It can watch again, with a new snapshot."""

@@ -52,9 +52,6 @@ class KeyRing:
         ended: called with the credentials, as `Principal.credential`, that are valid no longer.
         away: called with whether the database is away, when that changes.
         local: keys of this process alone, by their hash. They are stored nowhere and cannot be revoked.
-
-    Attributes:
-        task: from `start`. It ends only by a defect.
     """
 
     def __init__(
@@ -80,14 +77,13 @@ class KeyRing:
         self._wake = asyncio.Event()
         self._used: set[str] = set()  # ids of keys, to be noted
         self._noted_s = -math.inf
-        self.task: asyncio.Task[None] | None = None
+        self.task: asyncio.Task[None] | None = None  # from `start`. It ends only by a defect
 
     def start(self) -> None:
         """Starts the task that reads. It ends only by a defect, which `authenticate` then raises."""
         self.task = asyncio.create_task(self._run(), name="key-ring")
 
     async def stop(self) -> None:
-        """Ends the task."""
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait([self.task], timeout=_STOP_LIMIT_S)

@@ -21,13 +21,7 @@ _READ_LIMIT_S: Final = 5.0
 
 
 class KnownSecrets:
-    """Reads the values of those secrets that a key of this controller opens.
-
-    Args:
-        database: holds them.
-        changes: wakes it at each change of kind `secret`; what was told before is then told anew.
-        keys: open them.
-    """
+    """Reads the values of those secrets that a key of this controller opens."""
 
     def __init__(self, database: Database, changes: ChangeFanout, keys: SecretKeys = NO_KEYS) -> None:
         self._database = database
@@ -39,7 +33,6 @@ class KnownSecrets:
         self._reading = asyncio.Lock()
 
     def redaction(self) -> Redaction:
-        """The present one."""
         return self._redaction
 
     async def refresh(self) -> bool:
@@ -63,7 +56,6 @@ class KnownSecrets:
         return True
 
     async def run(self) -> None:
-        """Refreshes until cancelled."""
         wake = asyncio.Event()
         with self._changes.woken_by("secret", wake.set):
             while True:

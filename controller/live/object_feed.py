@@ -49,7 +49,7 @@ class _ObjectReading(Reading[Batch]):
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        with self._changes.subscribe() as subscription:  # before the read: what changes meanwhile is read again
+        with self._changes.subscribe() as subscription:  # before the read: what changes in between is read again
             await self._read(Scope(everything=True))
             self._first.set()
             self._sweep_at = loop.time() + SWEEP_S
@@ -87,13 +87,7 @@ class _ObjectReading(Reading[Batch]):
 
 
 class ObjectFeed(SharedFeed[Batch]):
-    """Gives watchers the objects and their updates.
-
-    Args:
-        database: to read from.
-        changes: which objects have changed; counts the watchers too.
-        redaction: what no watcher is shown.
-    """
+    """Gives watchers the objects and their updates."""
 
     def __init__(
         self, database: Database, changes: ChangeFanout, redaction: Redactions = lambda: NOTHING_REDACTED

@@ -34,15 +34,10 @@ View = DeploymentView | InstanceView | WorkerView | PolicyView
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a watcher asks for.
+    """What a watcher asks for."""
 
-    Attributes:
-        kinds: values of `LISTS`.
-        deployment: of deployments and instances only those of this name; None: all.
-    """
-
-    kinds: frozenset[str] = DEFAULT_KINDS
-    deployment: str | None = None
+    kinds: frozenset[str] = DEFAULT_KINDS  # values of `LISTS`
+    deployment: str | None = None  # of deployments and instances only those of this name; None: all
 
     def has(self, kind: str, deployment: str) -> bool:
         """Whether it asks for an object of this kind, which belongs to the deployment of this name, or to none."""
@@ -53,26 +48,17 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An object as it was last read.
-
-    Attributes:
-        owner: uid of the deployment whose read covers it; of others the own uid.
-        deployment: name of the deployment; empty for others.
-        body: JSON.
-        mark: what must differ for it to have changed.
-        claims: of an instance: each device with its worker's name.
-        by_clock: it changes with time alone.
-    """
+    """An object as it was last read."""
 
     kind: str
     uid: str
     name: str
-    owner: str
-    deployment: str
-    body: bytes
-    mark: bytes
-    claims: frozenset[tuple[str, str, int, int]] = frozenset()
-    by_clock: bool = False
+    owner: str  # uid of the deployment whose read covers it; of others the own uid
+    deployment: str  # name of the deployment; empty for others
+    body: bytes  # JSON
+    mark: bytes  # what must differ for it to have changed
+    claims: frozenset[tuple[str, str, int, int]] = frozenset()  # of an instance: each device with its worker's name
+    by_clock: bool = False  # it changes with time alone
 
 
 def shown(view: View, redaction: Redaction = NOTHING_REDACTED) -> Shown:
@@ -188,12 +174,7 @@ class Objects:
         return b'{"type":"snapshot","object":{%b}}' % b",".join(parts)
 
     def workers_of_changed_claims(self, found: Iterable[Shown], scope: Scope) -> frozenset[str]:
-        """The workers on which instances have other claims now: their sums have changed with them.
-
-        Args:
-            found: all instances of the scope's deployments, and maybe other objects.
-            scope: of the read.
-        """
+        """The workers on which instances have other claims now: their sums have changed with them."""
         before = {one.uid: one.claims for one in self._covered(scope) if one.kind == "Instance"}
         after = {one.uid: one.claims for one in found if one.kind == "Instance"}
         names: set[str] = set()

@@ -31,9 +31,6 @@ class ProxyKeys:
     Raises:
         ValueError: they are malformed.
         OSError: they cannot be read.
-
-    Attributes:
-        keys: open the secrets.
     """
 
     def __init__(self, file: Path | None, *, named: bool = True) -> None:
@@ -42,7 +39,7 @@ class ProxyKeys:
         self._known: Sequence[bytes] = ()
         self._stamp: _Stamp = None
         self._failure = ""  # of the newest look
-        self.keys = SecretKeys(self._load)
+        self.keys = SecretKeys(self._load)  # open the secrets
 
     async def refresh(self) -> None:
         """Reads them again where the file has changed. Where it cannot be read, the known ones stay in use."""

@@ -15,7 +15,7 @@ from controller.runtime.database import DATABASE_ERRORS
 log = structlog.get_logger(__name__)
 
 READ_LIMIT_S: Final = 15.0
-LINGER_S: Final = 10.0  # that a reader goes on without watchers: who comes back soon costs no new read of everything
+LINGER_S: Final = 10.0  # that a reader continues without watchers: who comes back soon costs no new read of everything
 MAX_BATCHES: Final = 128  # that wait for one watcher
 MAX_WAITING_BYTES: Final = 32 * 2**20
 _STOP_LIMIT_S: Final = 2.0
@@ -71,17 +71,12 @@ class Stream(Generic[B]):
             self._some.set()
 
     def end(self, why: str) -> None:
-        """No more comes."""
         self._ended = why
         self._waiting.clear()
         self._some.set()
 
     async def take(self) -> list[B]:
-        """Waits for batches and returns all; the caller limits the wait.
-
-        Raises:
-            WatchEndedError: no more comes.
-        """
+        """Waits for batches and returns all; the caller limits the wait. Raises WatchEndedError if no more comes."""
         await self._some.wait()
         if self._ended:
             raise WatchEndedError(self._ended)
@@ -93,11 +88,7 @@ class Stream(Generic[B]):
 
 
 class Reading(ABC, Generic[B]):
-    """One reader task and its watchers.
-
-    Args:
-        name: of the task.
-    """
+    """One reader task and its watchers."""
 
     def __init__(self, name: str) -> None:
         self._streams: set[Stream[B]] = set()
@@ -188,7 +179,6 @@ class SharedFeed(ABC, Generic[B]):
                 self._let_go(reading)
 
     async def stop(self) -> None:
-        """Ends the reader."""
         self._stopped = True
         self._keep()
         if self._reading is not None:

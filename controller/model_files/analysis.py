@@ -12,10 +12,9 @@ from typing import Any, Final, TypeAlias
 from controller.domain.model_facts import COMMITS, ModelFacts, facts_to_json
 from controller.model_files.concealed import concealed, place_of
 from controller.model_files.config import read_config, with_config
-from controller.model_files.errors import MetadataError
-from controller.model_files.files import LocalFolder, ModelFiles
+from controller.model_files.files import LocalFolder, MetadataError, ModelFiles
 from controller.model_files.weights import read_weights
-from schemas.hub_commits import hub_reference, is_commit
+from schemas.hub import hub_reference, is_commit
 
 MAX_ADAPTERS: Final = 64
 _MODULES_FILE: Final = "modules.json"
@@ -34,7 +33,7 @@ def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
             it; and, of a GGUF model, `"to_host"`, the rules of `layer_bytes`.
 
     Returns:
-        `ModelFacts` as JSON; beside them `commits`, of the models on a hub, by `org/name@revision`.
+        `ModelFacts` as JSON; with them `commits`, of the models on a hub, by `org/name@revision`.
 
     Raises:
         UnreadError: a path of this host holds no model.

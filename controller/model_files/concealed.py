@@ -11,9 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from controller.model_files.errors import MetadataError
-from controller.model_files.files import LocalFolder, own_account
-from controller.model_files.json_object import read_object
+from controller.model_files.files import LocalFolder, MetadataError, own_account, read_object
 from controller.model_files.safetensors import header_text, parse_header
 
 _STEP_S: Final = 0.5  # an answer comes after a multiple of this

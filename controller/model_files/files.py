@@ -1,14 +1,13 @@
 """A model's files for the readers: names, sizes and byte ranges, in a folder or on a hub."""
 
 import errno
+import json
 import os
 import pwd
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
-
-from controller.model_files.errors import MetadataError
+from typing import Any, Final, Protocol, TypeVar
 
 MAX_FILES: Final = 20_000
 _POINTER: Final = b"version https://git-lfs"  # the beginning of a pointer file that Git LFS has not replaced
@@ -17,18 +16,28 @@ _POINTER_MAX_BYTES: Final = 1024
 T = TypeVar("T")
 
 
-class ModelFiles(Protocol):
-    """One model's files at the top level of its folder or repository.
+class MetadataError(Exception):
+    """A model's need could not be read (reason `metadata_unknown`).
 
-    Attributes:
-        name: the model's name in messages.
-        sizes: bytes of each file, by name.
-        revision: the commit that is read; None for a folder.
+    `retryable`: a later try may succeed, for example when the folder appears or the hub answers. A corrupt file stays
+    corrupt until its owner replaces it.
     """
 
-    name: str
-    sizes: Mapping[str, int]
-    revision: str | None
+    def __init__(self, message: str, *, retryable: bool) -> None:
+        super().__init__(message)
+        self.retryable = retryable
+
+
+class GatedModelError(MetadataError):
+    """The hub shows the model only to accounts that were granted access (reason `model_gated`)."""
+
+
+class ModelFiles(Protocol):
+    """One model's files at the top level of its folder or repository."""
+
+    name: str  # the model's name in messages
+    sizes: Mapping[str, int]  # bytes of each file, by name
+    revision: str | None  # the commit that is read; None for a folder
 
     def read(self, name: str, start: int, length: int) -> bytes:
         """`length` bytes of a file from `start`; fewer only at its end.
@@ -67,7 +76,6 @@ class LocalFolder:
             ) from error
 
     def read(self, name: str, start: int, length: int) -> bytes:
-        """See ModelFiles."""
         try:
             with (self._folder / name).open("rb") as file:
                 file.seek(start)
@@ -100,7 +108,7 @@ def _regular_files(entries: Iterable[os.DirEntry[str]], folder: Path) -> Iterato
             )
         try:
             found = entry.stat()
-        except OSError as error:  # a broken or circular link, or deleted meanwhile
+        except OSError as error:  # a broken or circular link, or deleted in between
             if error.errno in (errno.ENOENT, errno.ELOOP):
                 continue
             raise
@@ -118,3 +126,30 @@ def refuse_pointer(files: ModelFiles, name: str) -> None:
     """Raises a retryable MetadataError if the file is a Git LFS pointer."""
     if files.sizes[name] <= _POINTER_MAX_BYTES and files.read(name, 0, len(_POINTER)) == _POINTER:
         raise MetadataError(f"{where(files, name)}: is a Git LFS pointer; run: git lfs pull", retryable=True)
+
+
+def parse_object(text: bytes, source: str) -> dict[str, Any]:
+    """Parses a JSON object. Python's recursion limit bounds its depth.
+
+    Raises:
+        MetadataError: terminal; names the source.
+    """
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise MetadataError(f"{source} is not valid JSON ({error}); replace the file", retryable=False) from error
+    if not isinstance(value, dict):
+        raise MetadataError(f"{source} is not a JSON object; replace the file", retryable=False)
+    return value
+
+
+def read_object(files: ModelFiles, name: str, max_bytes: int) -> dict[str, Any]:
+    """Reads a JSON object of at most `max_bytes` from one of a model's files.
+
+    Raises:
+        MetadataError: retryable if the file cannot be read, terminal if it is too large or not a JSON object.
+    """
+    source = where(files, name)
+    if files.sizes[name] > max_bytes:
+        raise MetadataError(f"{source} is larger than {max_bytes} bytes; replace the file", retryable=False)
+    return parse_object(files.read(name, 0, max_bytes), source)

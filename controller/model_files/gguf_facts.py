@@ -11,8 +11,7 @@ from gguf.constants import Keys
 from controller.domain.model_facts import ModelFacts
 from controller.model_files.config_fields import is_count, is_word
 from controller.model_files.defaults import ENCODERS
-from controller.model_files.errors import MetadataError
-from controller.model_files.files import ModelFiles, refuse_pointer, where
+from controller.model_files.files import MetadataError, ModelFiles, refuse_pointer, where
 from controller.model_files.gguf_header import ArrayLength, GgufHeader, Value, missing, read_header
 from controller.model_files.gguf_layers import with_layers
 
@@ -72,11 +71,7 @@ def by_layer(
 
 
 def gguf_bytes(files: ModelFiles, name: str) -> int:
-    """Bytes of the tensors, of any type of file, such as an adapter.
-
-    Raises:
-        MetadataError: as `gguf_facts`.
-    """
+    """Bytes of the tensors, of any type of file, such as an adapter. Raises MetadataError: as `gguf_facts`."""
     return _of_tensors(files, name, _headers(files, name)).weight_bytes
 
 

@@ -13,9 +13,7 @@ from typing import Final, TypeAlias
 
 from gguf.constants import GGML_QUANT_SIZES, GGUF_DEFAULT_ALIGNMENT, GGMLQuantizationType, GGUFValueType, Keys
 
-from controller.model_files.errors import MetadataError
-from controller.model_files.files import ModelFiles, where
-from controller.model_files.gguf_cursor import Cursor
+from controller.model_files.files import MetadataError, ModelFiles, where
 
 MAX_KEYS: Final = 2**16
 MAX_TENSORS: Final = 2**17  # the largest public models have under 3,000
@@ -35,6 +33,67 @@ _SCALARS: Final[Mapping[int, struct.Struct]] = {
         "BOOL": "?", "UINT64": "Q", "INT64": "q", "FLOAT64": "d",
     }.items()
 }  # fmt: skip
+MAX_HEADER_BYTES: Final = 64 * 2**20  # the largest vocabularies take about 12 MiB
+_FIRST_BYTES: Final = 2**20  # then twice as much each time, so that few requests reach a hub
+_U32: Final = struct.Struct("<I")
+_U64: Final = struct.Struct("<Q")
+
+
+class Cursor:
+    """A position in a file. Every step forward is checked first.
+
+    Raises:
+        MetadataError: terminal if a step would leave the file, retryable if it cannot be read; names the file.
+    """
+
+    def __init__(self, files: ModelFiles, name: str) -> None:
+        self._files, self._name = files, name
+        self._end = min(files.sizes[name], MAX_HEADER_BYTES)
+        self._buffer = b""
+        self.at = 0
+
+    def invalid(self, what: str, *, retryable: bool = False) -> MetadataError:
+        """The error for an invalid file; retryable if it may still be copied."""
+        return MetadataError(f"{where(self._files, self._name)}: {what}; replace the file", retryable=retryable)
+
+    def skip(self, length: int) -> int:
+        """Moves forward, and returns the position before."""
+        at = self.at
+        if length > self._end - at:
+            raise self.invalid(f"its header exceeds the {self._end} bytes that may be read")
+        self.at = at + length
+        if self.at > len(self._buffer):
+            self._fill()
+        return at
+
+    def u32(self) -> int:
+        at = self.skip(4)
+        return int(_U32.unpack_from(self._buffer, at)[0])
+
+    def u64(self) -> int:
+        at = self.skip(8)
+        return int(_U64.unpack_from(self._buffer, at)[0])
+
+    def take(self, length: int) -> bytes:
+        at = self.skip(length)
+        return self._buffer[at : at + length]
+
+    def text(self, max_bytes: int) -> str | None:
+        """A string: its length, then UTF-8. None if it is longer than the limit or not UTF-8."""
+        length = self.u64()
+        if length > max_bytes:
+            self.skip(length)
+            return None
+        try:
+            return self.take(length).decode()
+        except UnicodeDecodeError:
+            return None
+
+    def _fill(self) -> None:
+        wanted = min(max(self.at, 2 * len(self._buffer), _FIRST_BYTES), self._end)
+        self._buffer += self._files.read(self._name, len(self._buffer), wanted - len(self._buffer))
+        if len(self._buffer) < wanted:  # truncated since its size was read
+            raise MetadataError(f"{where(self._files, self._name)} was truncated while it was read", retryable=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +108,12 @@ Value: TypeAlias = int | float | bool | str | tuple[int | float | bool, ...] | A
 
 @dataclass(frozen=True, slots=True)
 class GgufHeader:
-    """A file's header.
+    """A file's header."""
 
-    Attributes:
-        values: by key; None for texts that are too long to keep.
-        dtypes: bytes of its tensors by type, such as `Q4_K`.
-        parameters: elements of its tensors.
-        tensors: bytes of each tensor by name.
-    """
-
-    values: Mapping[str, Value]
-    dtypes: Mapping[str, int]
-    parameters: int
-    tensors: Mapping[str, int]
+    values: Mapping[str, Value]  # by key; None for texts that are too long to keep
+    dtypes: Mapping[str, int]  # bytes of its tensors by type, such as `Q4_K`
+    parameters: int  # elements of its tensors
+    tensors: Mapping[str, int]  # bytes of each tensor by name
 
 
 def read_header(files: ModelFiles, name: str) -> GgufHeader:
@@ -164,5 +216,4 @@ def _check_cover(cursor: Cursor, values: Mapping[str, Value], tensors: list[_Ten
 
 
 def missing(files: ModelFiles, name: str) -> MetadataError:
-    """The error for a missing file."""
     return MetadataError(f"{where(files, name)} is not there (yet)", retryable=True)

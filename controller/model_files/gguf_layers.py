@@ -66,7 +66,6 @@ class _Fields:
         self._arch, self._values = arch, values
 
     def value(self, key: str) -> Value:
-        """The value of a key; None: there is none."""
         return self._values.get(key.format(arch=self._arch))
 
     def count(self, key: str) -> int | None:

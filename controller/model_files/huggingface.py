@@ -10,8 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
-from controller.model_files.errors import GatedModelError, MetadataError
-from controller.model_files.files import MAX_FILES, where
+from controller.model_files.files import MAX_FILES, GatedModelError, MetadataError, where
 
 _REQUEST_TIMEOUT_S: Final = 20.0
 _RETRIES: Final = 2  # the whole analysis is retried too
@@ -59,7 +58,6 @@ class HubFiles:
         self.sizes: Mapping[str, int] = {s.rfilename: s.size or 0 for s in files}
 
     def read(self, name: str, start: int, length: int) -> bytes:
-        """See ModelFiles."""
         length = min(length, self.sizes[name] - start)
         if length <= 0:
             return b""
@@ -94,11 +92,7 @@ class HubFiles:
 
 
 def head_of(repo: str, revision: str, endpoint: str | None = None) -> str | None:
-    """The commit that a branch or tag names now.
-
-    Raises:
-        MetadataError: as `HubFiles`.
-    """
+    """The commit that a branch or tag names now. Raises MetadataError: as `HubFiles`."""
     with _as_metadata_error(f"hf:{repo}@{revision}", endpoint):
         from huggingface_hub import HfApi  # noqa: PLC0415 - see the module's docstring
 

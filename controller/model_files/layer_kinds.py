@@ -56,11 +56,7 @@ _OF_STATES: Final = ("mamba_d_state", "ssm_state_size", "state_size", "linear_nu
 
 
 def kinds_of(config: ConfigScopes, layers: int, model_type: str) -> list[Kind]:
-    """The kind of each layer.
-
-    Raises:
-        UnknownLayersError: the config has a kind that is not known.
-    """
+    """The kind of each layer. Raises UnknownLayersError if the config has a kind that is not known."""
     if model_type.startswith(_UNREAD):
         raise UnknownLayersError(f"the layers of model_type {model_type}")
     found = [_BY_TYPE[model_type]] * layers if model_type in _BY_TYPE else _stated(config, layers, model_type)

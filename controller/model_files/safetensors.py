@@ -10,9 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
 
-from controller.model_files.errors import MetadataError
-from controller.model_files.files import ModelFiles, where
-from controller.model_files.json_object import parse_object
+from controller.model_files.files import MetadataError, ModelFiles, parse_object, where
 
 MAX_HEADER_BYTES: Final = 64 * 2**20  # the format's own limit is 100 MB; the largest public models stay under 20 MB
 # The first read. Headers are mostly shorter, so a hub gets one request.

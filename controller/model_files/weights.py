@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Final, Literal
 
-from controller.model_files.errors import MetadataError
-from controller.model_files.files import ModelFiles, refuse_pointer, where
-from controller.model_files.json_object import read_object
+from controller.model_files.files import MetadataError, ModelFiles, read_object, refuse_pointer, where
 from controller.model_files.safetensors import Tensor, header_text, parse_header
 
 SINGLE_FILE: Final = "model.safetensors"
@@ -46,7 +44,7 @@ class Weights:
 def read_weights(files: ModelFiles) -> Weights:
     """Finds the weights of a model or an adapter, in the order of the engines.
 
-    Safetensors come before `.bin`, the usual file name before other names, and a model before an adapter beside it.
+    Safetensors come before `.bin`, the usual file name before other names, and a model before an adapter next to it.
 
     Raises:
         MetadataError: retryable if files are missing, terminal if one is corrupt; names the file.

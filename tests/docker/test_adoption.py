@@ -12,7 +12,7 @@ import pytest
 
 from agent.containers import runtime
 from agent.decide.containers import AGENT_LABEL
-from agent.journal import Journal
+from agent.state.journal import Journal
 from schemas.wire import PROXY_ENGINE_PREFIX, ProcessReport
 from support.docker.dockerd import Dockerd
 from support.docker.images import IMAGE, contained_engine, contained_script
@@ -157,7 +157,7 @@ async def test_strays_go_and_others_stay(
             await started(controller, "i-2")
             await agent.crash()
         journal = Journal(tmp_path / "data")
-        owner = journal.facts.container_owner
+        owner = journal.host_state.container_owner
         (lost,) = journal.of("i-2")
         journal.record(lost.model_copy(update={"state": "exited", "reason": "gone", "order": None}))
         journal.close()

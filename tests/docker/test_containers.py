@@ -5,8 +5,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.process_records import ProcessKey, ProcessRecord
 from agent.sampling.pid_owners import PidOwners
+from agent.state.process_records import ProcessKey, ProcessRecord
 from schemas.exit_causes import cause_of, cause_of_failed_start
 from schemas.wire import PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX
 from support.docker.dockerd import Dockerd

@@ -4,7 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-from agent.decide.container_network import NETWORK_LABEL
+from agent.decide.containers import NETWORK_LABEL
 from schemas.wire import PROXY_ENGINE_PREFIX
 from support.docker.dockerd import Dockerd
 from support.docker.images import contained_engine, contained_script

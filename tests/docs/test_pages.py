@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from agent.installed_engines import PROGRAMS
+from agent.host_inventory.installed_engines import PROGRAMS
 from controller.engines import simulated
 from schemas.manifest.deployment import IN_PLACE_FIELDS
 from schemas.manifest.parse import parse_manifests

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from agent.engine_builds import llama_cpp_lacks
+from agent.host_inventory.engine_builds import llama_cpp_lacks
 from controller.domain.model_facts import facts_from_json
 from controller.engines.base import Launch
-from controller.engines.llama_cpp_memory import Model
+from controller.engines.estimates.llama_cpp_memory import Model
 from controller.engines.registry import engine_for, validate
 from controller.model_files.analysis import model_facts
 from engines.deployed import Deployed, until

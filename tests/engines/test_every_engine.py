@@ -76,19 +76,19 @@ def test_answers_carry_the_deployments_name(tiny: Deployed) -> None:
 
 def test_gauges_show_a_stream(tiny: Deployed) -> None:
     process = ordered(tiny)
-    assert bool(process.request_gauges) == tiny.engine.gauges
+    assert bool(process.metrics.request_gauges) == tiny.engine.gauges
     if not tiny.engine.gauges:
         return
-    names = (*process.request_gauges, *process.queue_gauges, *process.cache_gauges)
+    names = (*process.metrics.request_gauges, *process.metrics.queue_gauges, *process.metrics.cache_gauges)
 
     def requests() -> int:
-        return sum_gauges(read_samples(tiny.metrics(), names), process.request_gauges)
+        return sum_gauges(read_samples(tiny.metrics(), names), process.metrics.request_gauges)
 
     assert requests() == 0
     stream, _ = tiny.stream(LONG)
     samples = read_samples(tiny.metrics(), names)
-    assert sum_gauges(samples, process.request_gauges) == 1
-    pressure = read_pressure(samples, process)  # type: ignore[arg-type]  # of an order it reads the gauges alone
+    assert sum_gauges(samples, process.metrics.request_gauges) == 1
+    pressure = read_pressure(samples, process.metrics)  # type: ignore[arg-type]  # of an order it reads the gauges alone
     assert pressure.queued == 0
     assert (pressure.kv_use is not None) == tiny.engine.cache_gauge
     assert 0 <= (pressure.kv_use or 0) < 1

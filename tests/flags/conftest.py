@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller.engines.privileges import OPTIONS
+from controller.engines.arguments.privileges import OPTIONS
 from controller.engines.registry import validate
 from flags.llama_arguments import arguments
 from support.builders.engine_specs import spec

@@ -2,11 +2,11 @@
 
 import pytest
 
-from controller.engines.environment import power_of
-from controller.engines.environment import reserved as reserved_variable
-from controller.engines.privileges import OPTIONS
+from controller.engines.arguments.environment import power_of
+from controller.engines.arguments.environment import reserved as reserved_variable
+from controller.engines.arguments.privileges import OPTIONS
+from controller.engines.arguments.switches import LLAMA_CPP_SWITCHES
 from controller.engines.registry import engine_for, validate
-from controller.engines.switches import LLAMA_CPP_SWITCHES
 from flags.conftest import llama_files, refused, taken_for_another
 from flags.emitted import HOST, SHARED
 from flags.llama_arguments import Argument, arguments

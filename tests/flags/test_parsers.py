@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from controller.engines.options import Options
-from controller.engines.privileges import OPTIONS
-from controller.engines.sglang import SglangEngine
-from controller.engines.switches import TRANSFORMERS_SWITCHES
-from controller.engines.vllm import VllmEngine
+from controller.engines.arguments.options import Options
+from controller.engines.arguments.privileges import OPTIONS
+from controller.engines.arguments.switches import TRANSFORMERS_SWITCHES
+from controller.engines.servers.sglang import SglangEngine
+from controller.engines.servers.vllm import VllmEngine
 from flags.conftest import SERVERS, Parser, read, refused, taken_for_another
 from flags.emitted import Emitted, emitted
 from flags.write_server_flags import FILE, tables

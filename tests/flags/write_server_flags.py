@@ -1,4 +1,4 @@
-"""Writes controller/engines/server_flags.json: for each flag the versions whose parser has it. `make server-flags`."""
+"""Writes server_flags.json of controller/engines/arguments: for each flag the versions whose parser has it."""
 
 import json
 import sys
@@ -8,7 +8,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from flags.conftest import ROOT, SERVERS, llama_flags, read
 
-FILE = ROOT / "controller/engines/server_flags.json"
+FILE = ROOT / "controller/engines/arguments/server_flags.json"
 
 
 def tables() -> dict[str, dict[str, list[str]]]:

@@ -21,9 +21,9 @@ from agent.decide.commands import (
     decide,
     refused_record,
 )
-from agent.journal import Journal
 from agent.link.send_queue import SendQueue
-from agent.process_records import HostProcess, ProcessKey, ProcessRecord, StopPlan
+from agent.state.journal import Journal
+from agent.state.process_records import HostProcess, ProcessKey, ProcessRecord, StopPlan
 from controller.hub.session import Session
 from schemas.wire import (
     Command,
@@ -153,8 +153,8 @@ class Host:
         return Hello(
             agent_version="1",
             boot_id=self.boot_id,
-            highest_term=self.journal.facts.highest_term,
-            report_seq=self.journal.facts.report_seq,
+            highest_term=self.journal.host_state.highest_term,
+            report_seq=self.journal.host_state.report_seq,
             advertise="127.0.0.1:7070",
             proxy_port=7070,
             inventory=self.inventory(),
@@ -168,7 +168,7 @@ class Host:
         match message:
             case Welcome():
                 self.journal.remember(
-                    worker=message.worker, highest_term=max(message.term, self.journal.facts.highest_term)
+                    worker=message.worker, highest_term=max(message.term, self.journal.host_state.highest_term)
                 )
             case Command():
                 self.history.append(message)
@@ -182,7 +182,9 @@ class Host:
         """Decides, journals, acts, answers, as the supervisor does."""
         journal = self.journal
         assert journal is not None
-        state = AgentState(journal.facts.highest_term, journal.epochs, journal.processes, journal.live(), self._look())
+        state = AgentState(
+            journal.host_state.highest_term, journal.epochs, journal.processes, journal.live(), self._look()
+        )
         action = decide(state, command)
         journal.remember(highest_term=max(command.term, state.highest_term))
         match action:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from agent import journal
+from agent.state import journal
 from machine.examples import MUST_HAPPEN, Bench
 from machine.faults import Strike
 from machine.hosts import GIB, GPU_MIB

@@ -60,7 +60,7 @@ def replay(world: World, host: Host, n: int) -> None:
         return
     world.tally["commands replayed"] += 1
     order = host.history[n % len(host.history)]
-    over = order.term < host.journal.facts.highest_term
+    over = order.term < host.journal.host_state.highest_term
     before = dict(host.journal.processes)
     answer = host.obey(order)
     host.send_queue.add(answer)

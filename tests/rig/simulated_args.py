@@ -9,7 +9,7 @@ from unittest import mock
 from controller.domain.placement import Need
 from controller.engines import registry, simulated
 from controller.engines.base import SERVES_AT_ONCE, EngineProcess, Launch
-from controller.engines.model_server import GPU_COUNTS
+from controller.engines.servers.model_server import GPU_COUNTS
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.units import parse_duration_s
 

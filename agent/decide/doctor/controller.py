@@ -15,28 +15,18 @@ _BAD_REQUEST: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class ControllerFacts:
-    """What came back from the controller's address.
+    """What came back from the controller's address."""
 
-    Attributes:
-        url: the address; None: none was given.
-        error: why it cannot be reached; None: it answers.
-        status: of the answer to /healthz.
-        ahead_s: how far its clock is ahead of this host's, in seconds; None: it named no date.
-        credential: `none`: this host has not joined; `unread`: the data folder is not readable for this user;
-            `unasked`: it was not tried.
-        refusal: the controller's words where it refuses.
-        protocol: the one agreed on; None: none, or not asked.
-        token: whether a join token was given.
-    """
-
-    url: str | None
-    error: Unreachable | None = None
-    status: int = 0
-    ahead_s: float | None = None
+    url: str | None  # the address; None: none was given
+    error: Unreachable | None = None  # why it cannot be reached; None: it answers
+    status: int = 0  # of the answer to /healthz
+    ahead_s: float | None = None  # how far its clock is ahead of this host's, in seconds; None: it named no date
+    # `none`: this host has not joined; `unread`: the data folder is not readable for this user; `unasked`: it was not
+    # tried
     credential: Literal["none", "unread", "unasked", "accepted", "refused"] = "unasked"
-    refusal: str = ""
-    protocol: int | None = None
-    token: bool = False
+    refusal: str = ""  # the controller's words where it refuses
+    protocol: int | None = None  # the one agreed on; None: none, or not asked
+    token: bool = False  # whether a join token was given
 
 
 def judge_controller(facts: ControllerFacts) -> Iterator[Finding]:

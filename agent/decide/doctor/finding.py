@@ -8,31 +8,21 @@ Status = Literal["ok", "warning", "fails"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found.
+    """What one check found."""
 
-    Attributes:
-        check: what was looked at, one word.
-        status: `fails` where an agent or its engines cannot work so; `warning` where they work, but not well.
-        message: what was found.
-        remedy: what to do; empty where nothing is.
-    """
-
-    check: str
-    status: Status
-    message: str
-    remedy: str = ""
+    check: str  # what was looked at, one word
+    status: Status  # `fails` where an agent or its engines cannot work so; `warning` where they work, but not well
+    message: str  # what was found
+    remedy: str = ""  # what to do; empty where nothing is
 
 
 def ok(check: str, message: str) -> Finding:
-    """A finding that needs no action."""
     return Finding(check, "ok", message)
 
 
 def warning(check: str, message: str, remedy: str) -> Finding:
-    """A finding that an operator should look at."""
     return Finding(check, "warning", message, remedy)
 
 
 def fails(check: str, message: str, remedy: str) -> Finding:
-    """A finding that an operator must mend."""
     return Finding(check, "fails", message, remedy)

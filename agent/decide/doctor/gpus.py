@@ -19,21 +19,13 @@ _TOOLKIT: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DriverFacts:
-    """NVIDIA's driver, as the kernel shows it.
+    """NVIDIA's driver, as the kernel shows it."""
 
-    Attributes:
-        module: version of the loaded kernel module; None: it is not loaded, or a container hides it.
-        on_bus: NVIDIA GPUs on the PCI bus; None: the bus cannot be read.
-        nodes: number of GPUs with a file in /dev.
-        denied: files in /dev that this user may not open.
-        user: the name of this user.
-    """
-
-    module: str | None = None
-    on_bus: int | None = None
-    nodes: int = 0
-    denied: tuple[str, ...] = ()
-    user: str = ""
+    module: str | None = None  # version of the loaded kernel module; None: it is not loaded, or a container hides it
+    on_bus: int | None = None  # NVIDIA GPUs on the PCI bus; None: the bus cannot be read
+    nodes: int = 0  # number of GPUs with a file in /dev
+    denied: tuple[str, ...] = ()  # files in /dev that this user may not open
+    user: str = ""  # the name of this user
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,27 +39,18 @@ class NvmlFacts:
 
 @dataclass(frozen=True, slots=True)
 class DockerFacts:
-    """The Docker engine of the host.
+    """The Docker engine of the host."""
 
-    Attributes:
-        state: `absent`: it has no socket; `denied`: this user may not use it; `silent`: it does not answer.
-        version: of the engine.
-        runtimes: names of its container runtimes.
-        cdi: devices that it found by CDI files, such as nvidia.com/gpu=0.
-        toolkit: version of NVIDIA's container toolkit; None: not found.
-        error: why it does not answer.
-    """
-
+    # `absent`: it has no socket; `denied`: this user may not use it; `silent`: it does not answer
     state: Literal["absent", "denied", "silent", "running"] = "absent"
-    version: str = ""
-    runtimes: tuple[str, ...] = ()
-    cdi: tuple[str, ...] = ()
-    toolkit: str | None = None
-    error: str = ""
+    version: str = ""  # of the engine
+    runtimes: tuple[str, ...] = ()  # names of its container runtimes
+    cdi: tuple[str, ...] = ()  # devices that it found by CDI files, such as nvidia.com/gpu=0
+    toolkit: str | None = None  # version of NVIDIA's container toolkit; None: not found
+    error: str = ""  # why it does not answer
 
     @property
     def gives_gpus(self) -> bool:
-        """Whether containers can get NVIDIA GPUs."""
         return self.toolkit is not None or "nvidia" in self.runtimes or any("nvidia" in name for name in self.cdi)
 
 
@@ -99,7 +82,6 @@ def _without_driver(driver: DriverFacts) -> Finding:
 
 
 def judge_nvml(driver: DriverFacts, nvml: NvmlFacts) -> Finding:
-    """Whether the driver's library lists GPUs."""
     if nvml.error:
         code = nvml.error.partition(":")[0]
         remedy = {

@@ -21,91 +21,55 @@ _INSTALL: Final = "Install one where the agent runs, such as `pip install vllm`,
 
 @dataclass(frozen=True, slots=True)
 class CgroupFacts:
-    """Control groups.
+    """Control groups."""
 
-    Attributes:
-        unified: whether version 2 is mounted.
-        controllers: those that version 2 has.
-        delegated: whether the running agent may make groups beside its own; None: no agent runs.
-    """
-
-    unified: bool
-    controllers: frozenset[str] = frozenset()
-    delegated: bool | None = None
+    unified: bool  # whether version 2 is mounted
+    controllers: frozenset[str] = frozenset()  # those that version 2 has
+    delegated: bool | None = None  # whether the running agent may make groups next to its own; None: no agent runs
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationFacts:
-    """The accounts of engines.
+    """The accounts of engines."""
 
-    Attributes:
-        root: whether the agent's user is root.
-        engine_user: the setting; None: engines run as the agent.
-        each: whether each instance gets an account of its own.
-        stopped_at: a folder that they need and may not enter; empty: there is none.
-        error: why the setting cannot be used here; empty: it can.
-    """
-
-    root: bool
-    engine_user: str | None = None
-    each: bool = False
-    stopped_at: str = ""
-    error: str = ""
+    root: bool  # whether the agent's user is root
+    engine_user: str | None = None  # the setting; None: engines run as the agent
+    each: bool = False  # whether each instance gets an account of its own
+    stopped_at: str = ""  # a folder that they need and may not enter; empty: there is none
+    error: str = ""  # why the setting cannot be used here; empty: it can
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFacts:
-    """What engines do not get of the agent's environment.
+    """What engines do not get of the agent's environment."""
 
-    Attributes:
-        held_back: names, in order.
-        running: whether it is the environment of the running agent; else that of this command and of the agent's file.
-        readable: whether this user may read it.
-    """
-
-    held_back: tuple[str, ...]
+    held_back: tuple[str, ...]  # names, in order
+    # whether it is the environment of the running agent; else that of this command and of the agent's file
     running: bool
-    readable: bool = True
+    readable: bool = True  # whether this user may read it
 
 
 @dataclass(frozen=True, slots=True)
 class AgentFacts:
-    """The agent of a data folder.
+    """The agent of a data folder."""
 
-    Attributes:
-        data_dir: the folder.
-        readable: whether this user may read it; a folder that does not exist yet is readable.
-        pid: of the agent that runs on it; None: none does, or this user cannot see it.
-        worker: its name; None: it has not joined yet.
-        port: of its proxy at its last start.
-        connected: whether it is connected to its controller; None: unknown.
-    """
-
-    data_dir: str
-    readable: bool = True
-    pid: int | None = None
-    worker: str | None = None
-    port: int | None = None
-    connected: bool | None = None
+    data_dir: str  # the folder
+    readable: bool = True  # whether this user may read it; a folder that does not exist yet is readable
+    pid: int | None = None  # of the agent that runs on it; None: none does, or this user cannot see it
+    worker: str | None = None  # its name; None: it has not joined yet
+    port: int | None = None  # of its proxy at its last start
+    connected: bool | None = None  # whether it is connected to its controller; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class PortFacts:
-    """One port of this host.
+    """One port of this host."""
 
-    Attributes:
-        port: its number; 0: any free one is taken at the start.
-        listening: whether a process listens there.
-        by: that process, by name and pid; empty: unknown.
-        is_agent: whether it answers as an agent does.
-        error: why nothing of this user can listen there.
-    """
-
-    port: int
-    listening: bool = False
-    by: str = ""
-    is_agent: bool = False
-    error: str = ""
+    port: int  # its number; 0: any free one is taken at the start
+    listening: bool = False  # whether a process listens there
+    by: str = ""  # that process, by name and pid; empty: unknown
+    is_agent: bool = False  # whether it answers as an agent does
+    error: str = ""  # why nothing of this user can listen there
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,20 +84,13 @@ class EnginePorts:
 
 @dataclass(frozen=True, slots=True)
 class DiskFacts:
-    """The disk of a folder.
-
-    Attributes:
-        folder: that shall lie on it; `what` says for what.
-        free_bytes: for this user.
-        files_left: share of the files that may still be made; None: without bound.
-        writable: whether this user may make the folder, or files in it.
-    """
+    """The disk of a folder."""
 
     what: str
-    folder: str
-    free_bytes: int
-    files_left: float | None = None
-    writable: bool = True
+    folder: str  # that shall lie on it; `what` says for what
+    free_bytes: int  # for this user
+    files_left: float | None = None  # share of the files that may still be made; None: without bound
+    writable: bool = True  # whether this user may make the folder, or files in it
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +160,6 @@ def judge_environment(facts: EnvironmentFacts) -> Finding:
 
 
 def judge_agent(agent: AgentFacts) -> Finding:
-    """Whether an agent runs on the data folder, and is connected."""
     if not agent.readable:
         remedy = "Run `gpuward doctor` as the agent's user, such as root, or name its --data-dir."
         return warning("agent", f"{agent.data_dir} is not readable for this user", remedy)
@@ -247,7 +203,6 @@ def judge_engine_ports(ports: EnginePorts) -> Finding:
 
 
 def judge_disk(disk: DiskFacts) -> Finding:
-    """Whether a folder can be used and has space."""
     free = f"{disk.free_bytes / _GIB:.1f} GiB free"
     where = f"{disk.folder} ({disk.what})"
     if not disk.writable:
@@ -277,7 +232,6 @@ def judge_limits(limits: LimitFacts) -> Iterator[Finding]:
 
 
 def judge_engines(engines: Sequence[EngineFacts]) -> Iterator[Finding]:
-    """Which model servers are installed."""
     if not engines:
         text = "no model server found; only `custom` and `simulated` can run"
         yield warning("engine", text, _INSTALL)

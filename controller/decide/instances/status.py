@@ -11,7 +11,7 @@ from controller.domain.instances import DeploymentFacts
 from controller.domain.phases import DeploymentPhase, InstancePhase
 from controller.domain.rollouts import RolloutRecord, RolloutState
 from controller.domain.wanted import AUTOSCALER, is_asleep
-from controller.engines.privileges import next_change_needs
+from controller.engines.arguments.privileges import next_change_needs
 
 P = InstancePhase
 D = DeploymentPhase

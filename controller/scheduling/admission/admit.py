@@ -39,13 +39,13 @@ class Reservable(Protocol):
     """What decides whether capacity may be reserved for a pending instance; see `PendingInstance`."""
 
     @property
-    def preempt(self) -> bool: ...  # noqa: D102
+    def preempt(self) -> bool: ...
     @property
-    def waited_s(self) -> float: ...  # noqa: D102
+    def waited_s(self) -> float: ...
     @property
-    def relocation_target(self) -> object: ...  # noqa: D102
+    def relocation_target(self) -> object: ...
     @property
-    def promised(self) -> object: ...  # noqa: D102
+    def promised(self) -> object: ...
 
 
 def may_reserve(pending: Reservable, reserve_after_s: float) -> bool:

@@ -11,7 +11,7 @@ from controller.domain.events import NewEvent
 from controller.store.core.database import Connection, Row
 from controller.store.core.events import write_events
 from controller.store.deployments.image_digests import RanImage, ran
-from schemas.hub_commits import is_commit
+from schemas.hub import is_commit
 from schemas.status_reasons import MODEL_DIFFERS
 
 # Rows are locked in one order, so that the writers of two hubs never deadlock.

@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.journal import Journal
+from agent.state.journal import Journal
 from support.processes.agents import GPU0, running_agent
 from support.standins.controller import (
     ControllerDouble,

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.journal import Journal
+from agent.engine_proxy.certificate import FILE
 from agent.link import incoming
-from agent.proxy_certificate import FILE
+from agent.state.journal import Journal
 from schemas.wire import NewCredential
 from support.processes.agents import running_agent
 from support.standins.controller import CREDENTIAL, WAIT_S, ControllerDouble

@@ -9,10 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.journal import Journal
-from agent.process_records import ProcessKey
 from agent.processes.end_record import EndRecord
 from agent.processes.folders import InstanceFolders
+from agent.state.journal import Journal
+from agent.state.process_records import ProcessKey
 from schemas.wire import LOWEST_PROTOCOL, SPOKEN, ProcessReport, Protocols
 from support.processes.agents import AgentUnderTest, running_agent, settings_for
 from support.processes.small_disk import small_disk

@@ -8,10 +8,10 @@ import pytest
 from aiohttp import web
 
 from agent.errors import AgentError
-from agent.facts import Facts
-from agent.journal import Journal, read_facts
 from agent.link import credential
 from agent.link.credential import pending_credential
+from agent.state.host_state import HostState
+from agent.state.journal import Journal, read_host_state
 from schemas.wire import JoinResponse, is_credential
 from support.processes.agents import AgentUnderTest, running_agent, settings_for
 from support.standins.controller import CREDENTIAL, TOKEN, WAIT_S, ControllerDouble
@@ -30,9 +30,9 @@ def lost(times: int) -> Callable[[web.Request], web.Response | None]:
     return cut
 
 
-def kept(folder: Path) -> Facts:
+def kept(folder: Path) -> HostState:
     """What the journal of the agent in this folder holds."""
-    facts = read_facts(folder / "data")
+    facts = read_host_state(folder / "data")
     assert facts is not None
     return facts
 
@@ -155,6 +155,6 @@ def test_another_token_or_name_has_another_credential(tmp_path: Path) -> None:
         first = pending_credential(journal, TOKEN, "a")
         assert pending_credential(journal, TOKEN, "a") == first
         assert len({first, pending_credential(journal, "other", "a"), pending_credential(journal, "other", "b")}) == 3
-        assert TOKEN not in journal.facts.model_dump_json()
+        assert TOKEN not in journal.host_state.model_dump_json()
     finally:
         journal.close()

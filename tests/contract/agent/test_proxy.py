@@ -225,7 +225,7 @@ async def test_logs_tail_follow_and_previous(
 
 @pytest.fixture
 def few_connections(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("agent.proxy.connection_bound", lambda _files: 32)
+    monkeypatch.setattr("agent.engine_proxy.proxy.connection_bound", lambda _files: 32)
 
 
 @pytest.mark.usefixtures("few_connections", "agent")

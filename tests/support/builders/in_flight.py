@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from agent.in_flight import InFlightRequests
+from agent.engine_proxy.in_flight import InFlightRequests
 
 
 @contextmanager

@@ -5,7 +5,7 @@ import json
 from controller.domain.model_facts import ModelFacts, facts_from_json, facts_to_json
 from controller.engines.registry import engine_for
 from controller.model_files.analysis import facts_of
-from controller.model_files.errors import MetadataError
+from controller.model_files.files import MetadataError
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.bounds import bounded
 from support.builders.memory_files import MemoryFiles

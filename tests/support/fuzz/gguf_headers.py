@@ -7,7 +7,7 @@ from typing import Any, Final
 from gguf import GGUFReader
 from gguf.constants import Keys
 
-from controller.model_files.errors import MetadataError
+from controller.model_files.files import MetadataError
 from controller.model_files.gguf_header import GgufHeader, read_header
 from support.builders.memory_files import MemoryFiles
 from support.builders.untrusted_model import read

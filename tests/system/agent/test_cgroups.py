@@ -8,11 +8,11 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.process_records import ProcessKey
 from agent.processes.cgroups import Cgroup, Cgroups
 from agent.processes.end_record import EndRecord
 from agent.processes.engine_launch import EngineLaunch
 from agent.processes.process_group import ProcessGroup
+from agent.state.process_records import ProcessKey
 from support.processes.agents import running_agent
 from support.standins.controller import ControllerDouble, simulated_order, start_order
 

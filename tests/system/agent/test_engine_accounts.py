@@ -10,8 +10,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.process_records import ProcessKey
 from agent.processes.folders import InstanceFolders
+from agent.state.process_records import ProcessKey
 from support.processes.agents import AgentUnderTest, running_agent, settings_for
 from support.standins.controller import ControllerDouble, start_order
 

@@ -3,7 +3,7 @@
 import pytest
 
 from agent.gpus.reader import GpuWork
-from agent.inventory import InventoryWatch
+from agent.host_inventory.inventory import InventoryWatch
 from schemas.wire import HostFacts
 from support.nvml.false_driver import GPUS, SLICES, FalseDriver
 from support.nvml.reader import MIB_OF_HOST, A, B, Reader, cut_into_slices

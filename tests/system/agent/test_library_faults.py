@@ -7,7 +7,7 @@ import pytest
 
 from agent.errors import NoGpusError
 from agent.gpus.child_reader import ChildReader
-from agent.inventory import InventoryWatch
+from agent.host_inventory.inventory import InventoryWatch
 from schemas.wire import HostFacts
 from support.nvml.false_driver import FalseDriver
 from support.nvml.reader import A, B, Reader, living_readers

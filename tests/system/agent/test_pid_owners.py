@@ -9,9 +9,9 @@ from pathlib import Path
 
 import psutil
 
-from agent.process_records import ProcessKey, ProcessRecord
 from agent.processes.procfs import MARK_DIR, MARK_EPOCH, MARK_INSTANCE, MARK_RANK
 from agent.sampling.pid_owners import PidOwners
+from agent.state.process_records import ProcessKey, ProcessRecord
 
 LIMIT_S = 20.0
 # A child in the same session, a child in its own session without the marker, and that one's child.

@@ -8,10 +8,10 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.process_records import ProcessKey
 from agent.processes import lifecycle
 from agent.processes.folders import InstanceFolders
 from agent.processes.process_group import ProcessGroup
+from agent.state.process_records import ProcessKey
 from schemas.wire import ProbeOrder
 from support.processes.agents import GPU0, AgentUnderTest
 from support.standins.controller import ControllerDouble, simulated_order, start_order

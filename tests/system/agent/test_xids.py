@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from agent.gpus.verdicts import Verdicts
-from agent.journal import Journal
+from agent.state.journal import Journal
 from support.nvml.false_driver import GPUS, SLICES, FalseDriver
 from support.nvml.reader import A, B, Reader, cut_into_slices, living_readers
 
@@ -131,7 +131,7 @@ async def test_an_operator_dismisses_a_verdict_once(driver: FalseDriver, tmp_pat
     assert (await reader.by_uuid())[A].health == "unhealthy", "another GPU was meant"
     reader.dismiss({A: 1, B: 1})
     assert {gpu.health for gpu in await reader.after(1)} == {"ok"}
-    assert journal.facts.condemned == {}
+    assert journal.host_state.condemned == {}
     driver.xid(A, 79)
     await reader.seen(A, 79)
     reader.dismiss({A: 1, B: 1})

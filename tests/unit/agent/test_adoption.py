@@ -1,7 +1,7 @@
 import pytest
 
 from agent.decide.adoption import plan_adoption
-from agent.process_records import HostProcess, ProcessKey, ProcessRecord
+from agent.state.process_records import HostProcess, ProcessKey, ProcessRecord
 
 KEY = ProcessKey("i-1", 3, 0)
 RECORD = ProcessRecord(instance="i-1", epoch=3, rank=0, state="running", boot_id="boot", pid=100, pid_start_ticks=7)

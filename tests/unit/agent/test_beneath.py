@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.beneath import OpenFolder, is_beneath
+from agent.model_cache.beneath import OpenFolder, is_beneath
 
 _OPENAT2 = 437  # on all architectures
 _BENEATH, _NO_SYMLINKS = 0x08, 0x04

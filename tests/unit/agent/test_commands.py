@@ -3,7 +3,7 @@ from typing import Any
 import pytest
 
 from agent.decide.commands import Action, AgentState, RecordNeverStarted, Refuse, ReportAgain, Spawn, Stop, decide
-from agent.process_records import ProcessKey, ProcessRecord
+from agent.state.process_records import ProcessKey, ProcessRecord
 from schemas.wire import ClaimOrder, Command, DeviceFacts, ProbeOrder, StartOrder, StopOrder
 
 DEVICES = {

@@ -4,25 +4,26 @@ from pathlib import PurePath
 
 import pytest
 
-from agent.decide.container_network import engines_network, network_config
+from agent.containers.image_pull import PullWords
 from agent.decide.containers import (
     Place,
     container_argv,
     container_name,
     create_config,
     digest_of,
+    engines_network,
     exit_code,
     has_tag,
     key_of,
     labels,
+    network_config,
     pull_error,
     registry_of,
     start_error,
     visible_gpus,
 )
 from agent.decide.doctor.gpus import DockerFacts, docker_runtime
-from agent.decide.pulls import PullWords
-from agent.process_records import ProcessKey
+from agent.state.process_records import ProcessKey
 from schemas.exit_causes import cause_of_failed_start
 from schemas.image_names import repository_of
 from schemas.wire import ContainerOrder

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.decide.container_end import AWAY_S, ERRORS_S, FirstProcess, NoWord, has_ended
+from agent.decide.containers import AWAY_S, ERRORS_S, FirstProcess, NoWord, has_ended
 
 AGES = (0.0, AWAY_S, ERRORS_S, 10**6)
 

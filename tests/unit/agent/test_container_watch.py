@@ -14,7 +14,7 @@ from agent.containers import log_follow
 from agent.containers.container import Container
 from agent.containers.docker_engine import DockerAwayError, DockerRefusalError
 from agent.containers.log_copy import LogCopy
-from agent.decide import container_end
+from agent.decide import containers
 from agent.processes.procfs import start_ticks
 
 PID = os.getpid()
@@ -65,8 +65,8 @@ class BrokenEngine(FakeEngine):
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watched, "_RETRY_S", (0.001,))
-    monkeypatch.setattr(container_end, "AWAY_S", 0.0)
-    monkeypatch.setattr(container_end, "ERRORS_S", 0.05)
+    monkeypatch.setattr(containers, "AWAY_S", 0.0)
+    monkeypatch.setattr(containers, "ERRORS_S", 0.05)
 
 
 def _watch(

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from agent.background import in_background
 from agent.decide.doctor.controller import ControllerFacts, judge_clock, judge_controller
 from agent.decide.doctor.finding import Finding
 from agent.decide.doctor.gpus import (
@@ -40,6 +39,7 @@ from agent.decide.doctor.host import (
 )
 from agent.decide.unreachable import unreachable
 from agent.doctor import doctor
+from agent.tasks import in_background
 from schemas.wire import SPOKEN, DeviceFacts, GpuDetails
 
 GIB = 2**30

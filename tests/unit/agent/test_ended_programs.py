@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import uvloop
 
-from agent.gpus.nvml_child import NvmlChild
+from agent.gpus.child_reader import NvmlChild
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.fetch_errors import FetchError
 from agent.model_cache.fetch_process import FetchProcess, open_place
-from agent.program_output import output_of
+from agent.program_io import output_of
 from support.processes.slow_start import ended, start_slowly
 
 LOOPS = pytest.mark.parametrize("loop", [uvloop.new_event_loop, asyncio.new_event_loop], ids=["uvloop", "asyncio"])

@@ -7,11 +7,11 @@ import pytest
 
 from agent.decide.engine_accounts import UNUSED_UIDS, EngineUser, next_uid, parse_engine_user
 from agent.errors import SettingError, SpawnError
-from agent.journal import Journal
 from agent.processes import engine_accounts
 from agent.processes.engine_accounts import EngineAccounts
 from agent.processes.folders import InstanceFolders
 from agent.processes.privileges import missing_capabilities
+from agent.state.journal import Journal
 
 UIDS = range(100, 104)
 

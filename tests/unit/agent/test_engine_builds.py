@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from agent.engine_builds import EngineBuilds
+from agent.host_inventory.engine_builds import EngineBuilds
 from schemas.engine_builds import LLAMA_CPP_ON_CPU, LLAMA_CPP_WITHOUT_CACHE_RAM
 
 # common_print_available_devices of llama.cpp, and what its CUDA library says where no device is visible.

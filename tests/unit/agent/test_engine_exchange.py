@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agent.engine_exchange import Engines
-from agent.in_flight import InFlightRequests
+from agent.engine_proxy.engine_exchange import Engines
+from agent.engine_proxy.in_flight import InFlightRequests
 from http1.protocol.admission import Door, Limits
 from http1.protocol.client import ClientConnection
 from http1.protocol.heads import RequestHead

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from agent.containers.docker_engine import DockerRefusalError
-from agent.containers.engine_network import engine_network
+from agent.containers.runtime import engine_network
 
 OWN = {"Id": "b", "Name": "bridge", "Driver": "bridge"}
 OWNER = "a" * 32

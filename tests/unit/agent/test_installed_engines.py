@@ -9,8 +9,8 @@ import pytest
 
 from agent.errors import ProgramMissingError
 from agent.gpus.simulated import SimulatedReader
-from agent.host import simulated_host
-from agent.inventory import InventoryWatch
+from agent.host_inventory.host import simulated_host
+from agent.host_inventory.inventory import InventoryWatch
 from agent.processes.engine_launch import EngineLaunch
 from agent.processes.engine_parent import EngineParent
 from schemas.engine_builds import versions_of

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from agent import journal as journal_module
 from agent.errors import DataFolderError
-from agent.journal import Journal
-from agent.process_records import ProcessKey, ProcessRecord
+from agent.state import journal as journal_module
+from agent.state.journal import Journal
+from agent.state.process_records import ProcessKey, ProcessRecord
 
 
 @pytest.fixture
@@ -32,8 +32,8 @@ def test_the_journal_is_the_same_after_it_is_reopened(tmp_path: Path) -> None:
     first.amend(kept.model_copy(update={"pid": 13}))
     first.close()
     again = Journal(tmp_path)
-    assert again.facts == first.facts
-    assert again.facts.highest_term == 7
+    assert again.host_state == first.host_state
+    assert again.host_state.highest_term == 7
     assert again.live() == (kept.model_copy(update={"pid": 13}),)
     assert again.epochs == {"i-1": 4}
     again.close()
@@ -77,7 +77,7 @@ def test_a_failed_write_changes_nothing(journal: Journal) -> None:
     with pytest.raises(sqlite3.IntegrityError, match="disk full"):
         journal.record(before.model_copy(update={"state": "unhealthy"}))
     assert journal.live() == (before,)
-    assert journal.facts.report_seq == before.seq
+    assert journal.host_state.report_seq == before.seq
 
 
 @pytest.mark.usefixtures("journal")

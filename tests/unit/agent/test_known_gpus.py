@@ -113,3 +113,19 @@ def test_shared_memory_is_the_hosts(host: Host) -> None:
     facts = host.answer(one)[A]
     assert (facts.memory_mib, facts.used_mib, facts.health) == (1000, None, "unhealthy")
     assert facts.health_reason.startswith("unified_memory: ")
+
+
+def test_details_hold_what_was_read_and_why_the_rest_was_not(host: Host) -> None:
+    read = gpu(A, power_w=250.0, nvlinks=4, remapped_rows=[1, 2, 1, 0], of_a_later_version="x")
+    read["fields"] |= {
+        "energy_j": {"error": "Timeout"},
+        "peers": {"unsupported": True},
+        "sm_clock_mhz": {"value": None},
+    }
+    details = host.answer(read)[A].details
+    assert details is not None
+    assert (details.power_w, details.nvlinks, details.recovery) == (250.0, 4, "none")
+    assert (details.energy_j, details.peers, details.sm_clock_mhz) == (None, None, None)
+    assert (details.errors, details.unsupported) == ({"energy_j": "Timeout"}, ("peers",))
+    rows = (details.rows_corrected, details.rows_uncorrected, details.rows_pending, details.rows_failed)
+    assert rows == (1, 2, True, False)

@@ -7,8 +7,8 @@ import pytest
 from pydantic import ValidationError
 
 from agent.gpus.simulated import SimulatedReader
-from agent.host import simulated_host
-from agent.inventory import InventoryWatch
+from agent.host_inventory.host import simulated_host
+from agent.host_inventory.inventory import InventoryWatch
 from schemas.simulated import SimulatedWorker
 from schemas.wire import DeviceFacts, HostFacts
 from schemas.worker_labels import agent_labels

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from agent import log_index
 from agent.containers.log_copy import LogCopy
-from agent.log_index import MOST_ENTRIES, LogIndex
-from agent.process_records import ProcessKey
+from agent.logs import log_index
+from agent.logs.log_index import MOST_ENTRIES, LogIndex
+from agent.logs.redaction import Redactor
+from agent.logs.timed_log import TimedLog
 from agent.processes.folders import InstanceFolders
-from agent.redaction import Redactor
-from agent.timed_log import TimedLog
+from agent.state.process_records import ProcessKey
 
 START_S = 1_800_000_000
 FRAME = re.compile(rb"L(\d+) ([01]) (\d+) (.*)\n")

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from agent.log_index import LogIndex
-from agent.plain_log import CUT, LINE_BYTES, PlainLog
-from agent.redaction import LEAST, Redactor
-from agent.timed_log import TimedLog
+from agent.logs.log_index import LogIndex
+from agent.logs.plain_log import CUT, LINE_BYTES, PlainLog
+from agent.logs.redaction import LEAST, Redactor
+from agent.logs.timed_log import TimedLog
 
 LONG = 5_000_000
 TOKEN = "hf_0123456789abcdefghijklmnop"

@@ -12,10 +12,10 @@ from agent.containers.docker_engine import DockerEngine
 from agent.containers.model_folders import ClosedPlaces, linked_folders, refused_model
 from agent.containers.runtime import ContainerRuntime
 from agent.errors import SpawnError
-from agent.journal import Journal
-from agent.process_records import ProcessRecord
 from agent.processes.engine_accounts import EngineAccounts
 from agent.processes.folders import InstanceFolders
+from agent.state.journal import Journal
+from agent.state.process_records import ProcessRecord
 from schemas.wire import ContainerOrder
 from support.standins.controller import start_order
 

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pytest
 
 from agent.gpus.reader import GpuWork
-from agent.process_records import ProcessKey
 from agent.sampling.periods import Holder, PeriodAccumulator
+from agent.state.process_records import ProcessKey
 from schemas.wire import DeviceFacts, Readings
 
 KEY, OTHER = ProcessKey("i-1", 1, 0), ProcessKey("i-2", 3, 0)

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from agent.rare_log import RareLog
+from agent.gpus.child_reader import RareLog
 
 
 class Lines(list[dict[str, Any]]):

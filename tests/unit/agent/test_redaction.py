@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agent.log_index import LogIndex
-from agent.plain_log import PlainLog
-from agent.process_records import ProcessKey
+from agent.logs.log_index import LogIndex
+from agent.logs.plain_log import PlainLog
+from agent.logs.redaction import LEAST, RedactedStream, Redactor
+from agent.logs.timed_log import TimedLog
 from agent.processes.folders import InstanceFolders
-from agent.redaction import LEAST, RedactedStream, Redactor
-from agent.timed_log import TimedLog
+from agent.state.process_records import ProcessKey
 
 TOKEN = "hf_abcdefgh"
 PEM = "-----BEGIN KEY-----\nMIIEvQIBADANBg\nkqhkiG9w0BAQEF\n-----END KEY-----"

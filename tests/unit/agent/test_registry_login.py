@@ -10,14 +10,11 @@ from typing import Any
 
 import orjson
 import pytest
-import structlog
 from structlog.testing import capture_logs
 
-from agent.clock import boot_clock
 from agent.containers import registry_login
 from agent.containers.registry_login import Login, stored_login
 from agent.decide.registry_logins import helper_for
-from agent.rare_log import RareLog
 
 HUB = "https://index.docker.io/v1/"
 KEPT = {"auth": base64.b64encode(b"me:secret").decode()}
@@ -26,7 +23,6 @@ KEPT = {"auth": base64.b64encode(b"me:secret").decode()}
 @pytest.fixture(autouse=True)
 def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
-    monkeypatch.setattr(registry_login, "_rare", RareLog(structlog.get_logger(), boot_clock))
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
 
 

@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Callable
 import pytest
 from aiohttp import web
 
-from agent.in_flight import InFlightRequests
-from agent.process_records import ProcessKey, ProcessRecord
+from agent.engine_proxy.in_flight import InFlightRequests
 from agent.sampling import request_counts as module
 from agent.sampling.request_counts import RequestCounter
+from agent.state.process_records import ProcessKey, ProcessRecord
 from support.builders.engine_metrics import GAUGES, VLLM
 from support.builders.in_flight import a_request
 from support.loopback import listening

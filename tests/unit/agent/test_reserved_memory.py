@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from agent.gpus.simulated import SimulatedReader
-from agent.host import real_host, simulated_host
-from agent.inventory import InventoryWatch
+from agent.host_inventory.host import real_host, simulated_host
+from agent.host_inventory.inventory import InventoryWatch
 from agent.settings import AgentSettings
 from schemas.simulated import SimulatedHosts
 

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
+from agent.engine_proxy.in_flight import InFlightRequests
 from agent.gpus.reader import GpuReading, GpuWork
-from agent.in_flight import InFlightRequests
-from agent.inventory import InventoryWatch
-from agent.process_records import ProcessRecord
+from agent.host_inventory.inventory import InventoryWatch
 from agent.sampling.backlog import Backlog
 from agent.sampling.pid_owners import PidOwners
 from agent.sampling.request_counts import RequestCounter
 from agent.sampling.sampler import Sampler
+from agent.state.process_records import ProcessRecord
 from schemas.wire import DeviceFacts, HostFacts, SamplePeriod
 from support.builders.in_flight import a_request
 from support.standins.controller import start_order

@@ -7,11 +7,11 @@ import socket
 import pytest
 
 from agent.errors import SpawnError
-from agent.process_records import ProcessKey
 from agent.processes import process_group
 from agent.processes.ports import PortAllocator
 from agent.processes.probe import Prober
 from agent.processes.process_group import ProcessGroup
+from agent.state.process_records import ProcessKey
 from schemas.wire import ProbeOrder
 
 PROBE = ProbeOrder(path="/health", period_s=1.0, timeout_s=1.0, failures=3)

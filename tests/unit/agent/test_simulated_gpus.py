@@ -5,7 +5,7 @@ import pytest
 from agent.errors import AgentError
 from agent.gpus.reader import GpuWork
 from agent.gpus.simulated import SimulatedReader, gpu_uuid, load_host, utilization_at
-from agent.process_records import ProcessRecord
+from agent.state.process_records import ProcessRecord
 from schemas.wire import SimulatedLoad
 from support.standins.controller import start_order
 

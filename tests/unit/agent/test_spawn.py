@@ -1,10 +1,10 @@
 import sys
 from pathlib import Path
 
-from agent.installed_engines import installed_engines
-from agent.process_records import ProcessKey
+from agent.host_inventory.installed_engines import installed_engines
 from agent.processes.ports import PortAllocator
 from agent.processes.spawn import engine_argv, engine_env
+from agent.state.process_records import ProcessKey
 from schemas.hub import OWN_CACHE
 from schemas.wire import ClaimOrder, ModelFetch
 from support.standins.controller import start_order

@@ -6,7 +6,7 @@ import pytest
 
 from agent.decide.health import HealthLimits, ProcessHealth, after_probe, after_progress, after_stall, kill_reason
 from agent.decide.stalls import Evidence, StallLimits, Wait, is_stalled, unanswered
-from agent.gpus.idle import IdleGpus
+from agent.host_inventory.inventory import IdleGpus
 from schemas.wire import DeviceFacts
 
 LIMITS = StallLimits(requests=3, after_s=120.0)

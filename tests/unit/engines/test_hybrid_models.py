@@ -14,10 +14,10 @@ from controller.domain.instances import RevisionFacts
 from controller.domain.model_facts import CachedLayers, ModelFacts, States, facts_to_json
 from controller.domain.placement import Layout, Need, PlannedClaim, Share, need_from_json, need_to_json
 from controller.domain.splits import Split
-from controller.engines.llama_cpp_memory import Model, cache_bytes
-from controller.engines.memory import MIB, Workload
-from controller.engines.model_server import outside_parts
+from controller.engines.estimates.llama_cpp_memory import Model, cache_bytes
+from controller.engines.estimates.memory import MIB, Workload
 from controller.engines.registry import engine_for
+from controller.engines.servers.model_server import outside_parts
 from controller.leader.analyses import ModelCache, _finish, analyse_now
 from controller.runtime.child import ChildError
 from schemas.placement_reasons import Reason

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controller.domain.model_facts import ModelFacts
 from controller.domain.splits import Split
-from controller.engines.memory import (
+from controller.engines.estimates.memory import (
     Workload,
     activations,
     cache_bytes_per_token,

@@ -8,7 +8,7 @@ import pytest
 from controller.domain.model_facts import ModelFacts, facts_from_json, facts_to_json
 from controller.domain.placement import Need
 from controller.engines.base import Launch
-from controller.engines.llama_cpp_offload import host_rules, residence
+from controller.engines.estimates.llama_cpp_offload import host_rules, residence
 from controller.engines.registry import engine_for, validate
 from controller.model_files.gguf_facts import by_layer
 from support.builders.engine_specs import GIB, LLAMA, QUANTISED, asks, need, process, spec

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from controller.domain.access.grants import Grant
+from controller.engines.arguments.privileges import powers
 from controller.engines.base import Launch, RefusedFlagError, SpecError
-from controller.engines.privileges import powers
 from controller.engines.registry import engine_for, validate
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.engine_specs import spec

@@ -7,8 +7,8 @@ import pytest
 from controller.domain.model_facts import ModelFacts, facts_to_json
 from controller.engines.base import EngineProcess, Launch, SpecError
 from controller.engines.registry import engine_for
+from controller.engines.servers.transformers import GPU_RUNTIME_MIB, HOST_RUNTIME_MIB
 from controller.engines.simulated import retired_args
-from controller.engines.transformers import GPU_RUNTIME_MIB, HOST_RUNTIME_MIB
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import ProbeOrder, SimulatedLoad
 
@@ -180,9 +180,12 @@ def test_the_need_of_the_simulated_engine() -> None:
 
 def test_the_gauges_of_requests() -> None:
     """A command may start any server; only whether it serves at all is known."""
-    assert "vllm:num_requests_running" in process(command=["x", "{port}"]).request_gauges
-    assert process(command=["x"], restart="never").request_gauges == ()
-    assert process(engine="simulated").request_gauges == ("simulated_requests_running", "simulated_requests_waiting")
+    assert "vllm:num_requests_running" in process(command=["x", "{port}"]).metrics.request_gauges
+    assert process(command=["x"], restart="never").metrics.request_gauges == ()
+    assert process(engine="simulated").metrics.request_gauges == (
+        "simulated_requests_running",
+        "simulated_requests_waiting",
+    )
     assert (
-        process(engine="transformers", model="path:/models/tiny").request_gauges == ()
+        process(engine="transformers", model="path:/models/tiny").metrics.request_gauges == ()
     )  # transformers serve has no metrics

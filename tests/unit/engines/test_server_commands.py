@@ -7,8 +7,8 @@ import pytest
 
 from controller.engines.base import Launch, SpecError
 from controller.engines.registry import validate
-from controller.engines.sglang import static_fraction
-from controller.engines.vllm import memory_fraction
+from controller.engines.servers.sglang import static_fraction
+from controller.engines.servers.vllm import memory_fraction
 from support.builders.engine_specs import GIB, ONE, process, spec
 
 
@@ -20,7 +20,7 @@ def test_vllm_on_a_share_of_one_gpu() -> None:
     )
     assert started.probe is not None
     assert (started.probe.path, started.request_model, started.gpus_by_index) == ("/health", "org/name", True)
-    assert started.request_gauges == ("vllm:num_requests_running", "vllm:num_requests_waiting")
+    assert started.metrics.request_gauges == ("vllm:num_requests_running", "vllm:num_requests_waiting")
     assert started.env == {}
     folder = process(spec("vllm", model="path:/m", args={"max-model-len": "4k", "served-model-name": ["a", "b"]}), ONE)
     assert folder.argv.count("--max-model-len") == 1
@@ -103,14 +103,14 @@ def test_sglang() -> None:
         "sglang serve --model-path /m --host 127.0.0.1 --port {port} --enable-metrics --mem-fraction-static 0.2195"
         " --context-length 8192 --max-total-tokens 131072 --max-running-requests 256"
     )
-    assert started.request_gauges == ("sglang:num_running_reqs", "sglang:num_queue_reqs")
+    assert started.metrics.request_gauges == ("sglang:num_running_reqs", "sglang:num_queue_reqs")
     launch = replace(ONE, tp=4, pp=2, workers=2, rank=1, leader="h", rendezvous_port=10001, exclusive=True)
     follower = process(spec("sglang", args={"context-length": 4096}), launch)
     assert " ".join(follower.argv[7:]) == (
         "{port} --enable-metrics --tp-size 4 --pp-size 2 --nnodes 2 --node-rank 1 --dist-init-addr h:10001"
         " --mem-fraction-static 0.8500 --context-length 4096"
     )
-    assert (follower.probe, follower.request_gauges) == (None, ())
+    assert (follower.probe, follower.metrics.request_gauges) == (None, ())
     assert "[fd00::1]:10001" in process(spec("sglang"), replace(launch, leader="fd00::1")).argv
     assert static_fraction(Launch()) is None
     shared = static_fraction(replace(ONE, others_mib=40 * GIB))

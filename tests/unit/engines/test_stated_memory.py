@@ -15,9 +15,9 @@ from controller.domain.instances import RevisionFacts
 from controller.domain.model_facts import ModelFacts, facts_to_json
 from controller.domain.placement import Ask, Layout, Need, Placed, PlannedClaim
 from controller.domain.splits import Split
-from controller.engines.memory import Workload, cache_per_gpu
-from controller.engines.model_server import outside_parts
+from controller.engines.estimates.memory import Workload, cache_per_gpu
 from controller.engines.registry import engine_for, validate
+from controller.engines.servers.model_server import outside_parts
 from controller.leader.analyses import _finish
 from controller.runtime.child import ChildError
 from controller.scheduling.estimate import asks_for

@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 
 from controller.engines.registry import engine_for
-from controller.engines.vllm_versions import image_version
+from controller.engines.servers.vllm_versions import image_version
 from controller.scheduling.estimate import input_hash
 from schemas.placement_reasons import Reason
 from support.builders.engine_specs import LLAMA, asks, need, spec
 
 ROOT = Path(__file__).resolve().parents[3]
 SCRIPT = runpy.run_path(str(ROOT / "bench" / "vllm_architectures.py"))
-DATA: dict[str, Any] = json.loads((ROOT / "controller" / "engines" / "vllm_architectures.json").read_text("utf-8"))
+DATA: dict[str, Any] = json.loads(
+    (ROOT / "controller" / "engines" / "servers" / "vllm_architectures.json").read_text("utf-8")
+)
 
 
 def in_docker(image: str | None = None) -> dict[str, Any]:

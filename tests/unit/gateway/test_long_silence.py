@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from agent.controller_heartbeat import ControllerHeartbeat
-from agent.in_flight import InFlightRequests
-from agent.journal import Journal
+from agent.engine_proxy.in_flight import InFlightRequests
+from agent.engine_proxy.proxy import Proxy
+from agent.link.controller_heartbeat import ControllerHeartbeat
 from agent.model_cache.answers import CacheAnswers
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.fetches import Fetches
 from agent.model_cache.use_marks import UseMarks
-from agent.process_records import ProcessRecord
 from agent.processes.folders import InstanceFolders
-from agent.proxy import Proxy
+from agent.state.journal import Journal
+from agent.state.process_records import ProcessRecord
 from controller.live.change_fanout import ChangeFanout
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal

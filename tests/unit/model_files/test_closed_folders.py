@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controller.model_files.errors import MetadataError
-from controller.model_files.files import LocalFolder
+from controller.model_files.files import LocalFolder, MetadataError
 
 
 def closed(*_: object, **__: object) -> None:

@@ -9,11 +9,10 @@ import pytest
 from gguf import GGMLQuantizationType, GGUFReader, GGUFWriter
 
 from controller.domain.model_facts import facts_from_json
-from controller.engines.memory import cache_bytes_per_token
-from controller.engines.states import state_bytes
+from controller.engines.estimates.memory import cache_bytes_per_token
+from controller.engines.estimates.states import state_bytes
 from controller.model_files.analysis import read_facts
-from controller.model_files.errors import MetadataError
-from controller.model_files.files import LocalFolder
+from controller.model_files.files import LocalFolder, MetadataError
 from controller.model_files.gguf_header import GgufHeader, read_header
 from controller.runtime.child import run_child
 from support.builders.model_files import model_folder

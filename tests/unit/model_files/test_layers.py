@@ -6,8 +6,8 @@ import pytest
 
 from controller.domain.model_facts import ModelFacts, facts_from_json, facts_to_json
 from controller.domain.splits import Split
-from controller.engines.memory import Workload, cache_bytes_per_token, cache_per_gpu
-from controller.engines.states import state_bytes
+from controller.engines.estimates.memory import Workload, cache_bytes_per_token, cache_per_gpu
+from controller.engines.estimates.states import state_bytes
 from controller.model_files.config import with_config
 
 BARE = ModelFacts("safetensors", 1)

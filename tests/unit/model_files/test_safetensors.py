@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.model_files.errors import MetadataError
-from controller.model_files.files import LocalFolder
+from controller.model_files.files import LocalFolder, MetadataError
 from controller.model_files.safetensors import MAX_HEADER_BYTES, Tensor, header_text, parse_header
 from support.builders.model_files import safetensors, with_header
 

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from controller.model_files.analysis import read_facts, simulated_need
-from controller.model_files.errors import MetadataError
-from controller.model_files.files import LocalFolder
+from controller.model_files.files import LocalFolder, MetadataError
 from controller.model_files.weights import BIN_INDEX_FILE, INDEX_FILE, Weights, read_weights
 from controller.runtime.child import ChildError, run_child
 from support.builders.model_files import model_folder, safetensors

@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from schemas.database_disk import DATABASE_FULL_TEXT
-from schemas.repeated_lines import EVERY_S, MOST, RepeatedLines
+from schemas.log_lines import EVERY_S, MOST, RepeatedLines
 
 DAEMON = """
 import structlog

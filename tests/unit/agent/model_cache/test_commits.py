@@ -3,7 +3,7 @@
 import pytest
 
 from agent.model_cache.fetch_errors import FetchError
-from agent.model_cache.snapshot_args import with_snapshots
+from agent.model_cache.hub_layout import with_snapshots
 from schemas.exit_causes import Cause, cause_of_failed_start
 from schemas.wire import ModelFetch
 from support.standins.cache_host import REPO, Host

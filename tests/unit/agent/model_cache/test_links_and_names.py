@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from agent.beneath import OpenFolder
+from agent.model_cache.beneath import OpenFolder
 from agent.model_cache.fetch_errors import FetchError
-from agent.model_cache.snapshot_args import with_snapshots
+from agent.model_cache.hub_layout import with_snapshots
 from schemas.wire import ModelFetch
 from support.standins.cache_host import FILES, REPO, WANTED, Host
 from support.standins.controller import start_order

@@ -1,0 +1,210 @@
+"""One request to an engine on its loopback port: its answer passes on, or an answer of ours says what happened.
+
+What provably did not reach the engine is marked as a refusal, so that another replica may have it. All else is final.
+"""
+
+import asyncio
+import errno
+from collections import deque
+from collections.abc import Mapping
+from functools import partial
+from typing import ClassVar, Final
+
+import structlog
+
+from agent.decide.stalls import Wait
+from agent.engine_proxy.answers import end, refuse
+from agent.engine_proxy.in_flight import InFlightRequests
+from http1.daemon.sweeper import Sweeper
+from http1.protocol.client import ClientConnection, ConnectError, Pool
+from http1.protocol.heads import HOP_BY_HOP, SWITCHING, PassedOn, RequestHead, ResponseHead
+from http1.protocol.server_connection import Handler, ServerConnection
+from http1.protocol.states import Progress
+from http1.relay import ANSWERING, CONNECTING, DONE, SENT, TUNNEL, Relay, State
+from schemas.wire import OUR_HEADERS, PROXY_IN_FLIGHT_HEADER
+
+# Secrets and cookies of the hops before; "expect" is answered when the engine takes the body.
+_OURS: Final = OUR_HEADERS.encode()
+_NOT_FORWARDED: Final = {b"host", b"authorization", b"x-api-key", b"api-key", b"cookie", b"expect"}
+_FORWARDED: Final = PassedOn(HOP_BY_HOP | _NOT_FORWARDED, _OURS)
+_RETURNED: Final = PassedOn(HOP_BY_HOP, _OURS)
+_BEGIN: Final = b"%b %b HTTP/1.1\r\n%bhost: 127.0.0.1:%d\r\n"
+_IN_FLIGHT: Final = PROXY_IN_FLIGHT_HEADER.lower().encode()
+_READ_LIMIT_S: Final = 90_000.0  # between two pieces; a last resort, beyond the limits of any deployment
+PROGRESS: Final = Progress(body_s=60.0, write_s=300.0)
+KEPT_S: Final = 1.5  # idle connections. Engines end theirs after 5 s (uvicorn, llama.cpp) or 2 s (gunicorn)
+_SWEEP_S: Final = 0.5
+_GIVEN_UP: Final = 1000  # that are kept of an instance
+_NO_FILES: Final = frozenset({errno.EMFILE, errno.ENFILE})
+_LOOPBACK: Final = "127.0.0.1"
+
+log = structlog.get_logger()
+
+
+class Engines:
+    """The requests to this host's engines, and the connections kept for them. Made in the loop that serves."""
+
+    def __init__(self, in_flight: InFlightRequests, most: int | None = None) -> None:
+        self.in_flight = in_flight
+        self.pool = Pool(idle_s=KEPT_S, most=most)
+        self.under_way: set[EngineExchange] = set()
+        self.answered: dict[str, float] = {}  # when the last answer of an instance was complete
+        self._given_up: dict[str, deque[tuple[float, float]]] = {}  # sent, and left by their callers, without an answer
+        self.loop = asyncio.get_running_loop()
+        self._sweeper = Sweeper("requests to engines", _SWEEP_S, self._sweep)
+        self._sweeper.start()
+
+    def close(self) -> None:
+        """Cuts all requests and connections."""
+        self._sweeper.stop()
+        for exchange in list(self.under_way):
+            exchange.cut()
+        self.pool.close()
+
+    def ask(self, head: RequestHead, connection: ServerConnection, instance: str, port: int, target: bytes) -> Handler:
+        """Passes a request on to the engine of an instance; returns what handles the rest of it."""
+        exchange = EngineExchange(self, head, connection, instance, port, target)
+        self.under_way.add(exchange)
+        self.in_flight.began(instance)
+        exchange.begin()
+        return exchange
+
+    def given_up(self, instance: str, sent: float) -> None:
+        """A caller left that was sent not a byte of its answer."""
+        self._given_up.setdefault(instance, deque(maxlen=_GIVEN_UP)).append((sent, self.loop.time()))
+
+    def waits(self, instance: str) -> tuple[list[Wait], float | None]:
+        """The requests that wait for the engine or did so in vain, and how long ago it gave a byte of an answer.
+
+        A request that still comes, or whose caller takes nothing, does not wait for the engine. None: it never did.
+        """
+        now = self.loop.time()
+        sign = self.answered.get(instance)
+        waiting: list[Wait] = []
+        for one in self.under_way:
+            if one.instance != instance:
+                continue
+            if one.state is ANSWERING or one.state is TUNNEL:
+                sign = one.moved if sign is None else max(sign, one.moved)
+            if one.waits_for_engine:
+                waiting.append(Wait(now - one.moved))
+        waiting += [Wait(now - sent, now - left) for sent, left in self._given_up.get(instance, ())]
+        return waiting, None if sign is None else now - sign
+
+    def forget(self, instance: str) -> None:
+        """Its process is another one from now on."""
+        self.answered.pop(instance, None)
+        self._given_up.pop(instance, None)
+
+    def _sweep(self, now: float) -> None:
+        self._sweeper.each(self.under_way, lambda exchange: exchange.overdue(now))
+        self.pool.sweep()
+
+
+class EngineExchange(Relay):
+    """One request on its way to an engine, and the answer on its way back."""
+
+    __slots__ = ("_engines", "_port", "_target", "instance")
+    limits_s: ClassVar[Mapping[State, float]] = dict.fromkeys((CONNECTING, SENT, ANSWERING, TUNNEL), _READ_LIMIT_S)
+
+    def __init__(
+        self,
+        engines: Engines,
+        head: RequestHead,
+        connection: ServerConnection,
+        instance: str,
+        port: int,
+        target: bytes,
+    ) -> None:
+        super().__init__(head, connection, engines.loop)
+        self._engines = engines
+        self.instance = instance
+        self._port = port
+        self._target = target
+
+    @property
+    def waits_for_engine(self) -> bool:
+        """Whether the engine has all of the request, and the caller takes its answer."""
+        return self.complete and self.ready and (self.state is SENT or self.state is ANSWERING)
+
+    def begin(self) -> None:
+        """Sends the request on a kept connection, or opens one."""
+        kept = self._engines.pool.take((_LOOPBACK, self._port))
+        if kept is not None:
+            self.connected(kept)
+            return
+        self.connect(partial(self._engines.pool.connect, (_LOOPBACK, self._port)))
+        if self.held and not self.complete:
+            self.client.pause_reading()
+
+    def connected(self, server: ClientConnection) -> None:
+        """Sends the request."""
+        head = self.head
+        begin: bytes | None = head.alike.get(self._port)  # the same for all heads that are alike
+        if begin is None:
+            begin = head.alike[self._port] = _BEGIN % (head.method, self._target, _FORWARDED.lines(head), self._port)
+        if head.upgrade:
+            framing = b"connection: upgrade\r\nupgrade: %b\r\n" % head.upgrade
+        elif head.length is None:
+            framing = b"transfer-encoding: chunked\r\n"
+        else:
+            framing = _line(head, b"content-length")
+        self.send(server, b"%b%b%b\r\n" % (begin, _line(head, b"x-request-id"), framing))
+
+    def answer_lines(self, head: ResponseHead) -> bytes:
+        """The engine's. Its reason phrase is dropped: it may hold what cannot be passed on."""
+        lines, request_id = _RETURNED.lines(head), _line(head, b"x-request-id")
+        if head.status == SWITCHING:
+            return lines + request_id
+        # The id and the length follow one another: see `http1.protocol.fast_paths`.
+        return b"%b%b: %d\r\n%b" % (lines, _IN_FLIGHT, self._engines.in_flight.count(self.instance), request_id)
+
+    def response_end(self) -> None:
+        """The answer is complete."""
+        self._engines.answered[self.instance] = self._loop.time()
+        super().response_end()
+
+    def response_failed(self, why: str) -> None:
+        """The engine's connection ended."""
+        if self.state is not TUNNEL:  # which ends so
+            log.info("engine's answer incomplete", instance=self.instance, error=why)
+        super().response_failed(why)
+
+    def not_connected(self, error: ConnectError) -> None:
+        """Refuses the request, which may go to another replica."""
+        self.over(DONE)
+        if error.errno in _NO_FILES:
+            refuse(self.client, 503, "overloaded", "this worker's agent can open no more connections")
+        else:
+            refuse(self.client, 503, "engine_refused", f"the engine accepts no connection: {error}")
+
+    def unanswered(self, why: str) -> None:
+        """Answers 502: the engine may have seen the request."""
+        self.over(DONE)
+        end(self.client, 502, "engine_died", f"the engine ended before it answered: {why}")
+
+    def silent(self) -> None:
+        """Nothing has come for very long. A caller with a part of the answer is cut off."""
+        if self.state is ANSWERING or self.state is TUNNEL:
+            self.break_off()
+        else:
+            self.over(DONE)
+            end(self.client, 504, "timed_out", f"the engine was silent for {_READ_LIMIT_S:g} s")
+
+    def gone(self) -> None:
+        """The caller is gone: the engine's request ends with it."""
+        if self.state is SENT and self.complete:
+            self._engines.given_up(self.instance, self.moved)
+        super().gone()
+
+    def over(self, state: State) -> None:
+        """Ends it."""
+        super().over(state)
+        self._engines.under_way.discard(self)
+        self._engines.in_flight.ended(self.instance)
+
+
+def _line(head: RequestHead | ResponseHead, name: bytes) -> bytes:
+    """The line of a field, as it came; empty without one."""
+    value = head.named.get(name)
+    return b"" if value is None else b"%b: %b\r\n" % (name, value)

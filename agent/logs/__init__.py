@@ -1,0 +1,1 @@
+"""Engines' logs: their lines with times, over rotations, without secrets."""

@@ -1,0 +1,1 @@
+"""Arguments and environment of engines: which are refused, which need a grant, and how they are written."""

@@ -1,0 +1,234 @@
+"""A server's options by destination: which the user may not set, and which need a grant. Types and the check.
+
+Servers accept several spellings of one option, and abbreviations. The tables therefore name destinations by their first
+long spelling, and `destination` finds the one that a spelling means.
+"""
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeVar
+
+from controller.domain.access.grants import Grant
+from controller.engines.arguments.flags import args_of
+from controller.engines.base import RefusedFlagError, SpecError
+from schemas.manifest.deployment import DeploymentSpec
+
+_NUMBER: Final = re.compile(r"-[0-9.][0-9.eE+-]*")
+_CONTROL: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # all but tab and line feed, which templates have
+_INLINE: Final = ("{{", "{%", "\n")  # a template itself, and not the name of its file
+_OFF: Final = (False, None)
+V = TypeVar("V")
+Allowed = Callable[[DeploymentSpec, Any], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """What to do instead of setting an option, and where it is allowed nevertheless."""
+
+    fix: str
+    allowed: Allowed = lambda _spec, _value: False
+
+
+@dataclass(frozen=True, slots=True)
+class Privilege:
+    """An option that needs a grant."""
+
+    grant: Grant  # what operators need
+    why: str  # what the option does, for the refusal
+    harmless: frozenset[str] = frozenset()  # values that need no grant
+    files_only: bool = False  # only a value that names a file needs one; a template that is written out does not
+    keys: frozenset[str] = frozenset()  # where the value is JSON, only these keys need one; empty: any value
+
+    def concerns(self, value: Any) -> bool:
+        """Whether this value of the option needs the grant."""
+        if value in _OFF:
+            return False
+        items = value if isinstance(value, list) else [value]
+        return any(self._concerns_one(as_text(item)) for item in items)
+
+    def _concerns_one(self, item: str) -> bool:
+        if self.files_only:
+            return not any(mark in item for mark in _INLINE) and ("/" in item or item.startswith(("~", ".")))
+        if self.keys:
+            return bool(self.keys & set(_json_keys(item)))
+        return item not in self.harmless
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """One server's options."""
+
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other long spellings, with the destination
+    # spellings that the server takes with one dash only, with the destination
+    short: Mapping[str, str] = field(default_factory=dict)
+    # destinations that Gpuward sets itself, or that would outgrow the claim
+    limits: Mapping[str, Limit] = field(default_factory=dict)
+    privileged: Mapping[str, Privilege] = field(default_factory=dict)  # destinations that need a grant
+    exact: frozenset[str] = frozenset()  # harmless options that are also the beginning of a listed one
+
+    @property
+    def names(self) -> frozenset[str]:
+        """All long spellings that are listed."""
+        return frozenset({*self.aliases, *self.aliases.values(), *self.limits, *self.privileged})
+
+    def destination(self, flag: str) -> str:
+        """The option that a spelling means; the spelling itself where none is listed."""
+        return self.aliases.get(flag) or self.short.get(flag, flag)
+
+    def check(self, spec: DeploymentSpec, known: frozenset[str]) -> None:
+        """Refuses args that would outgrow the claim, repeat an option, or that a server would read as another one.
+
+        Raises:
+            RefusedFlagError: names the arg.
+        """
+        listed = self.names | known | self.exact
+        self._refuse_repeated(spec)
+        for arg in args_of(spec):
+            name, flag, value = arg.name, arg.flag, arg.value
+            if flag in self.short and flag not in listed:
+                target = self.short[flag]
+                limit = self.limits.get(target)
+                raise RefusedFlagError(f"args.{name}: {limit.fix if limit else f'write it out as {target}'}")
+            if flag not in listed and (meant := sorted(one for one in listed if one.startswith(flag))):
+                raise RefusedFlagError(f"args.{name}: the server would read it as {meant[0]}; write the flag out")
+            _check_value(name, value)
+            if value is False and flag.startswith("no-"):
+                raise RefusedFlagError(f"args.{name}: is switched off twice; remove it, or write {flag[3:]}: true")
+            limit = self._limit(flag, value)
+            if limit is not None and value is not None and not limit.allowed(spec, value):
+                # Those that all engines have were never accepted, so no stored spec has them.
+                refusal = SpecError if flag in COMMON_FLAGS else RefusedFlagError
+                raise refusal(f"args.{name}: {limit.fix}")
+
+    def _limit(self, flag: str, value: Any) -> Limit | None:
+        """The limit of what a flag does: `false` switches off, and so on what the flag names as off."""
+        if value is not False:
+            return self.limits.get(self.destination(flag))
+        switched_on = f"enable-{flag.removeprefix('disable-')}" if flag.startswith("disable-") else f"no-{flag}"
+        found = (self.limits.get(self.destination(one)) for one in (switched_on, f"no-{flag}"))
+        return next((one for one in found if one is not None), None)
+
+    def _refuse_repeated(self, spec: DeploymentSpec) -> None:
+        """Of two spellings of an option, or a switch and its negation, the server takes the later one.
+
+        The estimate may read the other.
+        """
+        seen: dict[str, str] = {}
+        for arg in args_of(spec):
+            option = self.destination(arg.flag).removeprefix("no-")
+            if arg.value is not None and (other := seen.setdefault(self.destination(option), arg.name)) != arg.name:
+                raise RefusedFlagError(f"args.{arg.name}: is the same option as {other}; write only one of them")
+
+
+def as_text(value: Any) -> str:
+    """A value as the server sees it: a mapping as JSON."""
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)
+
+
+def _check_value(name: str, value: Any) -> None:
+    for item in value if isinstance(value, list) else [value]:
+        text = item if isinstance(item, str) else "".join(_texts(item))
+        if text.startswith("-") and not _NUMBER.fullmatch(text):
+            raise RefusedFlagError(f"args.{name}: a value that begins with '-' would be read as another flag")
+        if _CONTROL.search(text):
+            raise RefusedFlagError(f"args.{name}: contains control characters; remove them")
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """All texts within a value, which a mapping may hold, behind a word that no flag begins with."""
+    if isinstance(value, dict | list):
+        for one in [*value, *value.values()] if isinstance(value, dict) else value:
+            yield from (" ", one) if isinstance(one, str) else _texts(one)
+
+
+def _json_keys(text: str) -> Iterator[str]:
+    """All keys in a JSON text; where it is none, every word, so that nothing is overlooked."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        yield from re.findall(r"\w+", text)
+        return
+    todo = [found]
+    while todo:
+        one = todo.pop()
+        if isinstance(one, dict):
+            yield from one
+        todo.extend(one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+
+
+def whole_gpus(spec: DeploymentSpec, _value: Any = None) -> bool:
+    """Whether the spec claims whole GPUs, where no other instance can be harmed."""
+    return spec.resources.exclusive or spec.resources.gpu_memory == "all"
+
+
+def host_memory_stated(spec: DeploymentSpec, _value: Any = None) -> bool:
+    """Whether the spec states the host's memory, which is then claimed."""
+    return spec.resources.host_memory != "auto"
+
+
+def gpu_memory_stated(spec: DeploymentSpec, _value: Any = None) -> bool:
+    """Whether the spec states the memory of each GPU, or claims whole ones."""
+    return isinstance(spec.resources.gpu_memory, int) or whole_gpus(spec)
+
+
+def memories_stated(spec: DeploymentSpec, _value: Any = None) -> bool:
+    """Whether the spec states the memory of the GPUs and that of the host."""
+    return gpu_memory_stated(spec) and host_memory_stated(spec)
+
+
+class Refused:
+    """What to do instead of setting an option."""
+
+    PARALLEL = Limit("is set by Gpuward; set it under parallel")
+    PLACEMENT = Limit("is set by Gpuward; it follows from the placement")
+    RESOURCES = Limit("is set by Gpuward; set resources.gpu_memory instead, which is then claimed")
+    MODEL = Limit("is set by Gpuward; set it as model")
+    REVISION = Limit("is set by Gpuward; set it as model: hf:org/name@revision")
+    PROXY = Limit("is set by Gpuward; the agent's proxy serves it")
+    AGENT = Limit("is set by Gpuward; the agent chooses it")
+    ARGS = Limit("is set by Gpuward; write what is in the file under args")
+    PLAIN_HTTP = Limit("probe and proxy speak plain HTTP on the host; put TLS before the gateway, and leave it out")
+    KEYS = Limit("keys are checked by the gateway, which sends none on; leave it out: gpuward key create")
+    OWN_PATHS = Limit("probe and gateway ask for the server's own paths; leave it out")
+    COUNTED = Limit("requests are counted by the server's metrics; leave it out")
+    ONE_PART = Limit("serves only a part of the work, and Gpuward does not connect the parts; leave it out")
+    PRINTS = Limit("prints something and exits, so that nothing is served; run the program by hand")
+    DRAFT = Limit(
+        "a draft model that cannot be read is not in the estimate; state resources.gpu_memory, or remove it",
+        gpu_memory_stated,
+    )
+    OFFLOADED = Limit(
+        "keeps weights in the host's memory, and how many cannot be reckoned; state resources.gpu_memory and "
+        "resources.host_memory",
+        memories_stated,
+    )
+    HOST_MEMORY = Limit("takes memory of the host; state resources.host_memory, which is then claimed",
+                               host_memory_stated)  # fmt: skip
+    FOR_EACH_GPU = Limit(
+        "takes memory of the host for each GPU; state resources.gpus, or resources.host_memory",
+        lambda spec, value: (
+            str(value) == "0" or host_memory_stated(spec) or spec.gpus_stated is not None or spec.takes_all_named_gpus
+        ),
+    )
+
+
+class Needs:
+    """Options that need a grant, by what they do."""
+
+    CODE = Privilege(Grant.CODE, "loads code that does not come with the engine")
+    REMOTE_CODE = Privilege(Grant.CODE, "runs code that comes with the model")
+    PROGRAM = Privilege(Grant.CODE, "runs programs on the host")
+    READS = Privilege(Grant.HOST_FILES, "reads files of the host")
+    WRITES = Privilege(Grant.HOST_FILES, "writes files on the host")
+    TEMPLATE = Privilege(Grant.HOST_FILES, "reads a file of the host; write the template itself", files_only=True)
+    LISTED_FILE = Privilege(Grant.HOST_FILES, "reads a file of the host", files_only=True)
+
+
+def each(value: V, *names: str) -> dict[str, V]:
+    return dict.fromkeys(names, value)
+
+
+# Flags that several engines have, so that they do not show which engine is meant.
+COMMON_FLAGS: Final = frozenset({"host", "port", "model", "revision", "device", "config"})

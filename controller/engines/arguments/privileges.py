@@ -1,0 +1,82 @@
+"""What in a spec gives its process power over the host. Operators need it granted; administrators do not."""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from controller.domain.access.grants import Grant
+from controller.engines.arguments.environment import UNLISTED, power_of
+from controller.engines.arguments.flags import Arg, args_of
+from controller.engines.arguments.llama_cpp_options import LLAMA_CPP
+from controller.engines.arguments.options import Options
+from controller.engines.arguments.server_flags import knows
+from controller.engines.arguments.sglang_options import SGLANG
+from controller.engines.arguments.vllm_options import VLLM
+from controller.engines.servers.transformers import TRANSFORMERS
+from schemas.manifest.deployment import DeploymentSpec
+
+OPTIONS: Final[Mapping[str, Options]] = {
+    "vllm": VLLM,
+    "sglang": SGLANG,
+    "llama-cpp": LLAMA_CPP,
+    "transformers": TRANSFORMERS,
+}
+UNKNOWN: Final = "is a flag that Gpuward does not know, so that what it does is unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """One field of a spec that needs a grant, and why."""
+
+    path: str  # of the field
+    grant: Grant  # what operators need
+    why: str  # what the field does
+    unlisted: bool = False  # what it does is unknown: it needs the grant since no list has it
+
+
+def powers(spec: DeploymentSpec) -> Iterator[Power]:
+    """Everything in a spec that needs a grant. With `engine: auto`, what any of the engines would need."""
+    if spec.command:
+        yield Power("command", Grant.COMMAND, "runs a program on the host")
+    if spec.image is not None:
+        yield Power("image", Grant.CODE, "runs code that does not come with the engine")
+    for source in spec.docker.volumes:
+        yield Power(f"docker.volumes.{source}", Grant.HOST_FILES, "gives the container a folder of the host")
+    tables = {name: table for name, table in OPTIONS.items() if spec.engine in (name, "auto")}
+    for arg in args_of(spec):
+        if (power := _of_arg(spec, arg, tables)) is not None:
+            yield power
+    if spec.command:
+        return  # a program sets what it likes before it runs another one
+    for name in spec.env:
+        why = power_of(name, spec.engine)
+        if why is not None:
+            yield Power(f"env.{name}", Grant.ENVIRONMENT, why, unlisted=why == UNLISTED)
+
+
+def next_change_needs(spec: DeploymentSpec, granted: Collection[Grant]) -> str:
+    """What a caller with these grants lacks to change a stored spec with unlisted fields; empty: nothing.
+
+    Earlier versions asked no grant for it, so that the spec may be stored. It continues running.
+    """
+    lacking = [power for power in powers(spec) if power.unlisted and power.grant not in granted]
+    if not lacking:
+        return ""
+    fields = ", ".join(power.path for power in lacking)
+    grants = " and ".join(dict.fromkeys(power.grant for power in lacking))
+    return f"{fields}: not listed as harmless; it goes on as it is, and the next change needs the grant {grants}"
+
+
+def _of_arg(spec: DeploymentSpec, arg: Arg, tables: Mapping[str, Options]) -> Power | None:
+    """What an arg can do by these tables of options; a flag that none of the servers has is unknown."""
+    for table in tables.values():
+        privilege = table.privileged.get(table.destination(arg.flag))
+        if privilege is not None and privilege.concerns(arg.value):
+            return Power(f"args.{arg.name}", privilege.grant, privilege.why)
+    if not tables or arg.value is None or arg.value is False:
+        return None  # nothing of it is on the command line, or only its negation
+    known = any(
+        arg.flag in table.names or arg.flag in table.short or knows(spec, engine, arg.flag)
+        for engine, table in tables.items()
+    )
+    return None if known else Power(f"args.{arg.name}", Grant.CODE, UNKNOWN, unlisted=True)

@@ -1,0 +1,1 @@
+"""Memory that a model needs, from what its files say."""

@@ -1,0 +1,1 @@
+"""The engines that are servers for models: tables, compatibility and command lines."""
