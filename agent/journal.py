@@ -16,6 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
+from msgspec.structs import replace
+
 from agent.errors import DataFolderError
 from agent.facts import Facts
 from agent.process_records import ProcessKey, ProcessRecord
@@ -146,7 +149,7 @@ class Journal:
 
     def remember(self, **changes: object) -> None:
         """Changes some of the facts; the others stay."""
-        facts = self._facts.model_copy(update=changes)
+        facts = replace(self._facts, **changes)
         if facts != self._facts:
             with self._transaction():
                 self._write_facts(facts)
@@ -154,8 +157,8 @@ class Journal:
 
     def record(self, record: ProcessRecord) -> ProcessRecord:
         """Writes a process's new state under the next sequence number, and returns it with that number."""
-        facts = self._facts.model_copy(update={"report_seq": self._facts.report_seq + 1})
-        record = record.model_copy(update={"seq": facts.report_seq})
+        facts = replace(self._facts, report_seq=self._facts.report_seq + 1)
+        record = replace(record, seq=facts.report_seq)
         with self._transaction():
             self._write_facts(facts)
             self._write_process(record)
@@ -182,7 +185,7 @@ class Journal:
             return
         with self._transaction():
             for record in ended:
-                self._write_process(record.model_copy(update={"acked": True}))
+                self._write_process(replace(record, acked=True))
             self._forget_oldest(len(ended))
         for record in ended:
             self._release(record.key)
@@ -233,10 +236,10 @@ class Journal:
         self._db.execute("COMMIT")
 
     def _write_facts(self, facts: Facts) -> None:
-        self._db.execute("INSERT OR REPLACE INTO facts VALUES (1, ?)", (facts.model_dump_json(exclude_defaults=True),))
+        self._db.execute("INSERT OR REPLACE INTO facts VALUES (1, ?)", (msgspec.json.encode(facts).decode(),))
 
     def _write_process(self, record: ProcessRecord) -> None:
-        body = record.model_dump_json(exclude_defaults=True)
+        body = msgspec.json.encode(record).decode()
         self._db.execute("INSERT OR REPLACE INTO processes VALUES (?, ?, ?, ?, ?)", (*record.key, record.seq, body))
 
     def _raise_epoch(self, instance: str, epoch: int, touched: int) -> None:
@@ -262,7 +265,7 @@ class Journal:
 
     def _select(self, which: str, *values: Any) -> Iterator[ProcessRecord]:
         for (body,) in self._db.execute(f"SELECT body FROM processes {which}", values):  # noqa: S608 - ours
-            yield ProcessRecord.model_validate_json(body)
+            yield msgspec.json.decode(body, type=ProcessRecord)
 
     def _find(self, key: ProcessKey) -> ProcessRecord | None:
         found = self._open.get(key)
@@ -283,7 +286,7 @@ class Journal:
 
 def _facts_in(db: sqlite3.Connection) -> Facts:
     row = db.execute("SELECT body FROM facts").fetchone()
-    return Facts() if row is None else Facts.model_validate_json(row[0])
+    return Facts() if row is None else msgspec.json.decode(row[0], type=Facts)
 
 
 def _lock_folder(folder: Path) -> int:

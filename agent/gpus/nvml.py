@@ -8,13 +8,14 @@ It exits at the end of its input, and when the agent dies. It and what it import
 """
 
 import ctypes
-import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import msgspec
 
 from agent.gpus.nvml_fields import DETAILS, FAST, LINKS, STANDING, Fields, FieldTable, LibraryBrokenError, text
 from agent.gpus.nvml_processes import ProcessReader
@@ -118,7 +119,7 @@ class Reader:
 
 
 def _answer(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
     sys.stdout.flush()
 
 

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
+
 from agent.gpus.answers import ChildAnswer
 from agent.program_input import give
 
@@ -45,7 +47,7 @@ class NvmlChild:
         line = await self._process.stdout.readline()
         if not line:
             raise EOFError("the process that reads NVML ended")
-        return ChildAnswer.model_validate_json(line)
+        return msgspec.json.decode(line, type=ChildAnswer)
 
     async def kill(self) -> None:
         """Ends it and what it started."""

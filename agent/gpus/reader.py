@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from pydantic import Field
+import msgspec
 
 from schemas.wire import DeviceFacts, Wire
 
 
-class GpuWork(Wire):
+class GpuWork(Wire, frozen=True, kw_only=True):
     """The processes of a GPU, as its driver reports them.
 
     Attributes:
@@ -19,7 +19,7 @@ class GpuWork(Wire):
     """
 
     running: tuple[int, ...] = ()
-    memory_mib: dict[int, int] = Field(default_factory=dict)
+    memory_mib: dict[int, int] = msgspec.field(default_factory=dict)
     percent: dict[int, float] | None = None
 
 

@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from agent.model_cache.hub_layout import folder_name
 from schemas.hub_commits import is_commit
 from schemas.wire import StartOrder
@@ -14,7 +16,7 @@ def with_snapshots(order: StartOrder, cache_dir: Path) -> StartOrder:
         for fetch in order.fetches
         if fetch.by_folder and is_commit(fetch.revision)  # else it could name any folder
     }
-    return order.model_copy(update={"argv": tuple(_placed(part, places) for part in order.argv)}) if places else order
+    return replace(order, argv=tuple(_placed(part, places) for part in order.argv)) if places else order
 
 
 def _placed(part: str, places: dict[str, str]) -> str:

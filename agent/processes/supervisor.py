@@ -7,6 +7,7 @@ from contextlib import suppress
 from typing import Final, Self
 
 import structlog
+from msgspec.structs import replace
 
 from agent.controller_heartbeat import ControllerHeartbeat
 from agent.decide.adoption import plan_adoption
@@ -178,7 +179,7 @@ class Supervisor:
                 self._adopt_container(record)
         for record, left in plan.clean_up:
             if not self._adopt_ended(record, folder):
-                stopping = record.model_copy(update={"stop": StopPlan(reason="gone", drain_time_s=0.0)})
+                stopping = replace(record, stop=StopPlan(reason="gone", drain_time_s=0.0))
                 self._adopt_process(stopping, left, folder)
         self._context.folders.prune_ends({record.key for record in self._journal.live()})
         self._context.cgroups.prune([record.key for record in self._journal.live()])
@@ -187,7 +188,7 @@ class Supervisor:
 
     def _adopt_process(self, record: ProcessRecord, leader: HostProcess, folder: str) -> None:
         end = self._end_record(record)
-        record = record.model_copy(update={"pid": leader.pid, "pid_start_ticks": leader.start_ticks})
+        record = replace(record, pid=leader.pid, pid_start_ticks=leader.start_ticks)
         alone, cgroup = self._alone(record), self._context.cgroups.find(record.key)
         parent = EngineParent.find(record.parent_pid, record.parent_start_ticks)
         try:
@@ -264,7 +265,7 @@ class Supervisor:
             "order": None,
             "stop": None,
         }
-        self._context.report(self._journal.record(record.model_copy(update=changes)))
+        self._context.report(self._journal.record(replace(record, **changes)))
 
     async def _stop_on_disconnect(self) -> None:
         """Stops the processes whose fence the controller's silence exceeds."""

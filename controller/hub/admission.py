@@ -10,8 +10,8 @@ import structlog
 from aiohttp import web
 
 from controller.hub import agreement, handshake
+from controller.hub.agent_messages import MalformedMessageError
 from controller.hub.agreement import NoCommonProtocolError
-from controller.hub.bounds import MalformedMessageError
 from controller.hub.frames import Frames
 from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
 from controller.hub.hello_queue import HelloQueue

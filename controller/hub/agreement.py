@@ -5,13 +5,14 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Final
 
+import msgspec
 import structlog
 from aiohttp import hdrs, web
 
 from controller.domain.events import NewEvent
-from controller.hub.bounds import MalformedMessageError, read_object
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
@@ -34,6 +35,10 @@ logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
 
 class NoCommonProtocolError(Exception):
     """Agent and controller have no protocol in common; the text names what both speak."""
+
+
+class _OtherHello(msgspec.Struct, tag="hello"):
+    protocol: int
 
 
 def offered_by(request: web.Request) -> Protocols:
@@ -72,13 +77,8 @@ def check_unparsed(raw: str, offered: Protocols, spoken: Protocols) -> None:
     Raises:
         NoCommonProtocolError: it names a protocol that is not spoken here.
     """
-    try:
-        content = read_object(raw)
-    except MalformedMessageError:
-        return
-    number = content.get("protocol") if content.get("type") == "hello" else None
-    if isinstance(number, int):
-        _check_number(number, offered, spoken)
+    with suppress(msgspec.DecodeError, RecursionError):
+        _check_number(msgspec.json.decode(raw, type=_OtherHello).protocol, offered, spoken)
 
 
 def _check_number(number: int, offered: Protocols, spoken: Protocols) -> None:

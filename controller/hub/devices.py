@@ -21,7 +21,7 @@ from schemas.worker_labels import TRUSTED_LABELS
 WRITE_LIMIT_S: Final = 20.0
 _READINGS: Final = frozenset({"used_mib", "utilization", "details"})
 # Runs for each GPU of each heartbeat. To compare copies without the readings took an eighth of the controller's time.
-_standing_of: Final = attrgetter(*(field for field in DeviceFacts.model_fields if field not in _READINGS))
+_standing_of: Final = attrgetter(*(field for field in DeviceFacts.__struct_fields__ if field not in _READINGS))
 
 
 def facts_differ(known: tuple[DeviceFacts, ...] | None, reported: tuple[DeviceFacts, ...] | None) -> bool:

@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
@@ -70,5 +71,5 @@ class Dismissals:
             session, dismissed = self._sessions.get(worker), dict(found.get(worker, {}))
             if session is None or session.welcome is None or session.welcome.dismissed == dismissed:
                 continue
-            session.welcome = session.welcome.model_copy(update={"dismissed": dismissed})
+            session.welcome = replace(session.welcome, dismissed=dismissed)
             session.send(session.welcome)

@@ -14,8 +14,8 @@ from aiohttp import WSMsgType, web
 from controller.decide.quarantine import judge
 from controller.domain.events import NewEvent
 from controller.domain.start_receipts import open_sealed, told_process
+from controller.hub.agent_messages import MalformedMessageError, read_message
 from controller.hub.agreement import COMPATIBLE, REACHABLE, check_hello, check_unparsed
-from controller.hub.bounds import MalformedMessageError
 from controller.hub.contested import held_for_s, identity_of, place_of, record_quarantine
 from controller.hub.devices import write_inventory
 from controller.hub.frames import Frames
@@ -27,7 +27,6 @@ from controller.hub.proxy_names import Address, literal, own_addresses
 from controller.hub.reports import stored, stray_events
 from controller.hub.runtimes import record_runtimes
 from controller.hub.session import SEND_LIMIT_S, close_socket
-from controller.hub.validate import parse_message
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Connection, Database
@@ -98,12 +97,12 @@ async def receive_hello(frames: Frames, offered: Protocols, spoken: Protocols) -
         raise HandshakeRefusedError("the connection ended or sent binary data before a hello")
     with frames.time.measured():
         try:
-            hello = parse_message(message.data)
+            hello = read_message(message.data)
         except MalformedMessageError:
             check_unparsed(message.data, offered, spoken)
             raise
     if not isinstance(hello, Hello):
-        raise MalformedMessageError(f"hello: must be the first message, got {hello.type!r}")
+        raise MalformedMessageError(f"hello: must be the first message, got {hello.__struct_config__.tag!r}")
     check_hello(hello, offered, spoken)
     return hello
 

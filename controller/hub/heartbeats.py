@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
 import structlog
 
 from controller.domain.events import NewEvent
@@ -31,7 +32,7 @@ from controller.store.workers.heartbeats import (
     write_liveness,
     write_readings,
 )
-from schemas.wire import DeviceFacts
+from schemas.wire import DeviceFacts, GpuDetails
 
 log = structlog.get_logger(__name__)
 
@@ -316,10 +317,13 @@ def _newest(batch: Mapping[Session, _Unwritten]) -> dict[Session, _Unwritten]:
 def details_of(worker_id: str, gpus: Iterable[DeviceFacts] | None) -> list[DetailsRow]:
     """The details of those GPUs with which the agent sends them now."""
     return [
-        DetailsRow(worker_id, gpu.uuid, gpu.details.model_dump_json(exclude_none=True))
-        for gpu in gpus or ()
-        if gpu.details is not None
+        DetailsRow(worker_id, gpu.uuid, _details_json(gpu.details)) for gpu in gpus or () if gpu.details is not None
     ]
+
+
+def _details_json(details: GpuDetails) -> str:
+    known = {name: value for name, value in msgspec.structs.asdict(details).items() if value is not None}
+    return msgspec.json.encode(known).decode()
 
 
 def _readings(session: Session, one: _Unread, now: float) -> Iterable[Reading]:

@@ -5,10 +5,10 @@ import hashlib
 from collections import OrderedDict, deque
 from typing import Final
 
+import msgspec
 import orjson
 import structlog
 from aiohttp import web
-from pydantic import ValidationError
 
 from controller.runtime.audited import AUDITED, Audited
 from controller.runtime.clock import Clock
@@ -31,6 +31,7 @@ from schemas.wire import (
     LOWEST_PROTOCOL,
     JoinRequest,
     encode,
+    explain,
     is_credential,
     split_token,
 )
@@ -88,12 +89,12 @@ class JoinHandler:
             return _too_many("address", wait_s)
         body = await _body(request)
         try:
-            wanted = JoinRequest.model_validate_json(body)
+            wanted = msgspec.json.decode(body, type=JoinRequest)
             chosen = _chosen_credential(request)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if not by_token:
                 self._limit.failed(peer)
-            return refusal(400, "invalid", _text(error))
+            return refusal(400, "invalid", explain(error))
         token, _ = split_token(wanted.token)  # agents before protocol 5 send the hash along
         counted = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest() if by_token else peer
         if by_token and (wait_s := self._limit.wait_s(counted)) > 0:
@@ -130,15 +131,6 @@ def _chosen_credential(request: web.Request) -> str | None:
     if given and not is_credential(given[0]):
         raise ValueError(f"{CREDENTIAL_HEADER}: must be {CREDENTIAL_FORM}, got {len(given[0])} characters")
     return given[0] if given else None
-
-
-def _text(error: ValueError) -> str:
-    """The first field at fault, and why."""
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors(include_url=False, include_input=False)[0]
-    field = ".".join(str(part) for part in first["loc"]) or "body"
-    return f"{field}: {first['msg']}"
 
 
 def _too_many(what: str, wait_s: float) -> web.Response:

@@ -7,18 +7,18 @@ from typing import Final
 import structlog
 
 from controller.hub import devices, handshake
-from controller.hub.bounds import MalformedMessageError
+from controller.hub.agent_messages import MalformedMessageError
 from controller.hub.disk_pressure import record_disk
 from controller.hub.heartbeats import Liveness
 from controller.hub.reports import ReportWriter
 from controller.hub.samples import SampleWriter
 from controller.hub.session import Session
-from controller.hub.validate import AgentMessage
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.metrics import HubMetrics
 from controller.store.core.database import Database
 from schemas.wire import (
+    AgentMessage,
     CommandResult,
     DeviceFacts,
     Goodbye,

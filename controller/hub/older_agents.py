@@ -5,6 +5,8 @@ Fields that came later are left out by `schemas.wire.encode`. Here stands what a
 
 from typing import Final
 
+from msgspec.structs import replace
+
 from schemas.wire import Command, NewCredential, Rejected, ReportAck, SamplesAck, Welcome
 
 Outgoing = Welcome | Command | ReportAck | SamplesAck | NewCredential | Rejected
@@ -21,5 +23,5 @@ def for_agent(message: Outgoing, protocol: int) -> Outgoing:
     argv = message.start.argv
     if argv[:1] != (_SIMULATED_ENGINE,):
         return message
-    start = message.start.model_copy(update={"argv": (*_BY_MODULE, *argv[1:])})
-    return message.model_copy(update={"start": start})
+    start = replace(message.start, argv=(*_BY_MODULE, *argv[1:]))
+    return replace(message, start=start)

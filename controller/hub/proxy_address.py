@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller.hub.bounds import MalformedMessageError
+from controller.hub.agent_messages import MalformedMessageError
 from controller.hub.proxy_names import Address, literal
 from schemas.wire import Hello
 from schemas.worker_labels import TRUSTED_LABELS

@@ -5,11 +5,11 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
+from msgspec.structs import replace
+
 from controller.domain.events import NewEvent
 from controller.domain.quoted_lines import plain, quote
-from controller.hub.bounds import MAX_PROCESSES
 from controller.hub.session import Session
-from controller.hub.validate import MAX_TEXT
 from controller.hub.write_queue import WriteQueue
 from controller.runtime.clock import Clock
 from controller.runtime.lease import read_term
@@ -18,7 +18,16 @@ from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import commands, processes
 from schemas.exit_causes import KILLED_FOR_MEMORY
-from schemas.wire import GPU_MEMORY_HELD, Command, CommandResult, ProcessReport, ReportAck, StopOrder
+from schemas.wire import (
+    GPU_MEMORY_HELD,
+    MAX_PROCESSES,
+    MAX_TEXT,
+    Command,
+    CommandResult,
+    ProcessReport,
+    ReportAck,
+    StopOrder,
+)
 
 BATCH: Final = 1_000
 STRAY_DRAIN_S: Final = 10.0
@@ -217,7 +226,7 @@ def stored(report: ProcessReport) -> ProcessReport:
         message = "..." + message[-MAX_TEXT:]
     line = _of_older_agent(report, message) if report.log_line is None else plain(report.log_line)[-MAX_TEXT:]
     marked = quote(message, line)
-    return report if marked == report.message else report.model_copy(update={"message": marked})
+    return report if marked == report.message else replace(report, message=marked)
 
 
 def _of_older_agent(report: ProcessReport, message: str) -> str:

@@ -8,16 +8,15 @@ from typing import Final
 
 import structlog
 from aiohttp import ClientConnectionResetError, WSMsgType, web
+from msgspec.structs import replace
 
 from controller.decide.lost_history import Seen
-from controller.hub.bounds import MalformedMessageError
+from controller.hub.agent_messages import Doubts, MalformedMessageError, read_message
 from controller.hub.frames import Frames
 from controller.hub.older_agents import Outgoing, for_agent
-from controller.hub.readings import Doubts
-from controller.hub.validate import AgentMessage, parse_message
 from http1.rate import Rate
 from schemas.process_figures import ProcessFigures
-from schemas.wire import HIGHEST_PROTOCOL, Command, DeviceFacts, ProcessReport, Rejected, Welcome, encode
+from schemas.wire import HIGHEST_PROTOCOL, AgentMessage, Command, DeviceFacts, ProcessReport, Rejected, Welcome, encode
 
 log = structlog.get_logger(__name__)
 
@@ -155,7 +154,7 @@ class Session:
         if self.welcome is None or self.prove is None or term <= self.welcome.term or self.protocol < _PROOFS_SINCE:
             return
         proof = self.prove(Seen(term, self.welcome.session))
-        self.welcome = self.welcome.model_copy(update={"term": term, "proof": proof})
+        self.welcome = replace(self.welcome, term=term, proof=proof)
         self._outgoing.append(self.welcome)
 
     def cut(self, reason: str, *, final: bool = False, ours: bool = False) -> None:
@@ -190,7 +189,7 @@ class Session:
         if message.type is WSMsgType.TEXT:
             self.doubts = Doubts()
             with self._frames.time.measured():
-                return parse_message(message.data, self.doubts)
+                return read_message(message.data, self.doubts)
         if message.type is WSMsgType.BINARY:
             raise MalformedMessageError("message: must be JSON text, got binary data")
         return None

@@ -1,10 +1,33 @@
 """GPUs as the API returns them."""
 
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Any, Literal
+
+import msgspec
+from pydantic import GetJsonSchemaHandler
+from pydantic_core import CoreSchema, core_schema
 
 from schemas.base import View
 from schemas.wire import GpuDetails
+
+
+class _DetailsField:
+    """Makes a field of a view of the wire's `GpuDetails`."""
+
+    @staticmethod
+    def __get_pydantic_core_schema__(_source: Any, _handler: Any) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(
+            lambda value: msgspec.convert(value, GpuDetails, strict=False),
+            serialization=core_schema.plain_serializer_function_ser_schema(msgspec.to_builtins),
+            ref=GpuDetails.__name__,
+        )
+
+    @staticmethod
+    def __get_pydantic_json_schema__(_schema: CoreSchema, _handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        _, parts = msgspec.json.schema_components([GpuDetails])
+        whole: dict[str, Any] = parts[GpuDetails.__name__]
+        whole["properties"]["foreign"]["anyOf"][0]["items"] = parts["ForeignProcess"]
+        return whole
 
 
 class GpuClaimView(View):
@@ -46,7 +69,7 @@ class GpuStatus(View):
     used_mib: int | None = None
     utilization: float | None = None
     parent: str | None = None
-    details: GpuDetails | None = None
+    details: Annotated[GpuDetails, _DetailsField] | None = None
     claims: list[GpuClaimView] = []
 
 

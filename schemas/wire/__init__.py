@@ -5,7 +5,7 @@ the newest report wins. Only field names and values are the contract; the split 
 ignored. A new field is marked `Since` its protocol, and both sides send only what the other one's protocol has.
 """
 
-from schemas.wire.base import Since, Wire, encode
+from schemas.wire.base import MAX_GPUS, MAX_NAME, MAX_PERIODS, MAX_PROCESSES, MAX_TEXT, Since, Wire, encode, explain
 from schemas.wire.commands import (
     ClaimOrder,
     Command,
@@ -77,7 +77,12 @@ __all__ = [
     "HOP_BY_HOP",
     "JOIN_PATH",
     "LOWEST_PROTOCOL",
+    "MAX_GPUS",
     "MAX_MESSAGE_BYTES",
+    "MAX_NAME",
+    "MAX_PERIODS",
+    "MAX_PROCESSES",
+    "MAX_TEXT",
     "NO_ANSWER",
     "OUR_HEADERS",
     "PROXY_CACHE",
@@ -139,6 +144,7 @@ __all__ = [
     "controller_message",
     "encode",
     "end_to_end",
+    "explain",
     "is_credential",
     "is_final",
     "new_credential",

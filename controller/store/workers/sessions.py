@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import structlog
+from msgspec import to_builtins
 
 from controller.domain.quarantine import HELLOS_KEPT, TWO_IDENTITIES, HelloSeen, Quarantine
 from controller.store.access.proxy_secrets import (
@@ -287,7 +288,7 @@ async def write_host(
     await connection.execute(
         _HOST, worker_id, host.hostname, host.os, host.arch, host.driver, host.simulated, labels, gpus_known,
         None if host.engines is None else list(host.engines),
-        [runtime.model_dump(mode="json") for runtime in host.runtimes],
+        [to_builtins(runtime) for runtime in host.runtimes],
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import pytest
 from controller.hub import heartbeats as liveness
 from controller.hub import session
 from controller.hub.admission import MAX_OF_WORKER
-from controller.hub.bounds import MalformedMessageError
+from controller.hub.agent_messages import MalformedMessageError
 from controller.hub.proxy_address import proxy_address
 from controller.store.core.database import Database
 from support.database.ledger import add_deployment, add_instance, claim

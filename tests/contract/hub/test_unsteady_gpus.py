@@ -3,6 +3,8 @@
 import asyncio
 from typing import Any
 
+from msgspec.structs import replace
+
 from controller.hub.settling import settle
 from controller.store.workers.gpu_cordon import set_gpu_cordon
 from schemas.wire import DeviceFacts
@@ -18,7 +20,7 @@ ITS_TIME_HAS_COME = "update devices set unsteady_until = clock_timestamp() where
 
 
 def shown(uuid: str = "GPU-a", **fields: Any) -> DeviceFacts:
-    return gpu(uuid).model_copy(update=fields)
+    return replace(gpu(uuid), **fields)
 
 
 async def set_up(hub: HubUnderTest, *others: DeviceFacts, exclusive: bool = False) -> None:

@@ -31,6 +31,7 @@ from socket import socket as Socket  # noqa: N812 - a class
 from typing import Any, Self
 
 import aiohttp
+import msgspec
 import orjson
 import structlog
 import uvloop
@@ -186,7 +187,7 @@ class SyntheticHost:
         headers = {"Authorization": f"Bearer {self.credential}"}
         url = self.shared.url + CONNECT_PATH
         async with self.shared.session.ws_connect(url, headers=headers, max_msg_size=2**24) as socket:
-            facts = [DeviceFacts.model_validate(fact) for fact in self._facts()]
+            facts = [msgspec.convert(fact, DeviceFacts) for fact in self._facts()]
             picture = inventory(facts, hostname=f"host-{self.number}", simulated=True)
             first = hello(
                 boot_id=f"boot-{self.number}",
@@ -197,7 +198,7 @@ class SyntheticHost:
                 ],
                 report_seq=self.seq,
             )
-            await socket.send_str(first.model_dump_json())
+            await socket.send_str(msgspec.json.encode(first).decode())
             self.fd = socket.get_extra_info("socket").fileno()
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._listen(socket), name="listen")

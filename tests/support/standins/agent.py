@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from schemas.wire import (
     Command,
@@ -37,9 +38,8 @@ def inventory(gpus: Sequence[DeviceFacts] | None = (), *, host_gib: int = 1024, 
 
 
 def process(instance: str, state: str = "running", *, seq: int = 1, epoch: int = 1, **fields: Any) -> ProcessReport:
-    return ProcessReport.model_validate(
-        {"instance": instance, "epoch": epoch, "seq": seq, "state": state, "pid": 4711, **fields}
-    )
+    given: dict[str, Any] = {"instance": instance, "epoch": epoch, "seq": seq, "state": state, "pid": 4711, **fields}
+    return ProcessReport(**given)
 
 
 def hello(
@@ -50,16 +50,15 @@ def hello(
     shape: Inventory | None = None,
     **fields: Any,
 ) -> Hello:
-    return Hello.model_validate(
-        {
-            "agent_version": "1",
-            "boot_id": boot_id,
-            "proxy_port": 7070,
-            "inventory": shape or inventory(gpus),
-            "processes": tuple(processes),
-            **fields,
-        }
-    )
+    given: dict[str, Any] = {
+        "agent_version": "1",
+        "boot_id": boot_id,
+        "proxy_port": 7070,
+        "inventory": shape or inventory(gpus),
+        "processes": tuple(processes),
+        **fields,
+    }
+    return Hello(**given)
 
 
 class Connection:
@@ -74,7 +73,7 @@ class Connection:
         self.rejected: Rejected | None = None
 
     async def send(self, message: Any) -> None:
-        await self.socket.send_str(message if isinstance(message, str) else message.model_dump_json())
+        await self.socket.send_str(message if isinstance(message, str) else msgspec.json.encode(message).decode())
 
     async def answer(self, command: Command, outcome: str = "accepted", **fields: Any) -> None:
         await self.send(CommandResult(command_id=command.command_id, outcome=outcome, **fields))
@@ -88,7 +87,7 @@ class Connection:
             message = await self.socket.receive()
         if message.type is not aiohttp.WSMsgType.TEXT:
             return None
-        parsed = controller_message.validate_json(message.data)
+        parsed = controller_message.decode(message.data)
         match parsed:
             case Command():
                 self.commands.append(parsed)

@@ -6,6 +6,8 @@ from contextlib import suppress
 from typing import Final
 
 import aiohttp
+import msgspec
+from msgspec.structs import replace
 
 from schemas.wire import (
     CONNECT_PATH,
@@ -43,7 +45,7 @@ class RememberingHost:
         self.stopped: dict[Key, StartOrder] = {}
         self.connected = asyncio.Event()
         self._url = url
-        self._facts = tuple(gpu(f"GPU-{name}-{n}").model_copy(update={"index": n}) for n in range(gpus))
+        self._facts = tuple(replace(gpu(f"GPU-{name}-{n}"), index=n) for n in range(gpus))
         self._reports: dict[Key, ProcessReport] = {}
         self._epochs: dict[str, int] = {}
         self._seq = 0
@@ -52,9 +54,9 @@ class RememberingHost:
 
     async def run(self, http: aiohttp.ClientSession, token: str) -> None:
         """Joins, and stays connected until it is cancelled."""
-        request = JoinRequest(token=token, name=self.name).model_dump()
+        request = msgspec.to_builtins(JoinRequest(token=token, name=self.name))
         async with http.post(self._url + JOIN_PATH, json=request) as answer:
-            joined = JoinResponse.model_validate(await answer.json())
+            joined = msgspec.convert(await answer.json(), JoinResponse)
         headers = {"Authorization": f"Bearer {joined.credential}"}
         while True:
             with suppress(aiohttp.ClientError, ConnectionError, TimeoutError):
@@ -74,13 +76,13 @@ class RememberingHost:
             report_seq=self._seq,
             sent_s=time.monotonic(),
         )
-        await socket.send_str(first.model_dump_json())
+        await socket.send_str(msgspec.json.encode(first).decode())
         beats = asyncio.create_task(self._beat(socket), name=f"{self.name} beats")
         try:
             async for message in socket:
                 if message.type is not aiohttp.WSMsgType.TEXT:
                     return
-                await self._hear(socket, controller_message.validate_json(message.data))
+                await self._hear(socket, controller_message.decode(message.data))
         finally:
             beats.cancel()
             await asyncio.wait({beats})
@@ -88,7 +90,9 @@ class RememberingHost:
     async def _beat(self, socket: aiohttp.ClientWebSocketResponse) -> None:
         while True:
             await asyncio.sleep(HEARTBEAT_S)
-            await socket.send_str(Heartbeat(seq=1, sent_s=time.monotonic(), gpus=self._facts).model_dump_json())
+            await socket.send_str(
+                msgspec.json.encode(Heartbeat(seq=1, sent_s=time.monotonic(), gpus=self._facts)).decode()
+            )
 
     async def _hear(self, socket: aiohttp.ClientWebSocketResponse, message: object) -> None:
         match message:
@@ -124,9 +128,9 @@ class RememberingHost:
         self, socket: aiohttp.ClientWebSocketResponse, command: Command, outcome: str, code: str = ""
     ) -> None:
         answer = {"command_id": command.command_id, "outcome": outcome, "code": code}
-        await socket.send_str(CommandResult.model_validate(answer).model_dump_json())
+        await socket.send_str(msgspec.json.encode(msgspec.convert(answer, CommandResult)).decode())
 
     async def _report(self, socket: aiohttp.ClientWebSocketResponse, key: Key, *, state: str, **fields: object) -> None:
         self._seq += 1
         self._reports[key] = process(key[0], state, epoch=key[1], seq=self._seq, **fields)
-        await socket.send_str(self._reports[key].model_dump_json())
+        await socket.send_str(msgspec.json.encode(self._reports[key]).decode())

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import aiohttp
+import msgspec
+from msgspec.structs import replace
 
 from schemas.wire import (
     CONNECT_PATH,
@@ -55,9 +57,9 @@ class StandInWorker:
         """Joins, and waits until the worker is ready."""
         token = (await self.cluster.post("/tokens", {}))["token"]
         self._session = aiohttp.ClientSession(self.cluster.url, timeout=aiohttp.ClientTimeout(sock_connect=10))
-        request = JoinRequest(token=token, name=self.name).model_dump()
+        request = msgspec.to_builtins(JoinRequest(token=token, name=self.name))
         async with self._session.post(JOIN_PATH, json=request) as answer:
-            joined = JoinResponse.model_validate(await answer.json())
+            joined = msgspec.convert(await answer.json(), JoinResponse)
         headers = {"Authorization": f"Bearer {joined.credential}"}
         socket = await self._session.ws_connect(CONNECT_PATH, headers=headers, protocols=SPOKEN.names())
         self._connection = Connection(socket)
@@ -102,7 +104,7 @@ class StandInWorker:
         return self._connection
 
     def _facts(self) -> list[Any]:
-        return [gpu(uuid).model_copy(update={"index": n}) for n, uuid in enumerate(self.uuids)]
+        return [replace(gpu(uuid), index=n) for n, uuid in enumerate(self.uuids)]
 
     async def _obey(self) -> None:
         while (message := await self._next()) is not None:
@@ -137,7 +139,7 @@ class StandInWorker:
 
     async def _beat(self) -> None:
         while True:
-            facts = tuple(one.model_copy(update={"utilization": self.percent[one.uuid]}) for one in self._facts())
+            facts = tuple(replace(one, utilization=self.percent[one.uuid]) for one in self._facts())
             await self.connection.send(Heartbeat(seq=1, sent_s=time.monotonic(), gpus=facts))
             await asyncio.sleep(_HEARTBEAT_S)
 

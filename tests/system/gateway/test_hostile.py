@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import asyncpg
+import msgspec
 import pytest
 
 from http1.files import raise_file_limit
@@ -189,7 +190,7 @@ async def test_a_ping_flood_of_workers_slows_no_other(cluster: Cluster) -> None:
                 session.ws_connect("/api/v1/agents/connect", headers=headers, protocols=SPOKEN.names(), autoping=False)
             )
             if number:
-                await socket.send_str(hello(boot_id=f"boot-{number}").model_dump_json())
+                await socket.send_str(msgspec.json.encode(hello(boot_id=f"boot-{number}")).decode())
             attackers.append(asyncio.create_task(ping_flood(socket)))
         await asyncio.sleep(0.5)
         took = await waits(cluster, 5.0)

@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from schemas.wire import SamplePeriod
 from support.processes.cluster import Cluster, Json
@@ -164,7 +165,7 @@ async def _impossible_and_untakeable(watch: PolicyWatch, worker: StandInWorker) 
 
 def _spoiled(period: SamplePeriod) -> SamplePeriod:
     """The same period, from the future of its own agent."""
-    return period.model_copy(update={"sampled_s": period.sampled_s + 3600})
+    return replace(period, sampled_s=period.sampled_s + 3600)
 
 
 async def _uninterrupted(watch: PolicyWatch, gpu: str, since: datetime, until: datetime, *, lost: int) -> None:

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from agent.facts import Facts
 from agent.proxy_secrets import PREVIOUS_KEPT_S, is_other_secret, used_from_now_on
 
@@ -9,7 +11,7 @@ NOW_S = 1_700_000_000.0
 
 
 def changed(facts: Facts, **changes: Any) -> Facts:
-    return facts.model_copy(update=changes)
+    return replace(facts, **changes)
 
 
 def accepted(facts: Facts, now_s: float = NOW_S) -> set[str]:
