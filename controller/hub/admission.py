@@ -18,11 +18,11 @@ from controller.hub.hello_queue import HelloQueue
 from controller.hub.identification import Identification
 from controller.hub.join import refusal
 from controller.hub.lost_history import is_ahead, pass_seen
-from controller.hub.messages import NO_DATABASE
+from controller.hub.message_handler import NO_DATABASE
 from controller.hub.proxy_address import AdvertiseRefusedError, HostTrust, proxy_address
 from controller.hub.proxy_names import ProxyNames
 from controller.hub.session import CLOSE_LIMIT_S, Session
-from controller.hub.worker_time import CONNECTION_S, ENTRY_S, WorkerTime, WorkerTimes
+from controller.hub.worker_budget import CONNECTION_S, ENTRY_S, WorkerTime, WorkerTimes
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys

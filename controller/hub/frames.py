@@ -8,7 +8,7 @@ from typing import Final
 
 from aiohttp import WSMessage, WSMsgType, web
 
-from controller.hub.worker_time import WorkerTime
+from controller.hub.worker_budget import WorkerTime
 from http1.paced_socket import pace
 from http1.rate import Rate
 from schemas.wire import MAX_MESSAGE_BYTES

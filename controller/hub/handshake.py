@@ -16,8 +16,8 @@ from controller.domain.events import NewEvent
 from controller.domain.start_receipts import open_sealed, told_process
 from controller.hub.agent_messages import MalformedMessageError, read_message
 from controller.hub.agreement import COMPATIBLE, REACHABLE, check_hello, check_unparsed
-from controller.hub.contested import held_for_s, identity_of, place_of, record_quarantine
 from controller.hub.devices import write_inventory
+from controller.hub.duplicate_agents import held_for_s, identity_of, place_of, record_quarantine
 from controller.hub.frames import Frames
 from controller.hub.gpu_events import record_gpus
 from controller.hub.heartbeats import details_of, foreign_events

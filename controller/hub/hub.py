@@ -17,17 +17,17 @@ from controller.domain.redaction import NOTHING_REDACTED, Redaction
 from controller.hub.admission import Admission
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
 from controller.hub.credential_rotation import CredentialRotation
+from controller.hub.device_recovery import Settling
 from controller.hub.dismissals import Dismissals
 from controller.hub.handshake import HandshakeResult
 from controller.hub.heartbeats import RETURNED_AFTER_S, Liveness
 from controller.hub.join import JoinHandler
 from controller.hub.lost_history import LostHistory
-from controller.hub.messages import MessageHandler
+from controller.hub.message_handler import MessageHandler
 from controller.hub.proxy_address import DEFAULT_TRUST, HostTrust
 from controller.hub.reports import ReportWriter
 from controller.hub.samples import SampleWriter
 from controller.hub.session import Session
-from controller.hub.settling import Settling
 from controller.runtime.clock import Clock
 from controller.runtime.metrics import HubMetrics
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys

@@ -7,7 +7,7 @@ import pytest
 
 from controller.hub.admission import MAX_OF_WORKER
 from controller.hub.session import CHANGES_AT_ONCE, CHANGES_PER_S
-from controller.hub.worker_time import BURST_S
+from controller.hub.worker_budget import BURST_S
 from schemas.wire import CONNECT_PATH, Heartbeat, InventoryChanged, Rejected
 from support.leading.served_hub import HubUnderTest, eventually
 from support.standins.agent import gpu, hello, inventory

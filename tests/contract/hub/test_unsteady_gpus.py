@@ -5,7 +5,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from controller.hub.settling import settle
+from controller.hub.device_recovery import settle
 from controller.store.workers.gpu_cordon import set_gpu_cordon
 from schemas.wire import DeviceFacts
 from support.database.ledger import add_deployment, add_instance, claim

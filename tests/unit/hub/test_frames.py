@@ -8,7 +8,7 @@ import pytest
 from aiohttp import WSMessage, WSMsgType
 
 from controller.hub.frames import BURST, PER_S, UNIT_BYTES, FrameBudget, Frames
-from controller.hub.worker_time import WorkerTime
+from controller.hub.worker_budget import WorkerTime
 
 PING = WSMessage(WSMsgType.PING, b"x", None)
 TEXT = WSMessage(WSMsgType.TEXT, "{}", None)

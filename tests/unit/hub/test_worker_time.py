@@ -10,7 +10,7 @@ import pytest
 from aiohttp import WSMessage, WSMsgType
 
 from controller.hub.frames import Frames
-from controller.hub.worker_time import BURST_S, MOST_OWED_S, SHARE, WorkerTime, WorkerTimes
+from controller.hub.worker_budget import BURST_S, MOST_OWED_S, SHARE, WorkerTime, WorkerTimes
 
 TEXT = WSMessage(WSMsgType.TEXT, "{}", None)
 NO_REQUEST: Any = SimpleNamespace(protocol=None)
@@ -93,7 +93,7 @@ async def test_what_is_owed_comes_back_and_has_a_bound(monkeypatch: pytest.Monke
 
 
 async def test_the_time_of_workers_that_are_gone_is_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.hub.worker_time._MOST_WORKERS", 3)
+    monkeypatch.setattr("controller.hub.worker_budget._MOST_WORKERS", 3)
     times = WorkerTimes()
     kept = times.of("w")
     for number in range(9):
