@@ -8,7 +8,7 @@ from typing import Final
 from controller.decide.inventory_report import compare_gpus, compare_inventory
 from controller.domain.devices import DeviceChanges, host_uuid
 from controller.hub.gpu_events import record_gpus
-from controller.hub.runtimes import record_runtimes
+from controller.hub.host_conditions import record_runtimes
 from controller.hub.session import Session
 from controller.store.core.database import Connection, Database
 from controller.store.core.notify import notify

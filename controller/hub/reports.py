@@ -81,11 +81,11 @@ class ReportWriter:
             unwritten.reports[key] = report
         self._added(unwritten)
 
-    def judge_found(self, session: Session) -> None:
+    def judge_orphans(self, session: Session) -> None:
         """Writes again what was found, since the leader may have decided: by now each is the ledger's or a stray."""
-        found = list(session.found.values())
-        session.found.clear()
-        for report in found:
+        orphans = list(session.orphans.values())
+        session.orphans.clear()
+        for report in orphans:
             self.report(session, report)
 
     def result(self, session: Session, result: CommandResult) -> None:
@@ -119,7 +119,7 @@ class ReportWriter:
             await notify(connection, "process", answered | written.deployments)
         session_of = {p.session.worker_id: p.session for p in current}  # each worker has one that is the newest
         for one in written.found:
-            session_of[one.worker_id].found[_key(one.report)] = one.report
+            session_of[one.worker_id].orphans[_key(one.report)] = one.report
         self._after(batch, held, written.strays, term)
 
     def _after(
@@ -137,7 +137,7 @@ class ReportWriter:
             for key, report in unwritten.reports.items():
                 if report.state == "exited":
                     session.strays.pop(key, None)
-                    session.found.pop(key, None)
+                    session.orphans.pop(key, None)
             self.stop_strays(session, strays_of[session.worker_id], term)
             if unwritten.reports:
                 session.send(ReportAck(seq=max(report.seq for report in unwritten.reports.values())))

@@ -7,7 +7,9 @@ from typing import Final
 import asyncpg
 import structlog
 
+from controller.hub.agent_messages import size_of
 from controller.hub.session import Session
+from controller.hub.worker_budget import MAX_UNWRITTEN_SAMPLES
 from controller.hub.write_queue import WriteQueue
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
@@ -27,8 +29,6 @@ log = structlog.get_logger(__name__)
 
 GATHER_S: Final = 0.5
 BATCH: Final = 20_000  # readings of GPUs and processes in one transaction
-MAX_UNWRITTEN: Final = 50_000  # of one agent, which sends at most a few hundred KiB before an acknowledgement
-
 RECORD_EVERY_S: Final = 30.0
 
 # The value is at fault, not the database. A later attempt would fail in the same way.
@@ -58,7 +58,7 @@ class _Unwritten:
     def add(self, period: SamplePeriod) -> None:
         if period.seq not in self.periods:
             self.periods[period.seq] = period
-            self.size += 1 + len(period.gpus) + sum(1 + len(process.utilization) for process in period.processes)
+            self.size += size_of(period)
 
 
 def _merge(older: _Unwritten, newer: _Unwritten) -> None:
@@ -94,7 +94,7 @@ class SampleWriter:
             unwritten.add(period)
         for seq, reason in session.doubts.dropped.items():
             unwritten.drop(seq, reason)
-        if len(unwritten) > MAX_UNWRITTEN:
+        if len(unwritten) > MAX_UNWRITTEN_SAMPLES:
             self.closed(session)
             session.cut("too many unwritten samples; send them again, fewer at a time")
             return

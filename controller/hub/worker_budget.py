@@ -1,7 +1,8 @@
-"""The time that each worker's messages take of the controller's loop, and its budget, which goes on over connections.
+"""What one worker's credential may cost the controller, over all its connections: one budget, in seconds of the loop.
 
-Bytes say little about what a message costs: a megabyte of entries that are none takes half a second to read, and a
-handshake of a hundred bytes takes 20 ms. So a worker whose agent takes more than its share waits.
+The time that its messages take to read is measured. All else has a price: frames, bytes, handshakes, changes of what
+is known of the host. Bytes alone mean little: a handshake of a hundred bytes takes 20 ms. A worker that has used up its
+budget waits: nothing more is read of its connections, and flow control holds its agent back.
 """
 
 import asyncio
@@ -10,64 +11,126 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
+from aiohttp import WSMessage, WSMsgType, web
+
+from http1.paced_socket import pace
 from http1.rate import Rate
+from schemas.wire import MAX_MESSAGE_BYTES
 
 BURST_S: Final = 3.0  # a host with 16 GPUs that was away until its backlog was full takes 2.3 s
 SHARE: Final = 0.1  # of the loop's time, beyond that
-MOST_OWED_S: Final = 1.5  # what takes longer is forgiven: its agent waits for 15 s, and not until it counts as silent
-CONNECTION_S: Final = 0.02  # what a handshake takes beside its reading
-ENTRY_S: Final = 1e-4  # the same, for each GPU, process and receipt that it names
-_TURN_S: Final = 0.005  # of reading, after which others have as long
-_MOST_WORKERS: Final = 20_000  # whose time is remembered
+MAX_OWED_S: Final = 1.5  # the rest is forgiven: its agent waits for 15 s, and not until it counts as silent
+CONNECTION_S: Final = 0.02  # of a handshake, besides its reading
+ENTRY_S: Final = 1e-4  # of a handshake, for each GPU, process and receipt that it names
+CHANGE_S: Final = 0.05  # of what is known of the host, which wakes the leader: 2 a second
+FRAME_S: Final = 0.001  # 100 a second; an honest host sends some ten
+MIB_S: Final = 0.05  # 2 MiB a second
+MAX_HANDSHAKES: Final = 3  # at once: an agent that connects again while an older attempt has not ended
+MAX_UNSENT: Final = 4_096  # messages of one connection
+MAX_UNWRITTEN_SAMPLES: Final = 50_000  # of one connection, which sends few hundred KiB before an acknowledgement
+_BURST_BYTES: Final = 4 * 2**20 + MAX_MESSAGE_BYTES  # at least the largest message
+_TURN_S: Final = 0.005  # of reading, after which other workers have as long
+_TURN_FRAMES: Final = 20
+_MAX_WORKERS: Final = 20_000  # whose budgets are kept
+_CONTROL: Final = (WSMsgType.PING, WSMsgType.PONG)
 
 
-class WorkerTime:
-    """One worker's. It belongs to the loop in which it was made."""
+class WorkerBudget:
+    """The budget of one worker. It belongs to the loop in which it was made."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._rate = Rate(self._loop.time(), BURST_S, SHARE, most_owed=MOST_OWED_S)
+        self._rate = Rate(self._loop.time(), BURST_S, SHARE, most_owed=MAX_OWED_S)
         self._unshared_s = 0.0
+        self._handshakes = 0
 
     @property
     def owed_s(self) -> float:
-        """Seconds to wait before more is read of it."""
+        """Seconds until more is read of the worker."""
         return self._rate.take(self._loop.time(), 0.0)
 
+    @property
+    def crowded(self) -> bool:
+        """Whether another handshake has to wait."""
+        return self._handshakes >= MAX_HANDSHAKES
+
+    @contextmanager
+    def handshake(self) -> Iterator[None]:
+        """Counts a handshake until its end."""
+        self._handshakes += 1
+        self.charge(CONNECTION_S)
+        try:
+            yield
+        finally:
+            self._handshakes -= 1
+
     async def wait(self) -> None:
-        """Returns when more may be read. Other connections of the worker may use its time meanwhile."""
+        """Returns when more may be read. Until then other connections of the worker may use its budget."""
         if (shared_s := self._unshared_s) >= _TURN_S:  # also within the burst others have as long
             self._unshared_s = 0.0
             await asyncio.sleep(shared_s)
-        while owed_s := self.owed_s:  # noqa: ASYNC110 - time passes, and nothing tells of it
+        while owed_s := self.owed_s:  # noqa: ASYNC110 - time passes, and there is no event for it
             await asyncio.sleep(owed_s)
 
     def charge(self, seconds: float) -> None:
-        """Counts what is not measured."""
+        """Takes the price of what is not measured."""
         self._rate.take(self._loop.time(), seconds)
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Counts what this thread computes within it. Nothing is awaited there."""
-        began_s = time.thread_time()
+        """Takes what this thread computes within the block, which awaits nothing."""
+        started_s = time.thread_time()
         try:
             yield
         finally:
-            took_s = time.thread_time() - began_s
+            took_s = time.thread_time() - started_s
             self._unshared_s += took_s
             self.charge(took_s)
 
 
-class WorkerTimes:
-    """Those of all workers, by their ids."""
+class WorkerBudgets:
+    """The budgets of all workers, by their ids."""
 
     def __init__(self) -> None:
-        self._of: dict[str, WorkerTime] = {}  # the one that connected last is last
+        self._of: dict[str, WorkerBudget] = {}  # in the order of the last connections
 
-    def of(self, worker: str) -> WorkerTime:
-        """That of a worker that connects."""
-        found = self._of.pop(worker, None) or WorkerTime()
+    def of(self, worker: str) -> WorkerBudget:
+        """The budget of a worker that connects."""
+        found = self._of.pop(worker, None) or WorkerBudget()
         self._of[worker] = found
-        if len(self._of) > _MOST_WORKERS:
+        if len(self._of) > _MAX_WORKERS:
             del self._of[next(iter(self._of))]
         return found
+
+
+class Frames:
+    """The frames of one connection, within its worker's budget.
+
+    Pings are answered here, since aiohttp would answer all that have arrived before anything else runs.
+
+    Args:
+        socket: to read; prepared, and without pongs of its own.
+        request: of the socket. Its bytes are paced too, for frames that end no message.
+        budget: of the worker.
+    """
+
+    def __init__(self, socket: web.WebSocketResponse, request: web.Request, budget: WorkerBudget) -> None:
+        self.budget = budget
+        self._socket = socket
+        self._taken = 0
+        pace(request, burst_bytes=_BURST_BYTES, bytes_per_s=int(SHARE / MIB_S * 2**20))
+
+    async def next(self) -> WSMessage:
+        """The next frame with data, or the end of the connection."""
+        while True:
+            frame = await self._socket.receive()
+            self._taken += 1
+            size = len(frame.data) if isinstance(frame.data, str | bytes) else 0
+            self.budget.charge(FRAME_S + size / 2**20 * MIB_S)
+            if self._taken % _TURN_FRAMES == 0:
+                await asyncio.sleep(0)
+            await self.budget.wait()
+            if frame.type not in _CONTROL:
+                return frame
+            if frame.type is WSMsgType.PING and not self._socket.closed:
+                await self._socket.pong(frame.data)

@@ -221,7 +221,7 @@ async def test_failed_writes_acknowledge_nothing_and_keep_samples_once(
 async def test_an_agent_with_too_many_unwritten_samples_is_cut(
     hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
-    monkeypatch.setattr(samples_module, "MAX_UNWRITTEN", 5)
+    monkeypatch.setattr(samples_module, "MAX_UNWRITTEN_SAMPLES", 5)
     await hub.add_worker()
     agent = await connect(hub)
     each = 1.0 if taken else -1.0  # those that cannot be taken are kept until the database has the others
@@ -235,7 +235,7 @@ async def test_an_agent_with_too_many_unwritten_samples_is_cut(
 async def test_readings_of_processes_on_each_gpu_count_as_unwritten(
     hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(samples_module, "MAX_UNWRITTEN", 5)
+    monkeypatch.setattr(samples_module, "MAX_UNWRITTEN_SAMPLES", 5)
     await hub.add_worker()
     agent = await connect(hub)
     await send_samples(agent, period(1, clock_s(), {GPU: 1}, own("i", {f"GPU-{n}": 1.0 for n in range(4)})))

@@ -7,8 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from controller.hub import agreement, handshake
-from controller.hub.proxy_address import AdvertiseRefusedError, HostTrust
-from controller.hub.proxy_names import literal
+from controller.hub.proxy_address import AdvertiseRefusedError, HostTrust, literal
 from controller.store.access.tokens import TokenTerms, create_token, redeem
 from controller.store.migrations import versions
 from controller.store.views.workers import worker_by_name

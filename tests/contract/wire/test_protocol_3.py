@@ -17,7 +17,7 @@ from pydantic import BaseModel
 
 from contract.wire import protocol_3
 from controller.hub.agent_messages import read_message
-from controller.hub.older_agents import for_agent
+from controller.hub.session import for_agent
 from schemas import wire
 from schemas.wire import Command, StartOrder, Wire, agent_message, controller_message, encode
 from schemas.wire.base import Since

@@ -13,7 +13,7 @@ import orjson
 import pytest
 
 from controller.hub.agent_messages import read_message
-from controller.hub.older_agents import for_agent
+from controller.hub.session import for_agent
 from schemas import wire
 from schemas.wire import Wire, controller_message, encode
 from schemas.wire.protocol import HIGHEST_PROTOCOL, LOWEST_PROTOCOL

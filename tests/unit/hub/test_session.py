@@ -1,6 +1,7 @@
 """How a connection compares its agent's clock with ours."""
 
 from datetime import UTC, datetime
+from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
@@ -15,7 +16,7 @@ def connection() -> Session:
     return Session(
         web.WebSocketResponse(),
         None,
-        None,  # type: ignore[arg-type]  # nothing is read
+        SimpleNamespace(budget=None),  # type: ignore[arg-type]  # nothing is read
         worker_id="w",
         name="gpu-1",
         number=1,
