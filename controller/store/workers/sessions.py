@@ -210,10 +210,10 @@ async def begin_session(
         raise WorkerGoneError(worker_id)
     seen = [HelloSeen(datetime.fromisoformat(h["at"]), h["identity"], h["address"]) for h in before["recent_hellos"]]
     new = HelloSeen(before["at"], identity, place)
-    contested = bool(before["alive"]) and bool(seen) and seen[-1].identity != new.identity
+    duplicate = bool(before["alive"]) and bool(seen) and seen[-1].identity != new.identity
     seen = [*seen, new][-HELLOS_KEPT:]
     quarantine = judge(seen) or _present(before, seen)
-    held = contested or (quarantine is not None and quarantine.reason == TWO_IDENTITIES)
+    held = duplicate or (quarantine is not None and quarantine.reason == TWO_IDENTITIES)
     row = await connection.fetchrow(
         _HELLO, worker_id, hello.boot_id, hello.agent_version, hello.highest_term, proxy_address, hello.protocol,
         [{"at": h.at.isoformat(), "identity": h.identity, "address": h.address} for h in seen],

@@ -120,7 +120,7 @@ async def test_short_connections_leave_nothing_behind(hub: HubUnderTest) -> None
         await asyncio.gather(*(connect_and_drop(first + n) for n in range(MAX_HANDSHAKES)))
 
     async def empty() -> bool:
-        return hub.hub.connected() == 0 and not hub.hub._open and not hub.hub._admission._handshakes
+        return hub.hub.connected() == 0 and not hub.hub._open and not hub.hub._admission._queue._inside
 
     await eventually(empty, "no connection is left")
     last = await hub.connect()

@@ -100,7 +100,7 @@ def test_a_later_message_is_not_sent_to_an_older_peer() -> None:
         encode(message, message.since - 1)
 
 
-SAME = "a new field is marked Since(4) or later; new values and types wait for a peer that knows them (older_agents.py)"
+SAME = "a new field is marked Since(4) or later; new values and types wait for a peer that knows them (`for_agent`)"
 
 
 @pytest.mark.parametrize(
