@@ -46,15 +46,8 @@ _UNKNOWN: Final = "the worker's credential is unknown to this controller; join a
 class Admission:
     """Admits agents.
 
-    Args:
-        database: to read and write.
-        clock: time.
-        instance_id: names this controller process in logs.
-        register: makes a session the worker's; returns why not, else None.
-        welcome: queues the first messages of a registered session.
-        serves: called with each request that carried a valid credential; False where too many are served.
-        spoken: the protocols that are offered to agents.
-        keys: of secrets.
+    `register` makes a session the worker's, and returns the reason if it does not. `welcome` queues the first messages
+    of a registered session. `serves` is as in `Hub`.
     """
 
     def __init__(

@@ -54,14 +54,7 @@ class CommandNotSendableError(Exception):
 class CommandDispatcher:
     """Dispatches for all connections.
 
-    Args:
-        database: holds the commands.
-        clock: time.
-        sessions: the open connections by worker.
-        secrets: the values of secrets by name; unknown names are absent.
-        images: images of engines that differ from the default ones, by engine.
-        redaction: knows the values of secrets.
-        keys: of secrets.
+    `secrets` returns the values of secrets by name; unknown names are absent. `images` are as in `Hub`.
     """
 
     def __init__(

@@ -23,13 +23,7 @@ RETRY_S: Final = 1.0
 
 
 class Dismissals:
-    """Repeats the welcome with new numbers. An agent that was away has them in its first welcome.
-
-    Args:
-        database: holds the numbers.
-        clock: time.
-        sessions: the open connections by worker.
-    """
+    """Repeats the welcome with new numbers. An agent that was away has them in its first welcome."""
 
     def __init__(self, database: Database, clock: Clock, sessions: Mapping[str, Session]) -> None:
         self._database = database

@@ -67,12 +67,9 @@ class _Unread:
 class Liveness:
     """Keeps and writes liveness of all connections.
 
-    Args:
-        database: to write to.
-        clock: time.
-        superseded: called with a session that is no longer its worker's newest, or whose worker is deleted.
-        cut_all: called when writes have failed for so long that agents must connect to another controller.
-        returned_after_s: a message after so much silence wakes the leader: the worker may have been marked unreachable.
+    `superseded` is called with a session that is no longer its worker's newest, or whose worker is deleted; `cut_all`
+    when writes have failed until agents must connect to another controller. A message after `returned_after_s` of
+    silence wakes the leader: the worker may have been marked unreachable.
     """
 
     def __init__(

@@ -50,22 +50,8 @@ _TAKEN_OVER: Final = "a newer connection of this worker has taken over"
 class Hub:
     """Agents' connections.
 
-    Args:
-        database: to read and write.
-        clock: time.
-        instance_id: names this controller process in logs.
-        secrets: the values of secrets by name; unknown names are absent.
-        images: images of engines that differ from the default ones, by engine.
-        redaction: knows the values of secrets.
-        sample_s: the agents' sampling period, in seconds.
-        keep: how long samples are kept.
-        metrics: what is counted; None: nothing.
-        serves: called with each request that carried a valid credential; False where too many are served.
-        spoken: the protocols that it offers to agents.
-        trust: what hosts are believed of themselves.
-        rotate_credentials_s: age at which an agent's credential is replaced, in seconds.
-        keys: of secrets.
-        unreachable_after_s: silence after which the leader marks a connected worker unreachable, in seconds.
+    `serves` is called with each request that carried a valid credential, and returns False where too many are served.
+    `images` are those of engines that differ from the default ones. `instance_id` names this process in logs.
     """
 
     def __init__(

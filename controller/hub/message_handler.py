@@ -42,13 +42,7 @@ HELD_ELSEWHERE_RECHECK_S: Final = 60.0
 class MessageHandler:
     """Reads agents' messages and passes them to their writers.
 
-    Args:
-        database: for changes of the inventory.
-        clock: time.
-        reports: for process reports and answers to commands.
-        samples: for samples.
-        liveness: for heartbeats and readings.
-        superseded: called with a session that is no longer its worker's newest.
+    `superseded` is called with a session that is no longer its worker's newest.
     """
 
     def __init__(

@@ -55,16 +55,7 @@ def _merge(older: _Unwritten, newer: _Unwritten) -> None:
 
 
 class ReportWriter:
-    """One writer for all connections.
-
-    Attributes:
-        queue: the unwritten reports and answers.
-
-    Args:
-        database: to write to.
-        clock: time.
-        answered: called with a worker whose answers allow further commands.
-    """
+    """One writer for all connections. `answered` is called with a worker whose answers allow further commands."""
 
     def __init__(self, database: Database, clock: Clock, answered: Callable[[str], None]) -> None:
         self._database = database

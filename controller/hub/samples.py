@@ -69,14 +69,7 @@ def _merge(older: _Unwritten, newer: _Unwritten) -> None:
 
 
 class SampleWriter:
-    """One writer for all connections. Without the database nothing is acknowledged, and agents keep their samples.
-
-    Args:
-        database: to write to.
-        clock: time.
-        partitions: creates the partitions of samples.
-        metrics: what is counted.
-    """
+    """One writer for all connections. Without the database nothing is acknowledged, and agents keep their samples."""
 
     def __init__(self, database: Database, clock: Clock, partitions: PartitionMaintenance, metrics: HubMetrics) -> None:
         self._database = database
