@@ -19,7 +19,7 @@ from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.workers.conditions import set_condition
 from controller.store.workers.sessions import Identity
-from schemas.wire import UNNAMED, Hello, Protocols, no_common_protocol, offered_protocols
+from schemas.wire import UNNAMED, Protocols, no_common_protocol, offered_protocols
 
 log = structlog.get_logger(__name__)
 
@@ -62,15 +62,6 @@ def check_offer(offered: Protocols, spoken: Protocols) -> None:
         raise NoCommonProtocolError(no_common_protocol(offered, spoken))
 
 
-def check_hello(hello: Hello, offered: Protocols, spoken: Protocols) -> None:
-    """Refuses an agent at its hello.
-
-    Raises:
-        NoCommonProtocolError: the hello's protocol is not spoken here.
-    """
-    _check_number(hello.protocol, offered, spoken)
-
-
 def check_unparsed(raw: str, offered: Protocols, spoken: Protocols) -> None:
     """Refuses a hello that does not parse because it is of another protocol.
 
@@ -78,10 +69,15 @@ def check_unparsed(raw: str, offered: Protocols, spoken: Protocols) -> None:
         NoCommonProtocolError: it names a protocol that is not spoken here.
     """
     with suppress(msgspec.DecodeError, RecursionError):
-        _check_number(msgspec.json.decode(raw, type=_OtherHello).protocol, offered, spoken)
+        check_protocol(msgspec.json.decode(raw, type=_OtherHello).protocol, offered, spoken)
 
 
-def _check_number(number: int, offered: Protocols, spoken: Protocols) -> None:
+def check_protocol(number: int, offered: Protocols, spoken: Protocols) -> None:
+    """Refuses an agent at its hello.
+
+    Raises:
+        NoCommonProtocolError: the hello's protocol is not spoken here.
+    """
     if number not in spoken:
         agent = offered if number in offered else Protocols(number, number)
         raise NoCommonProtocolError(no_common_protocol(agent, spoken))

@@ -15,7 +15,7 @@ from controller.decide.quarantine import judge
 from controller.domain.events import NewEvent
 from controller.domain.start_receipts import open_sealed, told_process
 from controller.hub.agent_messages import MalformedMessageError, read_message
-from controller.hub.agreement import COMPATIBLE, REACHABLE, check_hello, check_unparsed
+from controller.hub.agreement import COMPATIBLE, REACHABLE, check_protocol, check_unparsed
 from controller.hub.devices import write_inventory
 from controller.hub.duplicate_agents import held_for_s, identity_of, place_of, record_quarantine
 from controller.hub.gpu_events import record_gpus
@@ -111,7 +111,7 @@ async def receive_hello(frames: Frames, offered: Protocols, spoken: Protocols) -
             raise
     if not isinstance(hello, Hello):
         raise MalformedMessageError(f"hello: must be the first message, got {hello.__struct_config__.tag!r}")
-    check_hello(hello, offered, spoken)
+    check_protocol(hello.protocol, offered, spoken)
     return hello
 
 

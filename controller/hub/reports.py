@@ -3,14 +3,14 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 from msgspec.structs import replace
 
 from controller.domain.events import NewEvent
 from controller.domain.quoted_lines import plain, quote
 from controller.hub.session import Session
-from controller.hub.write_queue import WriteQueue
+from controller.hub.write_queue import Unwritten, WriteQueue
 from controller.runtime.clock import Clock
 from controller.runtime.lease import read_term
 from controller.store.core.database import Database
@@ -38,7 +38,7 @@ _Key = tuple[str, int, int]
 
 
 @dataclass(slots=True)
-class _Unwritten:
+class _Unwritten(Unwritten):
     """What one connection has sent and is not written yet: for each process only its newest report."""
 
     session: Session
@@ -48,10 +48,9 @@ class _Unwritten:
     def __len__(self) -> int:
         return len(self.reports) + len(self.results)
 
-
-def _merge(older: _Unwritten, newer: _Unwritten) -> None:
-    older.reports.update(newer.reports)
-    older.results.update(newer.results)
+    def add_newer(self, newer: Self) -> None:
+        self.reports.update(newer.reports)
+        self.results.update(newer.results)
 
 
 class ReportWriter:
@@ -61,7 +60,7 @@ class ReportWriter:
         self._database = database
         self._clock = clock
         self._answered = answered
-        self.queue = WriteQueue(clock, _Unwritten, _merge, keep_ended=True)
+        self.queue = WriteQueue(clock, _Unwritten, keep_ended=True)
 
     def report(self, session: Session, report: ProcessReport) -> None:
         """Queues a report; it is acknowledged once it is durable."""

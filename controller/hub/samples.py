@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 import asyncpg
 import structlog
@@ -10,7 +10,7 @@ import structlog
 from controller.hub.agent_messages import size_of
 from controller.hub.session import Session
 from controller.hub.worker_budget import MAX_UNWRITTEN_SAMPLES
-from controller.hub.write_queue import WriteQueue
+from controller.hub.write_queue import Unwritten, WriteQueue
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.metrics import HubMetrics
@@ -39,7 +39,7 @@ _RETRIED: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, NoPartitionErr
 
 
 @dataclass(slots=True)
-class _Unwritten:
+class _Unwritten(Unwritten):
     """What one connection has sent and is not written yet, by sequence number."""
 
     session: Session
@@ -60,12 +60,11 @@ class _Unwritten:
             self.periods[period.seq] = period
             self.size += size_of(period)
 
-
-def _merge(older: _Unwritten, newer: _Unwritten) -> None:
-    for period in newer.periods.values():
-        older.add(period)
-    for seq, reason in newer.dropped.items():
-        older.drop(seq, reason)
+    def add_newer(self, newer: Self) -> None:
+        for period in newer.periods.values():
+            self.add(period)
+        for seq, reason in newer.dropped.items():
+            self.drop(seq, reason)
 
 
 class SampleWriter:
@@ -77,7 +76,7 @@ class SampleWriter:
         self._partitions = partitions
         self._metrics = metrics
         self._recorded_s: dict[Session, float] = {}  # when a dropped period was last recorded
-        self._queue = WriteQueue(clock, _Unwritten, _merge, keep_ended=False)
+        self._queue = WriteQueue(clock, _Unwritten, keep_ended=False)
 
     def take(self, session: Session, samples: Samples) -> None:
         """Queues the samples of a message that has just arrived."""
