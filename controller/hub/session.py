@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from controller.decide.lost_history import Seen
 from controller.hub.agent_messages import Doubts, MalformedMessageError, read_message
-from controller.hub.worker_budget import MAX_UNSENT, Frames
+from controller.hub.worker_budget import MAX_UNSENT, Frames, WorkerBudget
 from schemas.process_figures import ProcessFigures
 from schemas.wire import (
     HIGHEST_PROTOCOL,
@@ -76,7 +76,6 @@ class Session:
         process: what the agent last said of its own process; None: nothing.
         held_until: it is not believed before (monotonic), and ends then; None: it is believed.
         credential_sent: a new credential, with which the agent is to connect again.
-        budget: of its worker.
         disk_full: whether the condition of a full disk is written; None: unknown since this connection began.
         held_elsewhere: reported GPUs that belong to another worker; rechecked from `recheck_at` on.
     """
@@ -124,12 +123,16 @@ class Session:
         self.recheck_at = 0.0
         self._socket = socket
         self._frames = frames
-        self.budget = frames.budget
         self._transport = transport
         self._outgoing: deque[ControllerMessage] = deque()
         self._more = asyncio.Event()
         self._ending: Rejected | None = None
         self._over = False
+
+    @property
+    def budget(self) -> WorkerBudget:
+        """The budget of its worker."""
+        return self._frames.budget
 
     @property
     def open(self) -> bool:

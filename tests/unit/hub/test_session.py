@@ -1,7 +1,6 @@
 """How a connection compares its agent's clock with ours."""
 
 from datetime import UTC, datetime
-from types import SimpleNamespace
 
 import pytest
 from aiohttp import web
@@ -16,7 +15,7 @@ def connection() -> Session:
     return Session(
         web.WebSocketResponse(),
         None,
-        SimpleNamespace(budget=None),  # type: ignore[arg-type]  # nothing is read
+        None,  # type: ignore[arg-type]  # nothing is read
         worker_id="w",
         name="gpu-1",
         number=1,
