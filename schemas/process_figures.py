@@ -7,17 +7,16 @@ import time
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field
+import msgspec
+from msgspec import Meta
 
 _PAGE_BYTES: Final = resource.getpagesize()
-_Count = Annotated[int, Field(ge=0, le=2**63 - 1)]
-_Seconds = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
+_Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+_Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 
 
-class ProcessFigures(BaseModel):
+class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Since the process's start, or now. Seconds and bytes; None: this system does not tell it."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
 
     cpu_s: _Seconds
     memory_bytes: _Count | None = None

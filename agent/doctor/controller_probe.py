@@ -8,7 +8,7 @@ from email.utils import parsedate_to_datetime
 from typing import Final
 
 import aiohttp
-from pydantic import ValidationError
+import msgspec
 
 from agent.decide.doctor.controller import ControllerFacts
 from agent.link.failure import why_unreachable
@@ -90,8 +90,8 @@ async def _rejection(socket: aiohttp.ClientWebSocketResponse) -> str:
     """The controller's refusal, such as of a deleted worker, which comes at once; empty: it waits for the hello."""
     try:
         frame = await socket.receive(timeout=_REJECTION_S)
-        message = controller_message.validate_json(frame.data) if frame.type is aiohttp.WSMsgType.TEXT else None
-    except (TimeoutError, ValidationError):
+        message = controller_message.decode(frame.data) if frame.type is aiohttp.WSMsgType.TEXT else None
+    except (TimeoutError, msgspec.DecodeError):
         return ""
     return message.message if isinstance(message, Rejected) else ""
 

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+import msgspec
 import psutil
-from pydantic import ValidationError
 
 from agent.decide.doctor.host import (
     AgentFacts,
@@ -52,7 +52,7 @@ def read_agent(data_dir: Path) -> tuple[AgentFacts, HostState | None]:
     """The agent of a data folder, and its journal's facts; None: there are none, or they are not readable."""
     try:
         facts = read_host_state(data_dir)
-    except (OSError, sqlite3.Error, ValidationError):
+    except (OSError, sqlite3.Error, msgspec.DecodeError):
         return AgentFacts(str(data_dir), readable=False), None
     pid = _lock_holder(data_dir / LOCK_FILE)
     if facts is None:

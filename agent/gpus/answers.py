@@ -2,13 +2,13 @@
 
 from typing import Any, Final
 
-from pydantic import Field
+import msgspec
 
 from agent.gpus.reader import GpuWork
 from schemas.wire import Wire
 
 
-class FieldReading(Wire):
+class FieldReading(Wire, frozen=True, kw_only=True):
     """One field. Exactly one of the three holds: `unsupported`, an `error` with NVML's code, or a value."""
 
     value: Any = None
@@ -17,7 +17,7 @@ class FieldReading(Wire):
     code: int = 0
 
 
-class GpuAnswer(Wire):
+class GpuAnswer(Wire, frozen=True, kw_only=True):
     """One GPU or slice. With an `error` nothing of it could be read, and its UUID may be unknown.
 
     `fields` has the slow ones only where they were read again.
@@ -26,12 +26,12 @@ class GpuAnswer(Wire):
     index: int
     uuid: str | None = None
     parent: str | None = None
-    fields: dict[str, FieldReading] = Field(default_factory=dict)
+    fields: dict[str, FieldReading] = msgspec.field(default_factory=dict)
     error: str = ""
     code: int = 0
 
 
-class XidEvent(Wire):
+class XidEvent(Wire, frozen=True, kw_only=True):
     """Equal error events of the driver since the last answer; in MIG mode perhaps of one GPU instance."""
 
     uuid: str
@@ -43,7 +43,7 @@ class XidEvent(Wire):
 NO_LIBRARY: Final = -1  # in place of NVML's codes: the package through which it is read is not installed
 
 
-class ChildAnswer(Wire):
+class ChildAnswer(Wire, frozen=True, kw_only=True):
     """A line of the child: either `fatal` with NVML's code, or driver and GPUs, with `work` if it was asked for."""
 
     fatal: str | None = None
@@ -53,4 +53,4 @@ class ChildAnswer(Wire):
     xids: tuple[XidEvent, ...] = ()
     xids_dropped: int = 0  # events of more kinds than the child counts
     xids_unsupported: tuple[str, ...] = ()
-    work: dict[str, GpuWork] = Field(default_factory=dict)
+    work: dict[str, GpuWork] = msgspec.field(default_factory=dict)

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
 import structlog
 
 from agent.clock import Clock, boot_clock
@@ -86,7 +87,7 @@ class NvmlChild:
         line = await self._process.stdout.readline()
         if not line:
             raise EOFError("the process that reads NVML ended")
-        return ChildAnswer.model_validate_json(line)
+        return msgspec.json.decode(line, type=ChildAnswer)
 
     async def kill(self) -> None:
         """Ends it and what it started."""

@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+import msgspec
+
 from agent.gpus.answers import ChildAnswer, FieldReading, GpuAnswer, XidEvent
 from agent.state.host_state import Condemned
 from schemas.wire import DeviceFacts, GpuDetails, Health
@@ -16,7 +18,7 @@ _LOST: Final = 15
 _RESET_REQUIRED: Final = 16
 _MOST_MIB: Final = 2**40
 _HARMLESS_RECOVERY: Final = frozenset({"none", "drain_p2p"})
-_FOR_DETAILS: Final = frozenset(GpuDetails.model_fields)
+_FOR_DETAILS: Final = frozenset(GpuDetails.__struct_fields__)
 _FAST: Final = frozenset({"memory", "utilization"})
 _STANDING: Final = frozenset({"memory", "utilization", "model", "compute_capability", "mig_mode", "remapped_rows"})
 _ROWS: Final = ("rows_corrected", "rows_uncorrected", "rows_pending", "rows_failed")
@@ -220,14 +222,16 @@ class KnownGpus:
         unsupported = [name for name, r in named.items() if r.unsupported]
         if gpu.uuid in self._xids_unsupported:
             unsupported.append("xids")
-        gpu.details = GpuDetails.model_validate(
+        gpu.details = msgspec.convert(
             {
                 **values,
                 "xids": {str(code): number for code, number in gpu.xids.most_common(32)},
                 "last_xid": gpu.last_xid,
                 "unsupported": tuple(sorted(unsupported)),
                 "errors": {name: r.error[:200] for name, r in named.items() if r.error},
-            }
+            },
+            GpuDetails,
+            strict=False,  # the driver's library has whole numbers as floats
         )
         return gpu.details
 

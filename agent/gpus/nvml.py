@@ -8,13 +8,14 @@ It exits at the end of its input, and when the agent dies. It and what it import
 """
 
 import ctypes
-import json
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import msgspec
 
 from agent.gpus.nvml_fields import (
     DETAILS,
@@ -124,7 +125,7 @@ class Reader:
 
 
 def _answer(value: dict[str, Any]) -> None:
-    sys.stdout.write(json.dumps(value) + "\n")
+    sys.stdout.write(msgspec.json.encode(value).decode() + "\n")
     sys.stdout.flush()
 
 

@@ -4,16 +4,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from pydantic import Field
+import msgspec
 
 from schemas.wire import DeviceFacts, Wire
 
 
-class GpuWork(Wire):
+class GpuWork(Wire, frozen=True, kw_only=True):
     """The processes of a GPU, as its driver reports them."""
 
     running: tuple[int, ...] = ()  # pids that have the GPU open
-    memory_mib: dict[int, int] = Field(default_factory=dict)  # memory by pid, of those of which the driver tells it
+    memory_mib: dict[int, int] = msgspec.field(
+        default_factory=dict
+    )  # memory by pid, of those of which the driver tells it
     # utilization by pid since the last reading, of those that worked; None: the driver does not report it
     percent: dict[int, float] | None = None
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 import yaml
+from msgspec.structs import replace
 from pydantic import ValidationError
 
 from agent.clock import Clock
@@ -96,11 +97,10 @@ class SimulatedReader(GpuReader):
                 if record.pid is not None:
                     by_pid[claim.device][record.pid] = own
         gpus = tuple(
-            gpu.model_copy(
-                update={
-                    "used_mib": min((gpu.used_mib or 0) + memory[gpu.uuid], gpu.memory_mib),
-                    "utilization": min(percent[gpu.uuid], _FULL_PERCENT),
-                }
+            replace(
+                gpu,
+                used_mib=min((gpu.used_mib or 0) + memory[gpu.uuid], gpu.memory_mib),
+                utilization=min(percent[gpu.uuid], _FULL_PERCENT),
             )
             for gpu in self._gpus_without_load()
         )

@@ -1,13 +1,14 @@
 """What this host has: its facts, and its GPUs as last read."""
 
 import asyncio
+import dataclasses
 import os
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from agent.clock import Clock, boot_clock
 from agent.decide.engine_environment import passed_on
@@ -114,7 +115,7 @@ class InventoryWatch:
             return None
         gpus = None if gpus is None else self._possible(gpus)
         if gpus is not None and self._reserve_gpu_mib is not None:
-            gpus = tuple(gpu.model_copy(update={"reserved_mib": self._reserve_gpu_mib}) for gpu in gpus)
+            gpus = tuple(replace(gpu, reserved_mib=self._reserve_gpu_mib) for gpu in gpus)
         if gpus is not None:
             self._devices = {gpu.uuid: gpu for gpu in gpus}
         return gpus
@@ -131,7 +132,7 @@ class InventoryWatch:
             return None
         gpus = self._possible(reading.gpus)
         self._idle.note(gpus)
-        return replace(reading, gpus=gpus)
+        return dataclasses.replace(reading, gpus=gpus)
 
     def idle_for(self, uuid: str) -> float | None:
         """For how many seconds a GPU was seen to do nothing; None: unknown."""
@@ -168,16 +169,16 @@ class InventoryWatch:
         if gpu.used_mib is not None and not 0 <= gpu.used_mib <= _MOST_MIB:
             wrong["used_mib"] = None
         self._impossible += len(wrong)
-        return gpu.model_copy(update=wrong) if wrong else gpu
+        return replace(gpu, **wrong) if wrong else gpu
 
     async def read(self) -> Inventory:
         gpus = await self.read_gpus()
         if not self._host.simulated:
             driver = await self._reader.driver()
-            self._host = self._host.model_copy(update={"driver": driver or self._host.driver})
-        self._host = self._host.model_copy(update={"engines": await self._engines()})
+            self._host = replace(self._host, driver=driver or self._host.driver)
+        self._host = replace(self._host, engines=await self._engines())
         if self._runtimes is not None:
-            self._host = self._host.model_copy(update={"runtimes": await self._runtimes()})
+            self._host = replace(self._host, runtimes=await self._runtimes())
         error = "" if gpus is not None else self._reader.error() or "nvml_hang: the GPUs were not read in time"
         return Inventory(host=self._labelled(gpus), gpus=self._thinned(gpus), gpus_error=error)
 
@@ -202,13 +203,13 @@ class InventoryWatch:
             return None
         if self._reports % _DETAILS_EACH == 1:
             return tuple(self._with_foreign(gpu) for gpu in gpus)
-        return tuple(gpu.model_copy(update={"details": None}) for gpu in gpus)
+        return tuple(replace(gpu, details=None) for gpu in gpus)
 
     def _with_foreign(self, gpu: DeviceFacts) -> DeviceFacts:
         if gpu.details is None or gpu.uuid not in self._foreign:
             return gpu
-        details = gpu.details.model_copy(update={"foreign": self._foreign[gpu.uuid]})
-        return gpu.model_copy(update={"details": details})
+        details = replace(gpu.details, foreign=self._foreign[gpu.uuid])
+        return replace(gpu, details=details)
 
     def _labelled(self, gpus: tuple[DeviceFacts, ...] | None) -> HostFacts:
         """The host with the agent's own labels; GPUs that cannot be read now count as last read.
@@ -217,7 +218,7 @@ class InventoryWatch:
         """
         known = gpus if gpus is not None else tuple(self._devices.values()) or None
         labels = with_agent_labels(self._host, known)
-        return self._host.model_copy(update={"labels": labels}) if len(labels) <= _MAX_LABELS else self._host
+        return replace(self._host, labels=labels) if len(labels) <= _MAX_LABELS else self._host
 
     def mark_reported(self, inventory: Inventory) -> bool:
         """Notes what is reported; True if it differs from the last report in more than readings and health."""
@@ -236,5 +237,5 @@ def _foreign(work: GpuWork, owners: Mapping[int, ProcessKey | None]) -> tuple[Fo
 
 def _without_readings(inventory: Inventory) -> Inventory:
     gpus = inventory.gpus
-    kept = None if gpus is None else tuple(gpu.model_copy(update=_READINGS) for gpu in gpus)
-    return inventory.model_copy(update={"gpus": kept, "gpus_error": ""})
+    kept = None if gpus is None else tuple(replace(gpu, **_READINGS) for gpu in gpus)
+    return replace(inventory, gpus=kept, gpus_error="")

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Coroutine
 from typing import Any, Final
 
 import aiohttp
-import orjson
-from pydantic import ValidationError
+import msgspec
 
 from agent.errors import UnreachableError
 from agent.link.controller_heartbeat import ControllerHeartbeat
@@ -17,10 +16,12 @@ from schemas.wire import (
     CONNECT_PATH,
     MAX_MESSAGE_BYTES,
     SPOKEN,
+    ControllerMessage,
     Protocols,
     Wire,
     controller_message,
     encode,
+    explain,
     offered_protocols,
 )
 
@@ -43,10 +44,13 @@ class InvalidMessageError(Exception):
         command_id: the command's number if the message is a command.
     """
 
-    def __init__(self, data: str | bytes, error: ValidationError) -> None:
-        first = error.errors(include_url=False, include_input=False, include_context=False)[0]
-        super().__init__(f"{'.'.join(map(str, first['loc']))}: {first['msg']}")
+    def __init__(self, data: str | bytes, error: Exception) -> None:
+        super().__init__(explain(error))
         self.command_id = _command_id(data)
+
+
+class _Numbered(msgspec.Struct):
+    command_id: int | None = None
 
 
 class Channel:
@@ -106,7 +110,7 @@ class Channel:
     async def ping(self) -> None:
         await _send(self._ws.ping())
 
-    async def receive(self, limit_s: float) -> Any:
+    async def receive(self, limit_s: float) -> ControllerMessage | None:
         """The controller's next message; None for a ping or pong.
 
         Raises:
@@ -122,8 +126,8 @@ class Channel:
                 raise UnreachableError("the controller closed the connection")
             self._heartbeat.received()
             try:
-                return controller_message.validate_json(frame.data)
-            except ValidationError as error:
+                return controller_message.decode(frame.data)
+            except (msgspec.DecodeError, RecursionError) as error:
                 raise InvalidMessageError(frame.data, error) from error
         self._heartbeat.received()
         return None
@@ -160,8 +164,6 @@ async def _send(sending: Coroutine[Any, Any, None]) -> None:
 
 def _command_id(data: str | bytes) -> int | None:
     try:
-        body = orjson.loads(data)
-    except ValueError:
+        return msgspec.json.decode(data, type=_Numbered).command_id
+    except (msgspec.DecodeError, RecursionError):
         return None
-    number = body.get("command_id") if isinstance(body, dict) else None
-    return number if isinstance(number, int) else None

@@ -1,7 +1,7 @@
 """The handshake of a new connection: hello with the agent's whole state, then the controller's welcome."""
 
 import time
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 from agent.engine_proxy.secrets import used_from_now_on
 from agent.errors import RejectedError, UnreachableError
@@ -11,7 +11,7 @@ from agent.link.credential import credential_refused, credentials, remember_used
 from agent.link.incoming import next_message, rejected, remember_told
 from agent.state.process_records import receipts_of
 from schemas.version import __version__
-from schemas.wire import UNNAMED, Hello, Rejected, Welcome, no_common_protocol
+from schemas.wire import UNNAMED, ControllerMessage, Hello, Rejected, Welcome, no_common_protocol
 
 _WELCOME_LIMIT_S: Final = 15.0
 
@@ -93,7 +93,7 @@ async def _handshake(context: LinkContext, channel: Channel) -> Welcome:
     return answer
 
 
-async def _answer(context: LinkContext, channel: Channel) -> Any:
+async def _answer(context: LinkContext, channel: Channel) -> ControllerMessage:
     """The controller's first message.
 
     Raises:

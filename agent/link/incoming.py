@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import structlog
 
@@ -10,7 +10,17 @@ from agent.errors import CredentialReplacedError, RejectedError
 from agent.link.channel import Channel, InvalidMessageError
 from agent.link.context import LinkContext
 from agent.link.credential import credential_refused
-from schemas.wire import Command, CommandResult, NewCredential, Rejected, ReportAck, SamplesAck, Told, Welcome
+from schemas.wire import (
+    Command,
+    CommandResult,
+    ControllerMessage,
+    NewCredential,
+    Rejected,
+    ReportAck,
+    SamplesAck,
+    Told,
+    Welcome,
+)
 
 _SILENCE_LIMIT_S: Final = 10.0  # three unanswered pings: the controller or the network is down
 
@@ -55,7 +65,7 @@ def remember_told(context: LinkContext, welcome: Welcome) -> None:
         context.journal.remember(told=told)
 
 
-async def next_message(context: LinkContext, channel: Channel, limit_s: float) -> Any:
+async def next_message(context: LinkContext, channel: Channel, limit_s: float) -> ControllerMessage | None:
     """The next message; None for a ping, a pong or an invalid message.
 
     An invalid command is refused by its number, so that the controller does not wait for its result.

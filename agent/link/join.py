@@ -4,13 +4,12 @@ import ssl
 from typing import Final
 
 import aiohttp
-from pydantic import ValidationError
+import msgspec
 
 from agent.decide.unreachable import needs_tls
 from agent.errors import CredentialTakenError, RefusedError, UnreachableError
 from agent.link.bounded_answer import read_at_most
 from agent.link.failure import why_unreachable
-from schemas.base import View
 from schemas.wire import CREDENTIAL_HEADER, JOIN_PATH, LOWEST_PROTOCOL, JoinRequest, JoinResponse, encode
 
 # Longer than the controller takes at most: earlier versions refuse to repeat a join whose answer is lost.
@@ -23,12 +22,12 @@ _SERVER_ERROR: Final = 500
 _ANSWER_MAX_BYTES: Final = 65_536
 
 
-class _ApiError(View):
-    code: str = ""
+class _ApiError(msgspec.Struct):
     message: str
+    code: str = ""
 
 
-class _ApiErrorBody(View):
+class _ApiErrorBody(msgspec.Struct):
     error: _ApiError
 
 
@@ -71,10 +70,10 @@ async def join(
                     raise UnreachableError(str(needs_tls(controller_url)))
                 refused = CredentialTakenError if code == _CREDENTIAL_TAKEN else RefusedError
                 raise refused(f"{controller_url} refuses the join of {request.name!r}: {reason}")
-            return JoinResponse.model_validate_json(body)
+            return msgspec.json.decode(body, type=JoinResponse)
     except (aiohttp.ClientError, TimeoutError, OSError) as error:
         raise UnreachableError(str(why_unreachable(controller_url, error))) from error
-    except ValidationError as error:
+    except msgspec.DecodeError as error:
         raise RefusedError(
             f"{controller_url}: the answer to the join is invalid; is this a Gpuward controller's address?"
         ) from error
@@ -83,7 +82,7 @@ async def join(
 def _reason(body: bytes) -> tuple[str, str]:
     """Code and message of an error in the API's form, else no code and the body's text."""
     try:
-        error = _ApiErrorBody.model_validate_json(body).error
-    except ValidationError:
+        error = msgspec.json.decode(body, type=_ApiErrorBody).error
+    except msgspec.DecodeError:
         return "", body.decode(errors="replace")[:300] or "no reason given"
     return error.code, error.message

@@ -7,6 +7,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from agent.model_cache.beneath import OpenFolder
 from schemas.hub import is_commit
 from schemas.wire import StartOrder
@@ -53,7 +55,7 @@ def with_snapshots(order: StartOrder, cache_dir: Path) -> StartOrder:
         for fetch in order.fetches
         if fetch.by_folder and is_commit(fetch.revision)  # else it could name any folder
     }
-    return order.model_copy(update={"argv": tuple(_placed(part, places) for part in order.argv)}) if places else order
+    return replace(order, argv=tuple(_placed(part, places) for part in order.argv)) if places else order
 
 
 def _placed(part: str, places: dict[str, str]) -> str:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from agent.decide.adoption import plan_adoption
 from agent.processes.cgroups import oom_message
@@ -59,7 +60,7 @@ class EngineAdoption:
                 self._adopt_container(record)
         for record, left in plan.clean_up:
             if not self._take_ended(record):
-                stopping = record.model_copy(update={"stop": StopPlan(reason="gone", drain_time_s=0.0)})
+                stopping = replace(record, stop=StopPlan(reason="gone", drain_time_s=0.0))
                 self._adopt(stopping, left)
         kept = context.journal.live()
         context.folders.prune_ends({record.key for record in kept})
@@ -69,7 +70,7 @@ class EngineAdoption:
 
     def _adopt(self, record: ProcessRecord, leader: HostProcess) -> None:
         end = self._end_record(record)
-        record = record.model_copy(update={"pid": leader.pid, "pid_start_ticks": leader.start_ticks})
+        record = replace(record, pid=leader.pid, pid_start_ticks=leader.start_ticks)
         parent = EngineParent.find(record.parent_pid, record.parent_start_ticks)
         try:
             group = self._group(record, end, parent=parent, unwatched=leader.zombie)
@@ -143,4 +144,4 @@ class EngineAdoption:
             "order": None,
             "stop": None,
         }
-        self._context.report(self._context.journal.record(record.model_copy(update=changes)))
+        self._context.report(self._context.journal.record(replace(record, **changes)))

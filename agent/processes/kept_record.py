@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import structlog
+from msgspec.structs import replace
 
 from agent.logs.redaction import Redactor, secrets_of
 from agent.state.journal import Journal
@@ -32,7 +33,7 @@ class KeptRecord:
 
     def amend(self, **changes: object) -> None:
         """Journals what the controller need not know, or will with the next report."""
-        self.now = self.now.model_copy(update=changes)
+        self.now = replace(self.now, **changes)
         self._journal.amend(self.now)
 
     def write(self, **changes: object) -> None:
@@ -41,7 +42,7 @@ class KeptRecord:
             self._lasting = None
             changes["message"] = self.redactor.redact_text(str(changes["message"]))
         before = self.now.state
-        self.now = self._journal.record(self.now.model_copy(update=changes))
+        self.now = self._journal.record(replace(self.now, **changes))
         record = self.now
         if record.state != before:
             log.info(

@@ -4,6 +4,8 @@ import asyncio
 from collections import deque
 from typing import Final, NamedTuple
 
+import msgspec
+
 from schemas.wire import SamplePeriod
 
 KEPT_S: Final = 6 * 3600.0
@@ -34,7 +36,7 @@ class Backlog:
 
     def add(self, period: SamplePeriod) -> None:
         """Adds a period; drops the oldest beyond the limits of age and size."""
-        body = period.model_dump_json().encode()
+        body = msgspec.json.encode(period)
         self._kept.append(_Kept(period.seq, period.sampled_s, body))
         self._bytes += len(body)
         while self._bytes > KEPT_BYTES or self._kept[0].sampled_s < period.sampled_s - KEPT_S:
@@ -64,7 +66,7 @@ class Backlog:
             size += len(kept.body)
             if chunk and size > CHUNK_BYTES:
                 break
-            chunk.append(SamplePeriod.model_validate_json(kept.body))
+            chunk.append(msgspec.json.decode(kept.body, type=SamplePeriod))
         self._sent_seq = chunk[-1].seq
         return tuple(chunk)
 

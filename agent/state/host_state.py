@@ -1,11 +1,11 @@
 """What an agent remembers of itself and of its host, as its journal keeps it."""
 
-from pydantic import Field
+import msgspec
 
 from schemas.wire import Told, Wire
 
 
-class Condemned(Wire):
+class Condemned(Wire, frozen=True, kw_only=True):
     """A GPU that an Xid has condemned."""
 
     reason: str  # its health reason
@@ -14,7 +14,7 @@ class Condemned(Wire):
     energy_j: float | None = None
 
 
-class PendingJoin(Wire):
+class PendingJoin(Wire, frozen=True, kw_only=True):
     """A join whose answer has not come yet: all that asking again needs, besides the token."""
 
     token_digest: str  # of the token, without its authority's hash
@@ -22,7 +22,7 @@ class PendingJoin(Wire):
     credential: str  # that the agent has chosen
 
 
-class HostState(Wire):
+class HostState(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """The agent's identity and what it has seen. It holds secrets: only the folder's owner can read the file."""
 
     worker: str | None = None
@@ -43,7 +43,9 @@ class HostState(Wire):
     report_seq: int = 0
     contact_s: float | None = None  # when the controller's last message came, in seconds since boot `contact_boot_id`
     contact_boot_id: str | None = None
-    condemned: dict[str, Condemned] = Field(default_factory=dict)  # by the UUID of a GPU; see `condemned_boot_id`
+    condemned: dict[str, Condemned] = msgspec.field(
+        default_factory=dict
+    )  # by the UUID of a GPU; see `condemned_boot_id`
     condemned_boot_id: str | None = None  # the boot in which they were condemned
-    dismissed: dict[str, int] = Field(default_factory=dict)  # by UUID: how often an operator has dismissed Xids
+    dismissed: dict[str, int] = msgspec.field(default_factory=dict)  # by UUID: how often an operator has dismissed Xids
     container_owner: str | None = None  # the id that labels of this agent's containers name

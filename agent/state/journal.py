@@ -16,6 +16,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+import msgspec
+from msgspec.structs import replace
+
 from agent.errors import DataFolderError
 from agent.state.host_state import HostState
 from agent.state.process_records import ProcessKey, ProcessRecord
@@ -141,7 +144,7 @@ class Journal:
 
     def remember(self, **changes: object) -> None:
         """Changes some of the fields."""
-        state = self._host_state.model_copy(update=changes)
+        state = replace(self._host_state, **changes)
         if state != self._host_state:
             with self._transaction():
                 self._write_host_state(state)
@@ -149,8 +152,8 @@ class Journal:
 
     def record(self, record: ProcessRecord) -> ProcessRecord:
         """Writes a process's new state under the next sequence number, and returns it with that number."""
-        state = self._host_state.model_copy(update={"report_seq": self._host_state.report_seq + 1})
-        record = record.model_copy(update={"seq": state.report_seq})
+        state = replace(self._host_state, report_seq=self._host_state.report_seq + 1)
+        record = replace(record, seq=state.report_seq)
         with self._transaction():
             self._write_host_state(state)
             self._write_process(record)
@@ -177,7 +180,7 @@ class Journal:
             return
         with self._transaction():
             for record in ended:
-                self._write_process(record.model_copy(update={"acked": True}))
+                self._write_process(replace(record, acked=True))
             self._forget_oldest(len(ended))
         for record in ended:
             self._release(record.key)
@@ -227,10 +230,10 @@ class Journal:
         self._db.execute("COMMIT")
 
     def _write_host_state(self, state: HostState) -> None:
-        self._db.execute("INSERT OR REPLACE INTO facts VALUES (1, ?)", (state.model_dump_json(exclude_defaults=True),))
+        self._db.execute("INSERT OR REPLACE INTO facts VALUES (1, ?)", (msgspec.json.encode(state).decode(),))
 
     def _write_process(self, record: ProcessRecord) -> None:
-        body = record.model_dump_json(exclude_defaults=True)
+        body = msgspec.json.encode(record).decode()
         self._db.execute("INSERT OR REPLACE INTO processes VALUES (?, ?, ?, ?, ?)", (*record.key, record.seq, body))
 
     def _raise_epoch(self, instance: str, epoch: int, touched: int) -> None:
@@ -256,7 +259,7 @@ class Journal:
 
     def _select(self, which: str, *values: Any) -> Iterator[ProcessRecord]:
         for (body,) in self._db.execute(f"SELECT body FROM processes {which}", values):  # noqa: S608 - ours
-            yield ProcessRecord.model_validate_json(body)
+            yield msgspec.json.decode(body, type=ProcessRecord)
 
     def _find(self, key: ProcessKey) -> ProcessRecord | None:
         found = self._open.get(key)
@@ -277,7 +280,7 @@ class Journal:
 
 def _host_state_in(db: sqlite3.Connection) -> HostState:
     row = db.execute("SELECT body FROM facts").fetchone()
-    return HostState() if row is None else HostState.model_validate_json(row[0])
+    return HostState() if row is None else msgspec.json.decode(row[0], type=HostState)
 
 
 def _lock_folder(folder: Path) -> int:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal, NamedTuple
 
-from pydantic import Field
+import msgspec
 
 from schemas.wire import ClaimOrder, ExitReason, ProcessReport, ProcessState, StartOrder, Wire
 
@@ -20,14 +20,14 @@ class ProcessKey(NamedTuple):
     rank: int
 
 
-class StopPlan(Wire):
+class StopPlan(Wire, frozen=True, kw_only=True):
     """A decided stop: its reason and its time limit. It is journalled, so that a restarted agent continues it."""
 
     reason: ExitReason
     drain_time_s: float
 
 
-class ProcessRecord(Wire):
+class ProcessRecord(Wire, frozen=True, kw_only=True, omit_defaults=True):
     """One process. `order` is dropped when it has exited, because its environment may hold secrets.
 
     `ready_s` is on the agent's clock (seconds since boot), so it stays valid across the agent's restarts.
@@ -50,9 +50,8 @@ class ProcessRecord(Wire):
     uid: int | None = None  # as which it runs; None: as the agent
     image_digest: str | None = None  # of the image that its container runs
     image_repository: str | None = None  # that the digest is of
-    model_commits: dict[str, str] = Field(
-        default_factory=dict
-    )  # of the models of the hub that it was given, by `org/name@revision`
+    # Of the models of the hub that it was given, by `org/name@revision`.
+    model_commits: dict[str, str] = msgspec.field(default_factory=dict)
     boot_id: str
     port: int | None = None
     ready: bool = False
@@ -77,7 +76,7 @@ class ProcessRecord(Wire):
         return () if self.order is None else self.order.claims
 
     def report(self) -> ProcessReport:
-        return ProcessReport.model_validate(self.model_dump(include=_REPORTED))
+        return ProcessReport(**{name: getattr(self, name) for name in _REPORTED})
 
 
 def repositories_of(records: Iterable[ProcessRecord]) -> dict[str, set[str]]:
@@ -105,7 +104,7 @@ def name_of(key: ProcessKey) -> str:
     return f"{key.instance}.{key.epoch}.{key.rank}"
 
 
-_REPORTED: Final = ProcessReport.model_fields.keys() & ProcessRecord.model_fields.keys()
+_REPORTED: Final = frozenset(ProcessReport.__struct_fields__) & frozenset(ProcessRecord.__struct_fields__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from controller.api.errors import ApiError
 from controller.api.live_socket import handler as live_socket
 from controller.api.live_socket.topics import feeds_context
 from controller.api.log_access import withhold_quoted_lines
-from controller.api.login_limit import LoginLimit
 from controller.api.openapi import openapi_route
 from controller.api.redact_secrets import redact_secrets
 from controller.api.representation import represent, representation_context
@@ -60,6 +59,7 @@ from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, Streams
 from controller.live.key_ring import KeyRing
 from controller.runtime.origin import origin_middleware
+from controller.runtime.tries import Tries
 from controller.store.deployments.creations import Creations
 from http1.daemon.log_limit import LogLimit
 from schemas.api.models import (
@@ -172,7 +172,8 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     )
     app[CONTEXT] = context
     app[middlewares.FAILURES_LOGGED] = LogLimit()
-    app[session.LOGIN_LIMIT] = LoginLimit()
+    app[session.WRONG_KEYS] = Tries(session.WRONG_KEYS_A_MINUTE)
+    app[session.LOGINS] = Tries(session.LOGINS_A_MINUTE)
     streams = app[STREAMS] = Streams()
     app[logs.MERGES] = logs.merges()
     app[logs.FOLLOWED] = logs.followed()

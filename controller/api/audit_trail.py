@@ -17,12 +17,12 @@ from aiohttp.typedefs import Handler
 
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import error_response, unavailable
-from controller.api.login_limit import Tries, client_of
 from controller.api.middlewares import ERROR_CODE, REQUEST_ID, route_of
 from controller.api.route import Access, Route
 from controller.live.same_origin import SAFE_METHODS
 from controller.runtime.audited import AUDITED
 from controller.runtime.database import DATABASE_ERRORS
+from controller.runtime.tries import Tries, client_of
 from controller.store.access.audit_log import Entry, Outcome, write_entries
 from controller.store.core.database import Database
 

@@ -4,6 +4,9 @@ import zlib
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
+import msgspec
+from msgspec.structs import replace
+
 from controller.domain.placement import Layout, Need
 from controller.engines.base import IN_CONTAINER, LOOPBACK, Engine, Launch
 from controller.engines.containers import container_env, container_of, image_key, models_of_host
@@ -106,13 +109,13 @@ def start_payload(
     spec = pinned_models(spec, own.name, commits) if commits else spec
     order = _order(spec, deployment, deployment_uid, gpus, own, launch)
     if order.fetches:
-        order = order.model_copy(update={"fetches": named_fetches(order.fetches, commits)})
+        order = replace(order, fetches=named_fetches(order.fetches, commits))
     beside: dict[str, Any] = {
         "env_secrets": {name: value.secret for name, value in spec.env.items() if isinstance(value, SecretRef)}
     }
     if order.container is not None and (key := image_key(spec, own.name, launch.gpu_count)) is not None:
         beside["default_image"] = key
-    return {**order.model_dump(mode="json"), **beside}
+    return {**msgspec.json.decode(msgspec.json.encode(order)), **beside}
 
 
 def _order(

@@ -69,7 +69,7 @@ def container_of(spec: DeploymentSpec, engine: Engine, launch: Launch) -> Contai
         return None
     key = image_key(spec, engine.name, launch.gpu_count)
     return ContainerOrder(
-        image=spec.image if key is None else DEFAULT_IMAGES[key],
+        image=spec.image or "" if key is None else DEFAULT_IMAGES[key],
         pull=spec.docker.pull,
         shm_size_mib=_shm_mib(spec, engine.name, launch.gpu_count),
         volumes=spec.docker.volumes,

@@ -6,6 +6,8 @@ All starts of a revision then run the same weights, whatever its branches become
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
+from msgspec.structs import replace
+
 from controller.engines.arguments.flags import args_of
 from controller.engines.estimates.drafts import (
     SGLANG_REVISION,
@@ -50,7 +52,7 @@ def pinned_models(spec: DeploymentSpec, engine: str, commits: Mapping[str, str])
 def named_fetches(fetches: Iterable[ModelFetch], commits: Mapping[str, str]) -> tuple[ModelFetch, ...]:
     """The fetches, each of a kept commit with the branch or tag that was asked for."""
     names = {(key.rpartition("@")[0], commit): key.rpartition("@")[2] for key, commit in commits.items()}
-    return tuple(one.model_copy(update={"name": names.get((one.repo, one.revision), "")}) for one in fetches)
+    return tuple(replace(one, name=names.get((one.repo, one.revision), "")) for one in fetches)
 
 
 def _pinned(place: str, commits: Mapping[str, str]) -> str:

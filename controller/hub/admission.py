@@ -1,33 +1,32 @@
 """From an agent's request to a registered session: credential, protocol, hello. Says why where it refuses."""
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 from aiohttp import web
 
 from controller.hub import agreement, handshake
+from controller.hub.agent_messages import MalformedMessageError
 from controller.hub.agreement import NoCommonProtocolError
-from controller.hub.bounds import MalformedMessageError
-from controller.hub.frames import Frames
 from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
 from controller.hub.hello_queue import HelloQueue
-from controller.hub.identification import Identification
 from controller.hub.join import refusal
 from controller.hub.lost_history import is_ahead, pass_seen
-from controller.hub.messages import NO_DATABASE
-from controller.hub.proxy_address import AdvertiseRefusedError, HostTrust, proxy_address
-from controller.hub.proxy_names import ProxyNames
+from controller.hub.message_handler import NO_DATABASE
+from controller.hub.proxy_address import AdvertiseRefusedError, HostTrust, ProxyNames, proxy_address
 from controller.hub.session import CLOSE_LIMIT_S, Session
-from controller.hub.worker_time import CONNECTION_S, ENTRY_S, WorkerTime, WorkerTimes
+from controller.hub.worker_budget import ENTRY_S, Frames, WorkerBudget, WorkerBudgets
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
 from controller.store.core.events import acting
+from controller.store.workers import sessions
 from controller.store.workers.sessions import Identity, WorkerGoneError
 from http1.daemon.log_limit import LogLimit
 from schemas.wire import MAX_MESSAGE_BYTES, Hello, Protocols
@@ -36,9 +35,8 @@ log = structlog.get_logger(__name__)
 
 PING_S: Final = 10.0
 TURN_LIMIT_S: Final = 30.0  # for a hello, from its arrival to its end
-MAX_OF_WORKER: Final = (
-    3  # hellos awaited or being written: an agent that connects anew while an older attempt has not ended
-)
+IDENTIFY_LIMIT_S: Final = 20.0
+_IDENTIFIED_AT_ONCE: Final = 512
 _CROWDED: Final = "too many agents connect at once; connect again"
 _DEAR: Final = "this worker's connections and messages take too much of the controller's time; connect again"
 _DELETED: Final = "the worker is deleted; join again with a token for its name: gpuward join-token create --name NAME"
@@ -48,15 +46,8 @@ _UNKNOWN: Final = "the worker's credential is unknown to this controller; join a
 class Admission:
     """Admits agents.
 
-    Args:
-        database: to read and write.
-        clock: time.
-        instance_id: names this controller process in logs.
-        register: makes a session the worker's; returns why not, else None.
-        welcome: queues the first messages of a registered session.
-        serves: called with each request that carried a valid credential; False where too many are served.
-        spoken: the protocols that are offered to agents.
-        keys: of secrets.
+    `register` makes a session the worker's, and returns the reason if it does not. `welcome` queues the first messages
+    of a registered session. `serves` is as in `Hub`.
     """
 
     def __init__(
@@ -81,8 +72,7 @@ class Admission:
         self._trust = trust
         self._names = ProxyNames()
         self._closing = False
-        self._handshakes: Counter[str] = Counter()  # by worker
-        self._times = WorkerTimes()
+        self._budgets = WorkerBudgets()
         self._keys = keys
         self._identification = Identification(database, keys)
         self._queue = HelloQueue(clock.monotonic)
@@ -121,10 +111,10 @@ class Admission:
             if identity.deleted:
                 await socket.prepare(request)
                 raise HandshakeRefusedError(_DELETED, final=True)  # noqa: TRY301 - answered as other refusals are
-            time = self._times.of(identity.id)
-            if (busy := self._busy(request, identity, time)) is not None:
+            budget = self._budgets.of(identity.id)
+            if (busy := self._busy(request, budget)) is not None:
                 return busy, None
-            return socket, await self._handshake(request, socket, identity, time)
+            return socket, await self._handshake(request, socket, identity, budget)
         except HandshakeRefusedError as error:
             self._log_refusal(request, str(error))
             await refuse(request, socket, str(error), final=error.final)
@@ -137,11 +127,11 @@ class Admission:
             await refuse(request, socket, NO_DATABASE)
         return socket, None
 
-    def _busy(self, request: web.Request, identity: Identity, time: WorkerTime) -> web.Response | None:
+    def _busy(self, request: web.Request, budget: WorkerBudget) -> web.Response | None:
         """The answer to an agent that shall come again; None: it can be admitted."""
         if self._closing or not self._serves(request):
             return refusal(503, "busy", _CROWDED, retry_after_s=1.0)
-        if (owed_s := time.owed_s) or self._handshakes[identity.id] >= MAX_OF_WORKER:
+        if (owed_s := budget.owed_s) or budget.crowded:
             self._log_refusal(request, _DEAR)
             return refusal(503, "busy", _DEAR, retry_after_s=owed_s)
         if self._queue.room <= 0:
@@ -154,7 +144,7 @@ class Admission:
             self._log.info("handshake refused", peer=request.remote, reason=why, more_before=more)
 
     async def _handshake(
-        self, request: web.Request, socket: web.WebSocketResponse, identity: Identity, time: WorkerTime
+        self, request: web.Request, socket: web.WebSocketResponse, identity: Identity, budget: WorkerBudget
     ) -> Session:
         """Turns an open socket into a registered session.
 
@@ -162,16 +152,15 @@ class Admission:
             HandshakeRefusedError: says why.
         """
         try:
-            with self._counted(identity.id):
-                time.charge(CONNECTION_S)
+            with budget.handshake(), self._queue.entered():
                 await socket.prepare(request)
                 offered = agreement.offered_by(request)
                 agreement.check_offer(offered, self._spoken)
-                frames = Frames(socket, time)
+                frames = Frames(socket, budget)
                 hello = await handshake.receive_hello(frames, offered, self._spoken)
                 received_s = self._clock.monotonic()
                 named = len(hello.inventory.gpus or ()) + len(hello.processes) + len(hello.receipts)
-                time.charge(ENTRY_S * named)
+                budget.charge(ENTRY_S * named)
                 with acting(f"agent:{identity.name}"):
                     accepted = await self._write(identity, hello, request.remote)
         except NoCommonProtocolError as error:
@@ -220,13 +209,44 @@ class Admission:
                 self._database, identity, hello, peer, behind=behind, trust=self._trust, keys=self._keys
             )
 
-    @contextmanager
-    def _counted(self, worker_id: str) -> Iterator[None]:
-        self._handshakes[worker_id] += 1
+
+@dataclass(eq=False, slots=True)
+class _Unknown:
+    digest: bytes
+    asked: bool = False
+    identity: Identity | None = None
+
+
+class Identification:
+    """Identifies agents with one of the database's connections, so that strangers cannot use up the others."""
+
+    def __init__(self, database: Database, keys: SecretKeys = NO_KEYS) -> None:
+        self._database = database
+        self._keys = keys
+        self._waiting: deque[_Unknown] = deque()
+        self._turn = asyncio.Lock()
+
+    async def identify(self, credential: str) -> Identity | None:
+        """The worker of the credential, deleted or not; None for an unknown credential."""
+        one = _Unknown(hashlib.sha256(credential.encode("utf-8", "surrogateescape")).digest())
+        self._waiting.append(one)
         try:
-            with self._queue.entered():
-                yield
+            async with asyncio.timeout(IDENTIFY_LIMIT_S), self._turn:
+                while not one.asked:
+                    await self._ask_some()
         finally:
-            self._handshakes[worker_id] -= 1
-            if not self._handshakes[worker_id]:
-                del self._handshakes[worker_id]
+            if not one.asked and one in self._waiting:
+                self._waiting.remove(one)
+        return one.identity
+
+    async def _ask_some(self) -> None:
+        """Those that fail wait again: each has its own time."""
+        some = [self._waiting.popleft() for _ in range(min(_IDENTIFIED_AT_ONCE, len(self._waiting)))]
+        try:
+            async with self._database.connection() as connection:
+                found = await sessions.find_by_credentials(connection, {one.digest for one in some}, self._keys)
+        except BaseException:
+            self._waiting.extendleft(reversed(some))
+            raise
+        for one in some:
+            one.identity, one.asked = found.get(one.digest), True

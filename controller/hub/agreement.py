@@ -5,20 +5,21 @@
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Final
 
+import msgspec
 import structlog
 from aiohttp import hdrs, web
 
 from controller.domain.events import NewEvent
-from controller.hub.bounds import MalformedMessageError, read_object
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.workers.conditions import set_condition
 from controller.store.workers.sessions import Identity
-from schemas.wire import UNNAMED, Hello, Protocols, no_common_protocol, offered_protocols
+from schemas.wire import UNNAMED, Protocols, no_common_protocol, offered_protocols
 
 log = structlog.get_logger(__name__)
 
@@ -34,6 +35,10 @@ logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
 
 class NoCommonProtocolError(Exception):
     """Agent and controller have no protocol in common; the text names what both speak."""
+
+
+class _OtherHello(msgspec.Struct, tag="hello"):
+    protocol: int
 
 
 def offered_by(request: web.Request) -> Protocols:
@@ -57,31 +62,22 @@ def check_offer(offered: Protocols, spoken: Protocols) -> None:
         raise NoCommonProtocolError(no_common_protocol(offered, spoken))
 
 
-def check_hello(hello: Hello, offered: Protocols, spoken: Protocols) -> None:
-    """Refuses an agent at its hello.
-
-    Raises:
-        NoCommonProtocolError: the hello's protocol is not spoken here.
-    """
-    _check_number(hello.protocol, offered, spoken)
-
-
 def check_unparsed(raw: str, offered: Protocols, spoken: Protocols) -> None:
     """Refuses a hello that does not parse because it is of another protocol.
 
     Raises:
         NoCommonProtocolError: it names a protocol that is not spoken here.
     """
-    try:
-        content = read_object(raw)
-    except MalformedMessageError:
-        return
-    number = content.get("protocol") if content.get("type") == "hello" else None
-    if isinstance(number, int):
-        _check_number(number, offered, spoken)
+    with suppress(msgspec.DecodeError, RecursionError):
+        check_protocol(msgspec.json.decode(raw, type=_OtherHello).protocol, offered, spoken)
 
 
-def _check_number(number: int, offered: Protocols, spoken: Protocols) -> None:
+def check_protocol(number: int, offered: Protocols, spoken: Protocols) -> None:
+    """Refuses an agent at its hello.
+
+    Raises:
+        NoCommonProtocolError: the hello's protocol is not spoken here.
+    """
     if number not in spoken:
         agent = offered if number in offered else Protocols(number, number)
         raise NoCommonProtocolError(no_common_protocol(agent, spoken))

@@ -7,8 +7,9 @@ from contextlib import suppress
 from functools import cache
 from typing import Final, TypeAlias
 
+import msgspec
 import structlog
-from pydantic import ValidationError
+from msgspec.structs import replace
 
 from controller.decide.start_needs import unmet_needs
 from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
@@ -28,7 +29,7 @@ from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import commands
 from controller.store.deployments.commands import DueCommand, Target
-from schemas.wire import RUNTIME_DOCKER, Command, StartOrder, StopOrder
+from schemas.wire import RUNTIME_DOCKER, Command, StartOrder, StopOrder, explain
 
 log = structlog.get_logger(__name__)
 
@@ -53,14 +54,7 @@ class CommandNotSendableError(Exception):
 class CommandDispatcher:
     """Dispatches for all connections.
 
-    Args:
-        database: holds the commands.
-        clock: time.
-        sessions: the open connections by worker.
-        secrets: the values of secrets by name; unknown names are absent.
-        images: images of engines that differ from the default ones, by engine.
-        redaction: knows the values of secrets.
-        keys: of secrets.
+    `secrets` returns the values of secrets by name; unknown names are absent. `images` are as in `Hub`.
     """
 
     def __init__(
@@ -253,14 +247,14 @@ def compose(
             env = {**plain.get("env", {}), **{variable: secrets[name].value for variable, name in names.items()}}
             held = [name for name, value in env.items() if name not in names and exposed(str(value))]
             receipt = "" if command.receipt is None or receipt_key is None else seal(command.receipt, receipt_key)
-            order = StartOrder.model_validate({**plain, "env": env, "secret_env": (*names, *held), "receipt": receipt})
+            order = msgspec.convert(
+                {**plain, "env": env, "secret_env": (*names, *held), "receipt": receipt}, StartOrder, strict=False
+            )
             start = _in_container(command, order, images or {})
         else:
-            stop = StopOrder.model_validate(command.payload)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise CommandNotSendableError(f"the stored command is invalid: {field}: {first['msg']}") from error
+            stop = msgspec.convert(command.payload, StopOrder, strict=False)
+    except msgspec.ValidationError as error:
+        raise CommandNotSendableError(f"the stored command is invalid: {explain(error)}") from error
     return Command(
         command_id=command.id,
         term=term,
@@ -291,4 +285,4 @@ def _in_container(command: DueCommand, start: StartOrder, images: Mapping[str, s
     image = images.get(engine, container.image)
     if container.pull != "never":  # else it is what each host has under this name: no registry knows its digest
         image = pinned(image, command.image_digests, of_settings=bool(engine))
-    return start.model_copy(update={"container": container.model_copy(update={"image": image})})
+    return replace(start, container=replace(container, image=image))

@@ -30,16 +30,7 @@ _LIMIT_S: Final = 10.0
 
 
 class CredentialRotation:
-    """Looks for old credentials, from time to time.
-
-    Args:
-        database: holds their hashes.
-        clock: time.
-        sessions: the open connections by worker.
-        older_than_s: age at which one is replaced, in seconds.
-        look_every_s: seconds between two looks.
-        keys: of secrets.
-    """
+    """Replaces credentials that are older than `older_than_s`, from time to time."""
 
     def __init__(
         self,

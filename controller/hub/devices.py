@@ -8,7 +8,7 @@ from typing import Final
 from controller.decide.inventory_report import compare_gpus, compare_inventory
 from controller.domain.devices import DeviceChanges, host_uuid
 from controller.hub.gpu_events import record_gpus
-from controller.hub.runtimes import record_runtimes
+from controller.hub.host_conditions import record_runtimes
 from controller.hub.session import Session
 from controller.store.core.database import Connection, Database
 from controller.store.core.notify import notify
@@ -21,7 +21,7 @@ from schemas.worker_labels import TRUSTED_LABELS
 WRITE_LIMIT_S: Final = 20.0
 _READINGS: Final = frozenset({"used_mib", "utilization", "details"})
 # Runs for each GPU of each heartbeat. To compare copies without the readings took an eighth of the controller's time.
-_standing_of: Final = attrgetter(*(field for field in DeviceFacts.model_fields if field not in _READINGS))
+_standing_of: Final = attrgetter(*(field for field in DeviceFacts.__struct_fields__ if field not in _READINGS))
 
 
 def facts_differ(known: tuple[DeviceFacts, ...] | None, reported: tuple[DeviceFacts, ...] | None) -> bool:

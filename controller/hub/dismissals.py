@@ -6,6 +6,7 @@ from contextlib import suppress
 from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
@@ -22,13 +23,7 @@ RETRY_S: Final = 1.0
 
 
 class Dismissals:
-    """Repeats the welcome with new numbers. An agent that was away has them in its first welcome.
-
-    Args:
-        database: holds the numbers.
-        clock: time.
-        sessions: the open connections by worker.
-    """
+    """Repeats the welcome with new numbers. An agent that was away has them in its first welcome."""
 
     def __init__(self, database: Database, clock: Clock, sessions: Mapping[str, Session]) -> None:
         self._database = database
@@ -70,5 +65,5 @@ class Dismissals:
             session, dismissed = self._sessions.get(worker), dict(found.get(worker, {}))
             if session is None or session.welcome is None or session.welcome.dismissed == dismissed:
                 continue
-            session.welcome = session.welcome.model_copy(update={"dismissed": dismissed})
+            session.welcome = replace(session.welcome, dismissed=dismissed)
             session.send(session.welcome)

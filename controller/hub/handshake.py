@@ -14,20 +14,27 @@ from aiohttp import WSMsgType, web
 from controller.decide.quarantine import judge
 from controller.domain.events import NewEvent
 from controller.domain.start_receipts import open_sealed, told_process
-from controller.hub.agreement import COMPATIBLE, REACHABLE, check_hello, check_unparsed
-from controller.hub.bounds import MalformedMessageError
-from controller.hub.contested import held_for_s, identity_of, place_of, record_quarantine
+from controller.hub.agent_messages import MalformedMessageError, read_message
+from controller.hub.agreement import COMPATIBLE, REACHABLE, check_protocol, check_unparsed
 from controller.hub.devices import write_inventory
-from controller.hub.frames import Frames
+from controller.hub.duplicate_agents import held_for_s, identity_of, place_of, record_quarantine
 from controller.hub.gpu_events import record_gpus
 from controller.hub.heartbeats import details_of, foreign_events
+from controller.hub.host_conditions import record_runtimes
 from controller.hub.lost_history import proven_by
-from controller.hub.proxy_address import DEFAULT_TRUST, AddressFacts, HostTrust, judged_address, proxy_address
-from controller.hub.proxy_names import Address, literal, own_addresses
+from controller.hub.proxy_address import (
+    DEFAULT_TRUST,
+    Address,
+    AddressFacts,
+    HostTrust,
+    judged_address,
+    literal,
+    own_addresses,
+    proxy_address,
+)
 from controller.hub.reports import stored, stray_events
-from controller.hub.runtimes import record_runtimes
 from controller.hub.session import SEND_LIMIT_S, close_socket
-from controller.hub.validate import parse_message
+from controller.hub.worker_budget import Frames
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Connection, Database
@@ -61,7 +68,7 @@ class HandshakeResult:
     held_elsewhere: frozenset[str]  # reported GPUs that belong to another worker
     dismissed: Mapping[str, int]  # by GPU: how often an operator dismissed what its driver had reported
     proxy_secret: str
-    found: tuple[ProcessReport, ...] = ()  # the ledger may have lost them: the leader decides
+    orphans: tuple[ProcessReport, ...] = ()  # the ledger may have lost them: the leader decides
     held_for_s: float = 0.0  # it is not believed for so long, and must then connect again
     unread: frozenset[tuple[str, int, int]] = frozenset()  # processes whose receipts cannot be read here
 
@@ -95,15 +102,15 @@ async def receive_hello(frames: Frames, offered: Protocols, spoken: Protocols) -
         raise HandshakeRefusedError(f"no hello arrived within {HELLO_LIMIT_S:g} s") from error
     if message.type is not WSMsgType.TEXT:
         raise HandshakeRefusedError("the connection ended or sent binary data before a hello")
-    with frames.time.measured():
+    with frames.budget.measured():
         try:
-            hello = parse_message(message.data)
+            hello = read_message(message.data)
         except MalformedMessageError:
             check_unparsed(message.data, offered, spoken)
             raise
     if not isinstance(hello, Hello):
-        raise MalformedMessageError(f"hello: must be the first message, got {hello.type!r}")
-    check_hello(hello, offered, spoken)
+        raise MalformedMessageError(f"hello: must be the first message, got {hello.__struct_config__.tag!r}")
+    check_protocol(hello.protocol, offered, spoken)
     return hello
 
 
@@ -179,9 +186,9 @@ async def accept(
         await notify(connection, "process", written.deployments | {deployment for deployment, *_ in gone})
         await sessions.write_connected(connection, worker, new.session)
     held_elsewhere = frozenset(device.row.uuid for device in plan.refused)
-    found = tuple(one.report for one in written.found)
+    orphans = tuple(one.report for one in written.found)
     return HandshakeResult(
-        new.session, new.term, new.at, tuple(written.strays), held_elsewhere, dismissed, new.proxy_secret, found,
+        new.session, new.term, new.at, tuple(written.strays), held_elsewhere, dismissed, new.proxy_secret, orphans,
         unread=unread,
     )  # fmt: skip
 

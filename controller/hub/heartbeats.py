@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
 
+import msgspec
 import structlog
 
 from controller.domain.events import NewEvent
@@ -31,7 +32,7 @@ from controller.store.workers.heartbeats import (
     write_liveness,
     write_readings,
 )
-from schemas.wire import DeviceFacts
+from schemas.wire import DeviceFacts, GpuDetails
 
 log = structlog.get_logger(__name__)
 
@@ -66,12 +67,9 @@ class _Unread:
 class Liveness:
     """Keeps and writes liveness of all connections.
 
-    Args:
-        database: to write to.
-        clock: time.
-        superseded: called with a session that is no longer its worker's newest, or whose worker is deleted.
-        cut_all: called when writes have failed for so long that agents must connect to another controller.
-        returned_after_s: a message after so much silence wakes the leader: the worker may have been marked unreachable.
+    `superseded` is called with a session that is no longer its worker's newest, or whose worker is deleted; `cut_all`
+    when writes have failed until agents must connect to another controller. A message after `returned_after_s` of
+    silence wakes the leader: the worker may have been marked unreachable.
     """
 
     def __init__(
@@ -316,10 +314,13 @@ def _newest(batch: Mapping[Session, _Unwritten]) -> dict[Session, _Unwritten]:
 def details_of(worker_id: str, gpus: Iterable[DeviceFacts] | None) -> list[DetailsRow]:
     """The details of those GPUs with which the agent sends them now."""
     return [
-        DetailsRow(worker_id, gpu.uuid, gpu.details.model_dump_json(exclude_none=True))
-        for gpu in gpus or ()
-        if gpu.details is not None
+        DetailsRow(worker_id, gpu.uuid, _details_json(gpu.details)) for gpu in gpus or () if gpu.details is not None
     ]
+
+
+def _details_json(details: GpuDetails) -> str:
+    known = {name: value for name, value in msgspec.structs.asdict(details).items() if value is not None}
+    return msgspec.json.encode(known).decode()
 
 
 def _readings(session: Session, one: _Unread, now: float) -> Iterable[Reading]:

@@ -17,17 +17,17 @@ from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.hub.admission import Admission
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
 from controller.hub.credential_rotation import CredentialRotation
+from controller.hub.device_recovery import DeviceRecovery
 from controller.hub.dismissals import Dismissals
 from controller.hub.handshake import HandshakeResult
 from controller.hub.heartbeats import RETURNED_AFTER_S, Liveness
 from controller.hub.join import JoinHandler
 from controller.hub.lost_history import LostHistory
-from controller.hub.messages import MessageHandler
+from controller.hub.message_handler import MessageHandler
 from controller.hub.proxy_address import DEFAULT_TRUST, HostTrust
 from controller.hub.reports import ReportWriter
 from controller.hub.samples import SampleWriter
 from controller.hub.session import Session
-from controller.hub.settling import Settling
 from controller.runtime.clock import Clock
 from controller.runtime.metrics import HubMetrics
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
@@ -41,7 +41,7 @@ from schemas.wire import CONNECT_PATH, JOIN_PATH, SPOKEN, Hello, Protocols, Repo
 log = structlog.get_logger(__name__)
 
 CLOSE_ALL_LIMIT_S: Final = 3.0
-FOUND_RECHECK_S: Final = 5.0
+ORPHANS_RECHECK_S: Final = 5.0
 _SHUTDOWN: Final = "the controller is shutting down"
 _TAKEN_OVER: Final = "a newer connection of this worker has taken over"
 
@@ -49,22 +49,8 @@ _TAKEN_OVER: Final = "a newer connection of this worker has taken over"
 class Hub:
     """Agents' connections.
 
-    Args:
-        database: to read and write.
-        clock: time.
-        instance_id: names this controller process in logs.
-        secrets: the values of secrets by name; unknown names are absent.
-        images: images of engines that differ from the default ones, by engine.
-        redaction: knows the values of secrets.
-        sample_s: the agents' sampling period, in seconds.
-        keep: how long samples are kept.
-        metrics: what is counted; None: nothing.
-        serves: called with each request that carried a valid credential; False where too many are served.
-        spoken: the protocols that it offers to agents.
-        trust: what hosts are believed of themselves.
-        rotate_credentials_s: age at which an agent's credential is replaced, in seconds.
-        keys: of secrets.
-        unreachable_after_s: silence after which the leader marks a connected worker unreachable, in seconds.
+    `serves` is called with each request that carried a valid credential, and returns False where too many are served.
+    `images` are those of engines that differ from the default ones. `instance_id` names this process in logs.
     """
 
     def __init__(
@@ -96,7 +82,7 @@ class Hub:
         self._dismissals = Dismissals(database, clock, self._sessions)
         self._rotation = CredentialRotation(database, clock, self._sessions, rotate_credentials_s, keys=keys)
         self._lost_history = LostHistory(database, clock, lambda: self._open)
-        self._settling = Settling(database, clock)
+        self._device_recovery = DeviceRecovery(database, clock)
         self._reports = ReportWriter(database, clock, self._dispatcher.wake)
         self._partitions = PartitionMaintenance(database, keep)
         metrics = metrics or HubMetrics(CollectorRegistry())
@@ -156,27 +142,27 @@ class Hub:
                 self._dispatcher.wake(id_)
                 if kind == "*":
                     self._dismissals.wake(None)
-                    self._judge_found(None)
+                    self._judge_orphans(None)
             case "decided":
-                self._judge_found(id_)
+                self._judge_orphans(id_)
             case "worker" if id_ is not None and id_ in self._sessions:
                 self._liveness.recheck(self._sessions[id_])
                 self._dismissals.wake(id_)
             case _:
                 return
 
-    def _judge_found(self, worker_id: str | None) -> None:
+    def _judge_orphans(self, worker_id: str | None) -> None:
         """None: of all workers."""
         named = self._sessions.values() if worker_id is None else [self._sessions.get(worker_id)]
         for session in list(named):
-            if session is not None and session.found:
-                self._reports.judge_found(session)
+            if session is not None and session.orphans:
+                self._reports.judge_orphans(session)
 
-    async def _recheck_found(self) -> None:
+    async def _recheck_orphans(self) -> None:
         """A hint can be lost, or come before the session that it concerns is registered."""
         while True:
-            await self._clock.sleep(FOUND_RECHECK_S)
-            self._judge_found(None)
+            await self._clock.sleep(ORPHANS_RECHECK_S)
+            self._judge_orphans(None)
 
     def connected(self) -> int:
         """The number of connected agents."""
@@ -197,7 +183,7 @@ class Hub:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._liveness.run(), name="hub-liveness")
-                group.create_task(self._settling.run(), name="hub-settling")
+                group.create_task(self._device_recovery.run(), name="hub-device-recovery")
                 group.create_task(self._reports.run(), name="hub-reports")
                 group.create_task(self._partitions.run(), name="hub-partitions")
                 group.create_task(self._samples.run(), name="hub-samples")
@@ -205,7 +191,7 @@ class Hub:
                 group.create_task(self._dismissals.run(), name="hub-dismissals")
                 group.create_task(self._rotation.run(), name="hub-credentials")
                 group.create_task(self._lost_history.run(), name="hub-lost-history")
-                group.create_task(self._recheck_found(), name="hub-found")
+                group.create_task(self._recheck_orphans(), name="hub-orphans")
         finally:
             await self.close()
 
@@ -263,7 +249,7 @@ class Hub:
         if hello.processes:
             session.send(ReportAck(seq=max(report.seq for report in hello.processes)))
         self._reports.stop_strays(session, accepted.strays, accepted.term)
-        session.found = {(report.instance, report.epoch, report.rank): report for report in accepted.found}
+        session.orphans = {(report.instance, report.epoch, report.rank): report for report in accepted.orphans}
         self._liveness.read(session, hello.inventory.gpus)
         self._dispatcher.wake(identity.id)
 

@@ -2,18 +2,18 @@
 
 import asyncio
 import hashlib
-from collections import OrderedDict, deque
 from typing import Final
 
+import msgspec
 import orjson
 import structlog
 from aiohttp import web
-from pydantic import ValidationError
 
 from controller.runtime.audited import AUDITED, Audited
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.origin import BEHIND_PROXY
+from controller.runtime.tries import Tries
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.tokens import redeem
 from controller.store.core.database import Database
@@ -31,6 +31,7 @@ from schemas.wire import (
     LOWEST_PROTOCOL,
     JoinRequest,
     encode,
+    explain,
     is_credential,
     split_token,
 )
@@ -40,33 +41,8 @@ log = structlog.get_logger(__name__)
 MAX_BODY_BYTES: Final = 16 * 1024
 BODY_LIMIT_S: Final = 10.0
 JOIN_LIMIT_S: Final = 20.0
-FAILURES: Final = 20
-FAILURES_WINDOW_S: Final = 60.0
-MAX_PEERS: Final = 4_096
+FAILURES: Final = 20  # a minute, of an address, or of a token behind a proxy
 REDEEMED_AT_ONCE: Final = 4  # of the database's connections
-
-
-class FailureLimit:
-    """Counts failed attempts by address or token's digest in a sliding window, for a bounded number of peers."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-        self._failures: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def wait_s(self, peer: str) -> float:
-        """Seconds until this peer may try again."""
-        times = self._failures.get(peer)
-        if times is None or len(times) < FAILURES:
-            return 0.0
-        return max(0.0, times[0] + FAILURES_WINDOW_S - self._clock.monotonic())
-
-    def failed(self, peer: str) -> None:
-        """Counts a failure."""
-        times = self._failures.setdefault(peer, deque(maxlen=FAILURES))
-        times.append(self._clock.monotonic())
-        self._failures.move_to_end(peer)
-        if len(self._failures) > MAX_PEERS:
-            self._failures.popitem(last=False)
 
 
 class JoinHandler:
@@ -75,7 +51,8 @@ class JoinHandler:
     def __init__(self, database: Database, clock: Clock, keys: SecretKeys = NO_KEYS) -> None:
         self._database = database
         self._keys = keys
-        self._limit = FailureLimit(clock)
+        self._clock = clock
+        self._failures = Tries(FAILURES)
         self._redeeming = asyncio.Semaphore(REDEEMED_AT_ONCE)
         self._failed_logged = LogLimit()
 
@@ -84,25 +61,25 @@ class JoinHandler:
         peer = request.remote or ""
         # Behind a proxy many hosts may share an address; guessing is hopeless whatever is counted.
         by_token = request.get(BEHIND_PROXY, False)
-        if not by_token and (wait_s := self._limit.wait_s(peer)) > 0:
+        if not by_token and (wait_s := self._failures.wait_s(peer, self._clock.monotonic())):
             return _too_many("address", wait_s)
         body = await _body(request)
         try:
-            wanted = JoinRequest.model_validate_json(body)
+            wanted = msgspec.json.decode(body, type=JoinRequest)
             chosen = _chosen_credential(request)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if not by_token:
-                self._limit.failed(peer)
-            return refusal(400, "invalid", _text(error))
+                self._failures.begin(peer, self._clock.monotonic())
+            return refusal(400, "invalid", explain(error))
         token, _ = split_token(wanted.token)  # agents before protocol 5 send the hash along
         counted = hashlib.sha256(token.encode("utf-8", "surrogateescape")).hexdigest() if by_token else peer
-        if by_token and (wait_s := self._limit.wait_s(counted)) > 0:
+        if by_token and (wait_s := self._failures.wait_s(counted, self._clock.monotonic())):
             return _too_many("token", wait_s)
         try:
             async with asyncio.timeout(JOIN_LIMIT_S), self._redeeming:
                 answer = await redeem(self._database, token, wanted.name, chosen, self._keys)
         except RefusedError as error:
-            self._limit.failed(counted)
+            self._failures.begin(counted, self._clock.monotonic())
             request[AUDITED] = Audited(f"workers/{wanted.name}", code=error.code)
             if (more := self._failed_logged.admit(f"refused {peer}")) is not None:
                 log.info("join refused", worker=wanted.name, peer=peer, code=error.code, more_before=more)
@@ -132,17 +109,8 @@ def _chosen_credential(request: web.Request) -> str | None:
     return given[0] if given else None
 
 
-def _text(error: ValueError) -> str:
-    """The first field at fault, and why."""
-    if not isinstance(error, ValidationError):
-        return str(error)
-    first = error.errors(include_url=False, include_input=False)[0]
-    field = ".".join(str(part) for part in first["loc"]) or "body"
-    return f"{field}: {first['msg']}"
-
-
-def _too_many(what: str, wait_s: float) -> web.Response:
-    message = f"too many failed attempts from this {what}; try again in {wait_s:.0f} s"
+def _too_many(what: str, wait_s: int) -> web.Response:
+    message = f"too many failed attempts from this {what}; try again in {wait_s} s"
     return refusal(429, "too_many_attempts", message, retry_after_s=wait_s)
 
 

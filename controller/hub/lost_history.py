@@ -75,13 +75,7 @@ async def pass_seen(database: Database, identity: Identity, hello: Hello) -> Non
 
 
 class LostHistory:
-    """Ends connections from before a loss of commits: what their agents hold may be unknown to the ledger.
-
-    Args:
-        database: holds when a loss was noticed.
-        clock: time.
-        sessions: returns the open connections.
-    """
+    """Ends connections from before a loss of commits: what their agents hold may be unknown to the ledger."""
 
     def __init__(self, database: Database, clock: Clock, sessions: Callable[[], Collection[Session]]) -> None:
         self._database = database

@@ -1,17 +1,28 @@
-"""Where controller and gateways connect to reach an agent's proxy. Pure."""
+"""Where controller and gateways connect to reach an agent's proxy.
 
+A name is resolved once, and the address that is judged is connected to.
+"""
+
+import asyncio
 import ipaddress
 import re
+import socket
 from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
-from controller.hub.bounds import MalformedMessageError
-from controller.hub.proxy_names import Address, literal
+import psutil
+
+from controller.hub.agent_messages import MalformedMessageError
 from schemas.wire import Hello
 from schemas.worker_labels import TRUSTED_LABELS
 
 SETTING: Final = "GPUWARD_ADVERTISE_NETWORKS"
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+_RESOLVED_AT_ONCE: Final = 8
+_RESOLVE_LIMIT_S: Final = 3.0
+_MAX_ADDRESSES: Final = 16  # of one name
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 _ADDRESS: Final = re.compile(
     r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?):(?P<port>\d{1,5})"
@@ -143,3 +154,49 @@ def _refusal(ip: Address, shown: str, facts: AddressFacts) -> str:
 def _means_another_place_on_each_host(ip: Address) -> bool:
     """Whether an address is such a one: a cloud's metadata server has one."""
     return ip.is_link_local or ip.is_multicast or ip.is_unspecified
+
+
+class ProxyNames:
+    """Resolves names in threads of its own: a slow resolver holds up nothing but other agents' names."""
+
+    def __init__(self) -> None:
+        self._threads = ThreadPoolExecutor(_RESOLVED_AT_ONCE, thread_name_prefix="proxy-names")
+
+    async def resolve(self, host: str) -> tuple[Address, ...]:
+        """The addresses of a host, in the resolver's order; none: unknown now."""
+        if (address := literal(host)) is not None:
+            return (address,)
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(_RESOLVE_LIMIT_S):
+                found = await loop.run_in_executor(
+                    self._threads, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+                )
+        except (OSError, TimeoutError, UnicodeError, RuntimeError):  # RuntimeError: it was closed
+            return ()
+        addresses = (literal(str(one[4][0])) for one in found)
+        return tuple(dict.fromkeys(one for one in addresses if one is not None))[:_MAX_ADDRESSES]
+
+    def close(self) -> None:
+        """Waits for no resolver."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+
+def literal(text: str) -> Address | None:
+    """An address in any form that sockets take, such as 0x7f000001; None: a name."""
+    text = text.strip("[]")
+    try:
+        address: Address = ipaddress.IPv4Address(socket.inet_aton(text))
+    except (OSError, UnicodeError):
+        try:
+            address = ipaddress.ip_address(text.partition("%")[0])
+        except ValueError:
+            return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def own_addresses() -> frozenset[Address]:
+    """All addresses of this host's interfaces."""
+    found = (literal(one.address) for ones in psutil.net_if_addrs().values() for one in ones
+             if one.family in (socket.AF_INET, socket.AF_INET6))  # fmt: skip
+    return frozenset(one for one in found if one is not None)

@@ -3,14 +3,14 @@
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
+
+from msgspec.structs import replace
 
 from controller.domain.access.quoted_lines import plain, quote
 from controller.domain.events import NewEvent
-from controller.hub.bounds import MAX_PROCESSES
 from controller.hub.session import Session
-from controller.hub.validate import MAX_TEXT
-from controller.hub.write_queue import WriteQueue
+from controller.hub.write_queue import Unwritten, WriteQueue
 from controller.runtime.clock import Clock
 from controller.runtime.lease import read_term
 from controller.store.core.database import Database
@@ -18,7 +18,16 @@ from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import commands, processes
 from schemas.exit_causes import KILLED_FOR_MEMORY
-from schemas.wire import GPU_MEMORY_HELD, Command, CommandResult, ProcessReport, ReportAck, StopOrder
+from schemas.wire import (
+    GPU_MEMORY_HELD,
+    MAX_PROCESSES,
+    MAX_TEXT,
+    Command,
+    CommandResult,
+    ProcessReport,
+    ReportAck,
+    StopOrder,
+)
 
 BATCH: Final = 1_000
 STRAY_DRAIN_S: Final = 10.0
@@ -29,7 +38,7 @@ _Key = tuple[str, int, int]
 
 
 @dataclass(slots=True)
-class _Unwritten:
+class _Unwritten(Unwritten):
     """What one connection has sent and is not written yet: for each process only its newest report."""
 
     session: Session
@@ -39,29 +48,19 @@ class _Unwritten:
     def __len__(self) -> int:
         return len(self.reports) + len(self.results)
 
-
-def _merge(older: _Unwritten, newer: _Unwritten) -> None:
-    older.reports.update(newer.reports)
-    older.results.update(newer.results)
+    def add_newer(self, newer: Self) -> None:
+        self.reports.update(newer.reports)
+        self.results.update(newer.results)
 
 
 class ReportWriter:
-    """One writer for all connections.
-
-    Attributes:
-        queue: the unwritten reports and answers.
-
-    Args:
-        database: to write to.
-        clock: time.
-        answered: called with a worker whose answers allow further commands.
-    """
+    """One writer for all connections. `answered` is called with a worker whose answers allow further commands."""
 
     def __init__(self, database: Database, clock: Clock, answered: Callable[[str], None]) -> None:
         self._database = database
         self._clock = clock
         self._answered = answered
-        self.queue = WriteQueue(clock, _Unwritten, _merge, keep_ended=True)
+        self.queue = WriteQueue(clock, _Unwritten, keep_ended=True)
 
     def report(self, session: Session, report: ProcessReport) -> None:
         """Queues a report; it is acknowledged once it is durable."""
@@ -72,11 +71,11 @@ class ReportWriter:
             unwritten.reports[key] = report
         self._added(unwritten)
 
-    def judge_found(self, session: Session) -> None:
+    def judge_orphans(self, session: Session) -> None:
         """Writes again what was found, since the leader may have decided: by now each is the ledger's or a stray."""
-        found = list(session.found.values())
-        session.found.clear()
-        for report in found:
+        orphans = list(session.orphans.values())
+        session.orphans.clear()
+        for report in orphans:
             self.report(session, report)
 
     def result(self, session: Session, result: CommandResult) -> None:
@@ -110,7 +109,7 @@ class ReportWriter:
             await notify(connection, "process", answered | written.deployments)
         session_of = {p.session.worker_id: p.session for p in current}  # each worker has one that is the newest
         for one in written.found:
-            session_of[one.worker_id].found[_key(one.report)] = one.report
+            session_of[one.worker_id].orphans[_key(one.report)] = one.report
         self._after(batch, held, written.strays, term)
 
     def _after(
@@ -128,7 +127,7 @@ class ReportWriter:
             for key, report in unwritten.reports.items():
                 if report.state == "exited":
                     session.strays.pop(key, None)
-                    session.found.pop(key, None)
+                    session.orphans.pop(key, None)
             self.stop_strays(session, strays_of[session.worker_id], term)
             if unwritten.reports:
                 session.send(ReportAck(seq=max(report.seq for report in unwritten.reports.values())))
@@ -217,7 +216,7 @@ def stored(report: ProcessReport) -> ProcessReport:
         message = "..." + message[-MAX_TEXT:]
     line = _of_older_agent(report, message) if report.log_line is None else plain(report.log_line)[-MAX_TEXT:]
     marked = quote(message, line)
-    return report if marked == report.message else report.model_copy(update={"message": marked})
+    return report if marked == report.message else replace(report, message=marked)
 
 
 def _of_older_agent(report: ProcessReport, message: str) -> str:

@@ -2,13 +2,15 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 import asyncpg
 import structlog
 
+from controller.hub.agent_messages import size_of
 from controller.hub.session import Session
-from controller.hub.write_queue import WriteQueue
+from controller.hub.worker_budget import MAX_UNWRITTEN_SAMPLES
+from controller.hub.write_queue import Unwritten, WriteQueue
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.metrics import HubMetrics
@@ -27,8 +29,6 @@ log = structlog.get_logger(__name__)
 
 GATHER_S: Final = 0.5
 BATCH: Final = 20_000  # readings of GPUs and processes in one transaction
-MAX_UNWRITTEN: Final = 50_000  # of one agent, which sends at most a few hundred KiB before an acknowledgement
-
 RECORD_EVERY_S: Final = 30.0
 
 # The value is at fault, not the database. A later attempt would fail in the same way.
@@ -39,7 +39,7 @@ _RETRIED: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, NoPartitionErr
 
 
 @dataclass(slots=True)
-class _Unwritten:
+class _Unwritten(Unwritten):
     """What one connection has sent and is not written yet, by sequence number."""
 
     session: Session
@@ -58,25 +58,17 @@ class _Unwritten:
     def add(self, period: SamplePeriod) -> None:
         if period.seq not in self.periods:
             self.periods[period.seq] = period
-            self.size += 1 + len(period.gpus) + sum(1 + len(process.utilization) for process in period.processes)
+            self.size += size_of(period)
 
-
-def _merge(older: _Unwritten, newer: _Unwritten) -> None:
-    for period in newer.periods.values():
-        older.add(period)
-    for seq, reason in newer.dropped.items():
-        older.drop(seq, reason)
+    def add_newer(self, newer: Self) -> None:
+        for period in newer.periods.values():
+            self.add(period)
+        for seq, reason in newer.dropped.items():
+            self.drop(seq, reason)
 
 
 class SampleWriter:
-    """One writer for all connections. Without the database nothing is acknowledged, and agents keep their samples.
-
-    Args:
-        database: to write to.
-        clock: time.
-        partitions: creates the partitions of samples.
-        metrics: what is counted.
-    """
+    """One writer for all connections. Without the database nothing is acknowledged, and agents keep their samples."""
 
     def __init__(self, database: Database, clock: Clock, partitions: PartitionMaintenance, metrics: HubMetrics) -> None:
         self._database = database
@@ -84,7 +76,7 @@ class SampleWriter:
         self._partitions = partitions
         self._metrics = metrics
         self._recorded_s: dict[Session, float] = {}  # when a dropped period was last recorded
-        self._queue = WriteQueue(clock, _Unwritten, _merge, keep_ended=False)
+        self._queue = WriteQueue(clock, _Unwritten, keep_ended=False)
 
     def take(self, session: Session, samples: Samples) -> None:
         """Queues the samples of a message that has just arrived."""
@@ -94,7 +86,7 @@ class SampleWriter:
             unwritten.add(period)
         for seq, reason in session.doubts.dropped.items():
             unwritten.drop(seq, reason)
-        if len(unwritten) > MAX_UNWRITTEN:
+        if len(unwritten) > MAX_UNWRITTEN_SAMPLES:
             self.closed(session)
             session.cut("too many unwritten samples; send them again, fewer at a time")
             return

@@ -8,27 +8,45 @@ from typing import Final
 
 import structlog
 from aiohttp import ClientConnectionResetError, WSMsgType, web
+from msgspec.structs import replace
 
 from controller.decide.lost_history import Seen
-from controller.hub.bounds import MalformedMessageError
-from controller.hub.frames import Frames
-from controller.hub.older_agents import Outgoing, for_agent
-from controller.hub.readings import Doubts
-from controller.hub.validate import AgentMessage, parse_message
-from http1.rate import Rate
+from controller.hub.agent_messages import Doubts, MalformedMessageError, read_message
+from controller.hub.worker_budget import MAX_UNSENT, Frames, WorkerBudget
 from schemas.process_figures import ProcessFigures
-from schemas.wire import HIGHEST_PROTOCOL, Command, DeviceFacts, ProcessReport, Rejected, Welcome, encode
+from schemas.wire import (
+    HIGHEST_PROTOCOL,
+    AgentMessage,
+    Command,
+    ControllerMessage,
+    DeviceFacts,
+    ProcessReport,
+    Rejected,
+    Welcome,
+    encode,
+)
 
 log = structlog.get_logger(__name__)
 
-MAX_OUTGOING: Final = 4_096
 SEND_LIMIT_S: Final = 10.0
 SILENCE_LIMIT_S: Final = 20.0  # an agent that answers pings but sends nothing for so long hangs
 CLOSE_LIMIT_S: Final = 2.0
-CHANGES_AT_ONCE: Final = 20
-CHANGES_PER_S: Final = 2.0  # of what is known of the host: each wakes the leader
+_ENGINE_SINCE: Final = 4  # of the placeholder of the simulated engine
 _PROOFS_SINCE: Final = 5  # of `Welcome.proof`
+# Agents of protocol 3 start the simulated engine by the name of its module.
+_SIMULATED_ENGINE: Final = "{simulated_engine}"
+_BY_MODULE: Final = ("{python}", "-m", "gpuward.agent.simulated_engine")
 _DRIFT: Final = 2e-4  # seconds per second: two monotonic clocks drift apart by less
+
+
+def for_agent(message: ControllerMessage, protocol: int) -> ControllerMessage:
+    """The message with values that an agent of this protocol understands. `encode` leaves out later fields."""
+    if protocol >= _ENGINE_SINCE or not isinstance(message, Command) or message.start is None:
+        return message
+    argv = message.start.argv
+    if argv[:1] != (_SIMULATED_ENGINE,):
+        return message
+    return replace(message, start=replace(message.start, argv=(*_BY_MODULE, *argv[1:])))
 
 
 class Session:
@@ -46,7 +64,7 @@ class Session:
         ours: the controller ended it for its own reasons, so its end says nothing about the agent.
         unanswered: ids of commands sent here and not answered, with the time of sending (monotonic).
         strays: processes without claims that were sent a stop, with the time of sending (monotonic).
-        found: newest reports of processes that the ledger may have lost, until the leader has decided.
+        orphans: newest reports of processes that the ledger may have lost, until the leader has decided.
         memory_held: processes of which an event says that the driver has not given their memory back.
         doubts: what of the last message was left out.
         gpus: GPUs as last written, so that an equal heartbeat costs no write; None: unreadable.
@@ -58,7 +76,6 @@ class Session:
         process: what the agent last said of its own process; None: nothing.
         held_until: it is not believed before (monotonic), and ends then; None: it is believed.
         credential_sent: a new credential, with which the agent is to connect again.
-        changes: how often what is known of the host may be written.
         disk_full: whether the condition of a full disk is written; None: unknown since this connection began.
         held_elsewhere: reported GPUs that belong to another worker; rechecked from `recheck_at` on.
     """
@@ -92,7 +109,7 @@ class Session:
         self.unanswered: dict[int, float] = {}
         self.doubts = Doubts()
         self.strays: dict[tuple[str, int, int], float] = {}
-        self.found: dict[tuple[str, int, int], ProcessReport] = {}
+        self.orphans: dict[tuple[str, int, int], ProcessReport] = {}
         self.memory_held: set[tuple[str, int, int]] = set()
         self.gpus = gpus
         self.gpus_error = ""
@@ -104,14 +121,18 @@ class Session:
         self.held_until: float | None = None
         self.credential_sent = False
         self.recheck_at = 0.0
-        self.changes = Rate(0.0, CHANGES_AT_ONCE, CHANGES_PER_S)
         self._socket = socket
         self._frames = frames
         self._transport = transport
-        self._outgoing: deque[Outgoing] = deque()
+        self._outgoing: deque[ControllerMessage] = deque()
         self._more = asyncio.Event()
         self._ending: Rejected | None = None
         self._over = False
+
+    @property
+    def budget(self) -> WorkerBudget:
+        """The budget of its worker."""
+        return self._frames.budget
 
     @property
     def open(self) -> bool:
@@ -137,11 +158,11 @@ class Session:
             offset_s = min(self.offset_s + drifted_s, offset_s)
         self.offset_s, self._compared_s = offset_s, received_s
 
-    def send(self, message: Outgoing) -> bool:
+    def send(self, message: ControllerMessage) -> bool:
         """Queues a message; False while the connection is ending. A full queue ends it: the agent is too slow."""
         if self.over:
             return False
-        if len(self._outgoing) >= MAX_OUTGOING:
+        if len(self._outgoing) >= MAX_UNSENT:
             self.cut("the agent reads its messages too slowly; connect again")
             return False
         if isinstance(message, Command):
@@ -155,7 +176,7 @@ class Session:
         if self.welcome is None or self.prove is None or term <= self.welcome.term or self.protocol < _PROOFS_SINCE:
             return
         proof = self.prove(Seen(term, self.welcome.session))
-        self.welcome = self.welcome.model_copy(update={"term": term, "proof": proof})
+        self.welcome = replace(self.welcome, term=term, proof=proof)
         self._outgoing.append(self.welcome)
 
     def cut(self, reason: str, *, final: bool = False, ours: bool = False) -> None:
@@ -189,8 +210,8 @@ class Session:
             return None
         if message.type is WSMsgType.TEXT:
             self.doubts = Doubts()
-            with self._frames.time.measured():
-                return parse_message(message.data, self.doubts)
+            with self.budget.measured():
+                return read_message(message.data, self.doubts)
         if message.type is WSMsgType.BINARY:
             raise MalformedMessageError("message: must be JSON text, got binary data")
         return None
@@ -217,7 +238,7 @@ class Session:
             self._over = True
             await close_socket(self._socket, self._transport)
 
-    async def _write(self, message: Outgoing) -> None:
+    async def _write(self, message: ControllerMessage) -> None:
         async with asyncio.timeout(SEND_LIMIT_S):
             await self._socket.send_str(encode(for_agent(message, self.protocol), self.protocol))
 

@@ -1,8 +1,9 @@
 """Unwritten messages by connection, and the loop that writes them in batches over all connections."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, Self, TypeVar
 
 import structlog
 
@@ -16,13 +17,18 @@ WRITE_LIMIT_S: Final = 20.0
 RETRY_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
-class Unwritten(Protocol):
+class Unwritten(ABC):
     """What one connection has sent and is not written yet."""
 
     session: Session
 
+    @abstractmethod
     def __len__(self) -> int:
         """Its size; batches are limited by the sum."""
+
+    @abstractmethod
+    def add_newer(self, newer: Self) -> None:
+        """Adds what the same connection has sent later."""
 
 
 U = TypeVar("U", bound=Unwritten)
@@ -34,16 +40,12 @@ class WriteQueue(Generic[U]):
     Args:
         clock: time.
         new: the empty entry of a session.
-        merge: adds a newer entry of the same session to an older one.
         keep_ended: whether entries of ended connections are tried again; else the agent sends them again.
     """
 
-    def __init__(
-        self, clock: Clock, new: Callable[[Session], U], merge: Callable[[U, U], None], *, keep_ended: bool
-    ) -> None:
+    def __init__(self, clock: Clock, new: Callable[[Session], U], *, keep_ended: bool) -> None:
         self._clock = clock
         self._new = new
-        self._merge = merge
         self._keep_ended = keep_ended
         self._entries: dict[Session, U] = {}
         self._more = asyncio.Event()
@@ -78,7 +80,7 @@ class WriteQueue(Generic[U]):
                 continue
             newer = self._entries.pop(older.session, None)
             if newer is not None:
-                self._merge(older, newer)
+                older.add_newer(newer)
             self._entries[older.session] = older
         if self._entries:
             self._more.set()

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from msgspec import to_builtins
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -137,7 +138,7 @@ class _Listing(CollectorRegistry):
 
 def _read_from_rows() -> Iterator[MetricFacts]:
     figures = Figures({}, {}, {("w", "g", "d"): 1}, {("w", "g"): 1.0}, {"p": 1.0}, {("d", "false"): 2}, {"d": 1}, 0)
-    details = {**GpuDetails(power_w=1).model_dump(), "xids": {"13": 1}}
+    details = {**to_builtins(GpuDetails(power_w=1)), "xids": {"13": 1}}
     details |= {name: 1 for name, value in details.items() if value is None}
     figures = replace(figures, gpus={("w", "g"): GpuFigures(healthy=True, details=details)})
     figures = replace(figures, fleet=_fleet())

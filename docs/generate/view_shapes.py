@@ -10,6 +10,7 @@ from datetime import datetime
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Literal, Union, get_args, get_origin
 
+import msgspec
 from pydantic import BaseModel, PlainSerializer
 from pydantic_core import to_jsonable_python
 
@@ -43,15 +44,27 @@ def page() -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _add(view: type[BaseModel], shapes: dict[str, dict[str, list[Any]]]) -> None:
+def _add(view: type[Any], shapes: dict[str, dict[str, list[Any]]]) -> None:
     if view.__name__ in shapes:
         return
     shape: dict[str, list[Any]] = {}
     shapes[view.__name__] = shape
     within = not view.__module__.startswith(_MANIFESTS)
+    if issubclass(view, msgspec.Struct):
+        for one in msgspec.structs.fields(view):
+            parts: list[type] = []
+            default = (
+                []
+                if one.required
+                else [to_jsonable_python(one.default_factory() if one.default is msgspec.NODEFAULT else one.default)]
+            )
+            shape[one.name] = [_type(one.type, parts), *default]
+            for part in parts:
+                _add(part, shapes)
+        return
     for name, field in view.model_fields.items():
         written = any(isinstance(mark, PlainSerializer) for mark in field.metadata)
-        parts: list[type[BaseModel]] = []
+        parts = []
         kind = "any" if written else _type(field.annotation, parts if within else None)
         default = [] if field.is_required() else [to_jsonable_python(field.get_default(call_default_factory=True))]
         shape[name] = [kind, *default]
@@ -59,7 +72,7 @@ def _add(view: type[BaseModel], shapes: dict[str, dict[str, list[Any]]]) -> None
             _add(part, shapes)
 
 
-def _type(annotation: Any, parts: list[type[BaseModel]] | None) -> str:
+def _type(annotation: Any, parts: list[type] | None) -> str:
     """The type of an annotation; models that it names are added to `parts`. Without them they are `any`."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
@@ -74,7 +87,7 @@ def _type(annotation: Any, parts: list[type[BaseModel]] | None) -> str:
         return mark + _type(arguments[of], parts)
     if origin is Literal:
         return "str" if all(isinstance(value, str) for value in arguments) else "any"
-    if parts is not None and isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if parts is not None and isinstance(annotation, type) and issubclass(annotation, BaseModel | msgspec.Struct):
         parts.append(annotation)
         return f"@{annotation.__name__}"
     return _SCALARS.get(annotation, "any")

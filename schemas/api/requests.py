@@ -11,7 +11,7 @@ from schemas.base import Strict
 from schemas.fields import Line, Text, Whole
 from schemas.manifest.scaling import MAX_REPLICAS
 from schemas.quantities import Seconds
-from schemas.wire.join import WorkerName
+from schemas.wire.join import WORKER_NAME
 
 MAX_AWAKE_S = 30 * 86400.0
 MAX_UNUSED_S = 3650 * 86400.0
@@ -246,7 +246,9 @@ class TokenBody(Strict):
 
     expires_s: Seconds = 3600.0
     uses: Annotated[int, Field(ge=1, le=MAX_TOKEN_USES)] = 1
-    name: WorkerName | None = Field(None, description="the only name that a worker may join with")
+    name: Annotated[str, Field(pattern=WORKER_NAME)] | None = Field(
+        None, description="the only name that a worker may join with"
+    )
     labels: Annotated[StatedLabels, Field(description="trusted labels of the workers that join with it")] = {}
     advertise_networks: Annotated[
         Networks, Field(description="within which they may advertise another address than they connect from")

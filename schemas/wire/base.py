@@ -1,10 +1,35 @@
-"""The base of what agent and controller exchange, and its JSON for a peer that speaks an older protocol."""
+"""The base of what agent and controller exchange, bounds that many of its fields share, and its JSON."""
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, get_args
+from typing import Annotated, Any, ClassVar, Final, get_type_hints
 
-from pydantic import BaseModel, ConfigDict
+import msgspec
+from msgspec import Meta
+
+from schemas.wire.protocol import HIGHEST_PROTOCOL
+
+MAX_NAME: Final = 512  # characters
+MAX_TEXT: Final = 4_000  # characters
+MAX_GPUS: Final = 256  # of a host
+MAX_PROCESSES: Final = 10_000  # of a host
+MAX_PERIODS: Final = 10_000  # of a message
+MAX_ENTRIES: Final = 64  # of lists and maps of names: labels, engines, runtimes, details of a GPU
+
+# Control characters and those that change the direction of text: a name is shown unescaped.
+_UNSHOWN: Final = (
+    r"\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff0-\ufffb\ud800-\udfff\ue000-\uf8ff"
+)
+WireName = Annotated[str, Meta(max_length=MAX_NAME, pattern=rf"\A[^{_UNSHOWN}]*\Z")]
+WireText = Annotated[str, Meta(max_length=MAX_TEXT)]
+LongText = Annotated[str, Meta(max_length=2**20)]
+GpuUuid = Annotated[str, Meta(pattern=r"\A(GPU|MIG)-[\w.:/-]{1,200}\Z")]
+Int = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # the database's
+BigInt = Annotated[int, Meta(ge=0, le=2**62)]
+Counter = Annotated[int, Meta(ge=0, le=2**53)]  # which the controller continues from
+Mib = Annotated[int, Meta(ge=0, le=2**40)]
+Percent = Annotated[float, Meta(ge=0, le=100)]
+AgentSeconds = Annotated[float, Meta(ge=0, le=1e10)]  # on the agent's clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,48 +42,53 @@ class Since:
     protocol: int
 
 
-class Wire(BaseModel):
-    """Frozen. Unknown keys are ignored, so that a field can be added without turning older readers away.
+class Wire(msgspec.Struct, frozen=True):
+    """Unknown keys are ignored, so that a field can be added without turning older readers away.
+
+    Bounds of fields hold when a message is read, not when it is made.
 
     Attributes:
-        since: protocol of a whole message that came later, which older peers are not sent.
+        since: protocol in which the message appeared. Older peers are not sent it.
     """
 
     since: ClassVar[int] = 0
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-
-class FiniteWire(Wire):
-    """A message, or a part of one, by whose numbers its reader waits or counts: none is infinite or NaN."""
-
-    model_config = ConfigDict(allow_inf_nan=False)
 
 
 def encode(message: Wire, protocol: int) -> str:
     """The message as JSON, without the fields that came after `protocol`."""
     if message.since > protocol:
         raise AssertionError(f"{type(message).__name__} is of protocol {message.since}, the peer speaks {protocol}")
-    return message.model_dump_json(exclude=_later_fields(type(message), protocol))
+    return msgspec.json.encode(message if protocol >= HIGHEST_PROTOCOL else _for_peer(message, protocol)).decode()
+
+
+def _for_peer(value: Any, protocol: int) -> Any:
+    """The value without fields that the peer does not know."""
+    match value:
+        case Wire():
+            tag = value.__struct_config__.tag
+            fields = {name: _for_peer(getattr(value, name), protocol) for name in _known_fields(type(value), protocol)}
+            return fields if tag is None else {"type": tag, **fields}
+        case tuple():
+            return [_for_peer(item, protocol) for item in value]
+        case dict():
+            return {key: _for_peer(item, protocol) for key, item in value.items()}
+        case _:
+            return value
 
 
 @cache
-def _later_fields(model: type[Wire], protocol: int) -> dict[str, Any] | None:
-    """What to exclude, in pydantic's form; None: nothing."""
-    excluded: dict[str, Any] = {}
-    for name, field in model.model_fields.items():
-        if any(isinstance(mark, Since) and mark.protocol > protocol for mark in field.metadata):
-            excluded[name] = True
-        elif (inner := _later_within(field.annotation, protocol)) is not None:
-            excluded[name] = inner
-    return excluded or None
+def _known_fields(kind: type[Wire], protocol: int) -> tuple[str, ...]:
+    hints = get_type_hints(kind, include_extras=True)
+    return tuple(name for name in kind.__struct_fields__ if _since(hints[name]) <= protocol)
 
 
-def _later_within(annotation: Any, protocol: int) -> dict[str, Any] | None:
-    """What to exclude within a field of this type."""
-    if isinstance(annotation, type) and issubclass(annotation, Wire):
-        return _later_fields(annotation, protocol)
-    origin = getattr(annotation, "__origin__", None)
-    found = [inner for part in get_args(annotation) if (inner := _later_within(part, protocol)) is not None]
-    if not found:
-        return None
-    return {"__all__": found[0]} if origin in (tuple, list, dict) else found[0]
+def _since(annotation: Any) -> int:
+    marks = getattr(annotation, "__metadata__", ())
+    return max((mark.protocol for mark in marks if isinstance(mark, Since)), default=0)
+
+
+def explain(error: Exception) -> str:
+    """The text of a decoder's error, which begins with the field: `host.os: expected `str`, got `int``."""
+    what, _, where = str(error).rpartition(" - at ")
+    field = where.replace("`", "").replace("key in ", "").removeprefix("$").removeprefix(".")
+    return f"{field or 'message'}: {what[0].lower()}{what[1:]}" if what else str(error)

@@ -2,11 +2,11 @@
 
 from typing import Annotated, Literal
 
-from schemas.wire.base import FiniteWire, Since, Wire
+from schemas.wire.base import BigInt, LongText, Since, Wire
 from schemas.wire.containers import ContainerOrder
 
 
-class ClaimOrder(Wire):
+class ClaimOrder(Wire, frozen=True, kw_only=True):
     """A device that the process may use."""
 
     device: str
@@ -14,14 +14,14 @@ class ClaimOrder(Wire):
     exclusive: bool
 
 
-class GenerateOrder(FiniteWire):
+class GenerateOrder(Wire, frozen=True, kw_only=True):
     """One token is asked for after so long without a sign that the engine generates."""
 
     every_s: float
     timeout_s: float
 
 
-class ProbeOrder(FiniteWire):
+class ProbeOrder(Wire, frozen=True, kw_only=True):
     """HTTP GET on the engine's port; 2xx is healthy. `failures` in a row make the process unhealthy."""
 
     path: str
@@ -31,14 +31,14 @@ class ProbeOrder(FiniteWire):
     generate: Annotated[GenerateOrder | None, Since(4)] = None  # None: no tokens are asked for
 
 
-class SimulatedLoad(FiniteWire):
+class SimulatedLoad(Wire, frozen=True, kw_only=True):
     """What a simulated GPU reports while this process is running: (seconds, percent) steps, and memory."""
 
     utilization: tuple[tuple[float, float], ...]
     memory_mib: int | None = None
 
 
-class ModelFetch(Wire):
+class ModelFetch(Wire, frozen=True, kw_only=True):
     """A model of the hub that must be on the host before the process starts.
 
     `by_folder`: the server takes no revision of it, so argv's `NAME=repo` gets the folder of this commit instead.
@@ -51,7 +51,7 @@ class ModelFetch(Wire):
     name: Annotated[str, Since(5)] = ""
 
 
-class StartOrder(FiniteWire):
+class StartOrder(Wire, frozen=True, kw_only=True):
     """Everything needed to start one process.
 
     Placeholders in argv: {port}, {python} (the agent's interpreter), {simulated_engine} (argv[0] only).
@@ -84,17 +84,16 @@ class StartOrder(FiniteWire):
     receipt: Annotated[str, Since(5)] = ""  # kept by the agent, and told in its hello for as long as the process lives
 
 
-class StopOrder(FiniteWire):
+class StopOrder(Wire, frozen=True, kw_only=True):
     """Stop gracefully: no new requests, then SIGTERM; after `drain_time_s`, SIGKILL of the whole group."""
 
     drain_time_s: float
     reason: str = ""
 
 
-class Command(Wire):
+class Command(Wire, frozen=True, kw_only=True, tag="command"):
     """An idempotent command. `term` is stamped at dispatch."""
 
-    type: Literal["command"] = "command"
     command_id: int
     term: int
     instance: str
@@ -105,11 +104,10 @@ class Command(Wire):
     stop: StopOrder | None = None
 
 
-class CommandResult(Wire):
+class CommandResult(Wire, frozen=True, kw_only=True, tag="result"):
     """The agent's answer to a command, sent after it was journalled."""
 
-    type: Literal["result"] = "result"
-    command_id: int
+    command_id: BigInt
     outcome: Literal["accepted", "refused"]
     code: Literal["", "old_term", "old_epoch", "claim_conflict", "bad_command", "unknown_device", "shutting_down"] = ""
-    message: str = ""
+    message: LongText = ""

@@ -2,21 +2,21 @@
 
 from typing import Annotated, Final, Literal
 
-from pydantic import Field
+from msgspec import Meta
 
-from schemas.wire.base import Wire
+from schemas.wire.base import Wire, WireName, WireText
 
 PULLING: Final = "pulling image "  # begins the message of a starting process while its image is fetched
 RUNTIME_DOCKER: Final = "docker"
 
 
-class ContainerOrder(Wire):
+class ContainerOrder(Wire, frozen=True, kw_only=True):
     """The container of one process. Argv, environment, GPUs, port and host memory are those of its start order.
 
     Within the container {port} is the port that the engine listens on, and {host} the address.
     """
 
-    image: Annotated[str, Field(min_length=1)]  # with a digest where the revision has kept one
+    image: Annotated[str, Meta(min_length=1)]  # with a digest where the revision has kept one
     pull: Literal["missing", "always", "never"] = "missing"
     shm_size_mib: int | None = None  # None: Docker's default
     volumes: dict[str, str] = {}  # folder of the host -> folder in the container, optionally with ":ro"
@@ -24,11 +24,11 @@ class ContainerOrder(Wire):
     host_network: bool = False  # for gangs: ports are bound to 127.0.0.1 or the gang's address
 
 
-class RuntimeFacts(Wire):
+class RuntimeFacts(Wire, frozen=True, kw_only=True):
     """What a host can run besides its own processes."""
 
-    name: str  # RUNTIME_DOCKER
+    name: WireName  # RUNTIME_DOCKER
     usable: bool
     gpus: bool = False  # containers can get NVIDIA GPUs
-    reason: str = ""  # why containers or their GPUs cannot be had, and what to do
-    version: str = ""
+    reason: WireText = ""  # why containers or their GPUs cannot be had, and what to do
+    version: WireName = ""

@@ -2,24 +2,24 @@
 
 from typing import Annotated
 
-from pydantic import Field
+from msgspec import Meta
 
-from schemas.wire.base import Wire
+from schemas.wire.base import MAX_ENTRIES, Wire
 
-_Measure = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
-_Count = Annotated[int, Field(ge=0, le=2**62)]
-_Word = Annotated[str, Field(max_length=256)]
+_Measure = Annotated[float, Meta(ge=0, le=1e18)]
+_Count = Annotated[int, Meta(ge=0, le=2**62)]
+_Word = Annotated[str, Meta(max_length=256)]
 
 
-class ForeignProcess(Wire):
+class ForeignProcess(Wire, frozen=True, kw_only=True):
     """A process on a GPU that the agent did not start. `memory_mib` None: the driver does not tell it."""
 
-    pid: Annotated[int, Field(ge=0, le=2**31)]
+    pid: Annotated[int, Meta(ge=0, le=2**31)]
     name: _Word = ""
     memory_mib: _Count | None = None
 
 
-class GpuDetails(Wire):
+class GpuDetails(Wire, frozen=True, kw_only=True):
     """Readings of one GPU or MIG slice. None: unknown; `unsupported` and `errors` say why.
 
     Attributes:
@@ -49,7 +49,7 @@ class GpuDetails(Wire):
     temperature_c: _Measure | None = None
     sm_clock_mhz: _Count | None = None
     memory_clock_mhz: _Count | None = None
-    throttle: Annotated[tuple[_Word, ...], Field(max_length=32)] | None = None
+    throttle: Annotated[tuple[_Word, ...], Meta(max_length=32)] | None = None
     ecc_corrected: _Count | None = None
     ecc_uncorrected: _Count | None = None
     rows_corrected: _Count | None = None
@@ -63,15 +63,15 @@ class GpuDetails(Wire):
     pcie_max_generation: _Count | None = None
     pcie_max_width: _Count | None = None
     nvlinks: _Count | None = None
-    nvlink_peers: Annotated[dict[_Word, _Count], Field(max_length=64)] | None = None
+    nvlink_peers: Annotated[dict[_Word, _Count], Meta(max_length=MAX_ENTRIES)] | None = None
     numa_node: _Count | None = None
-    peers: Annotated[dict[_Word, _Word], Field(max_length=64)] | None = None
+    peers: Annotated[dict[_Word, _Word], Meta(max_length=MAX_ENTRIES)] | None = None
     compute_mode: _Word | None = None
     persistence: bool | None = None
     gpu_instance: _Count | None = None
     compute_instance: _Count | None = None
-    xids: Annotated[dict[_Word, _Count], Field(max_length=64)] = {}
+    xids: Annotated[dict[_Word, _Count], Meta(max_length=MAX_ENTRIES)] = {}
     last_xid: _Count | None = None
-    foreign: Annotated[tuple[ForeignProcess, ...], Field(max_length=32)] | None = None
-    unsupported: Annotated[tuple[_Word, ...], Field(max_length=64)] = ()
-    errors: Annotated[dict[_Word, _Word], Field(max_length=64)] = {}
+    foreign: Annotated[tuple[ForeignProcess, ...], Meta(max_length=32)] | None = None
+    unsupported: Annotated[tuple[_Word, ...], Meta(max_length=MAX_ENTRIES)] = ()
+    errors: Annotated[dict[_Word, _Word], Meta(max_length=MAX_ENTRIES)] = {}

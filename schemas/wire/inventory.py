@@ -2,7 +2,9 @@
 
 from typing import Annotated, Literal
 
-from schemas.wire.base import Since, Wire
+from msgspec import Meta
+
+from schemas.wire.base import MAX_ENTRIES, MAX_GPUS, GpuUuid, Int, Mib, Percent, Since, Wire, WireName, WireText
 from schemas.wire.containers import RuntimeFacts
 from schemas.wire.gpu_details import GpuDetails
 
@@ -10,54 +12,58 @@ Health = Literal["ok", "unhealthy", "unknown"]
 Vendor = Literal["nvidia", "amd", "apple"]
 
 
-class DeviceFacts(Wire):
+class DeviceFacts(Wire, frozen=True, kw_only=True):
     """One GPU. Sizes in MiB, utilization in percent; None is unknown, never zero.
 
     `reserved_mib` of `memory_mib` is what the host's operator reserves for other uses: placement must not use it.
     """
 
-    uuid: str
-    index: int
-    model: str
+    uuid: GpuUuid
+    index: Int
+    model: WireName
     vendor: Vendor = "nvidia"
-    memory_mib: int
-    reserved_mib: int = 0
-    compute_capability: str | None = None
+    memory_mib: Mib
+    reserved_mib: Mib = 0
+    compute_capability: WireName | None = None
     health: Health = "ok"
-    health_reason: str = ""
+    health_reason: WireText = ""
     mig_mode: bool = False
-    used_mib: int | None = None
-    utilization: float | None = None
-    parent: Annotated[str | None, Since(4)] = None  # the GPU of which this is a MIG slice
+    used_mib: Mib | None = None
+    utilization: Percent | None = None
+    parent: Annotated[GpuUuid | None, Since(4)] = None  # the GPU of which this is a MIG slice
     details: Annotated[GpuDetails | None, Since(4)] = None  # now and then; None: as last reported
 
 
-class HostFacts(Wire):
+Gpus = Annotated[tuple[DeviceFacts, ...], Meta(max_length=MAX_GPUS)]
+
+
+class HostFacts(Wire, frozen=True, kw_only=True):
     """The host itself. `reserved_mib` of its memory is what placement must not use."""
 
-    os: str
-    arch: str
-    hostname: str
-    driver: str | None = None
-    memory_mib: int
-    reserved_mib: int = 0
-    cpu_milli: int
+    os: WireName
+    arch: WireName
+    hostname: WireName
+    driver: WireName | None = None
+    memory_mib: Mib
+    reserved_mib: Mib = 0
+    cpu_milli: Int
     simulated: bool = False
-    labels: dict[str, str] = {}
-    engines: tuple[str, ...] | None = None  # installed model servers, by the names in manifests; None: unknown
-    runtimes: Annotated[tuple[RuntimeFacts, ...], Since(4)] = ()  # besides processes of the host
+    labels: Annotated[dict[WireName, WireName], Meta(max_length=MAX_ENTRIES)] = {}
+    # Installed model servers, by the names in manifests; None: unknown.
+    engines: Annotated[tuple[WireName, ...], Meta(max_length=MAX_ENTRIES)] | None = None
+    # What the host can run besides its own processes.
+    runtimes: Annotated[tuple[RuntimeFacts, ...], Meta(max_length=MAX_ENTRIES), Since(4)] = ()
 
 
-class Inventory(Wire):
+class Inventory(Wire, frozen=True, kw_only=True):
     """Facts of host and GPUs. `gpus` None: the GPUs could not be read, so they are unknown; `gpus_error` says why."""
 
     host: HostFacts
-    gpus: tuple[DeviceFacts, ...] | None
-    gpus_error: Annotated[str, Since(4)] = ""
+    gpus: Gpus | None
+    gpus_error: Annotated[WireText, Since(4)] = ""
 
 
-class InventoryChanged(Wire):
+class InventoryChanged(Wire, frozen=True, kw_only=True, tag="inventory"):
     """The host or its set of GPUs differs from the last report."""
 
-    type: Literal["inventory"] = "inventory"
     inventory: Inventory

@@ -11,7 +11,7 @@ import re
 import secrets
 from typing import Annotated, Final
 
-from pydantic import Field
+from msgspec import Meta
 
 from schemas.wire.base import Wire
 
@@ -45,18 +45,18 @@ def is_credential(text: str) -> bool:
     return _CREDENTIAL.fullmatch(text) is not None
 
 
-WorkerName = Annotated[str, Field(pattern=r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$")]
+WORKER_NAME: Final = r"^[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?$"
 
 
-class JoinRequest(Wire):
+class JoinRequest(Wire, frozen=True, kw_only=True):
     """The body of `POST /api/v1/join`."""
 
-    token: Annotated[str, Field(max_length=512)]
-    name: WorkerName
+    token: Annotated[str, Meta(max_length=512)]
+    name: Annotated[str, Meta(pattern=rf"{WORKER_NAME[:-1]}\Z")]
     agent_version: str = ""
 
 
-class JoinResponse(Wire):
+class JoinResponse(Wire, frozen=True, kw_only=True):
     """The credential is shown only once; the controller keeps its hash."""
 
     worker: str

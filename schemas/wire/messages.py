@@ -1,8 +1,8 @@
-"""All messages of the WebSocket, by direction."""
+"""All messages of the WebSocket, by direction. `type` in their JSON is the tag of their class."""
 
-from typing import Annotated, Any, Final
+from typing import Final, TypeAlias
 
-from pydantic import Field, TypeAdapter
+from msgspec.json import Decoder
 
 from schemas.wire.commands import Command, CommandResult
 from schemas.wire.inventory import InventoryChanged
@@ -13,12 +13,7 @@ from schemas.wire.session import Goodbye, Heartbeat, Hello, NewCredential, Rejec
 CONNECT_PATH: Final = "/api/v1/agents/connect"  # Authorization: Bearer <credential>
 MAX_MESSAGE_BYTES: Final = 8 * 2**20
 
-AgentMessage = Annotated[
-    Hello | Heartbeat | InventoryChanged | ProcessReport | Samples | CommandResult | Goodbye,
-    Field(discriminator="type"),
-]
-ControllerMessage = Annotated[
-    Welcome | Command | ReportAck | SamplesAck | NewCredential | Rejected, Field(discriminator="type")
-]
-agent_message: Final[TypeAdapter[Any]] = TypeAdapter(AgentMessage)
-controller_message: Final[TypeAdapter[Any]] = TypeAdapter(ControllerMessage)
+AgentMessage: TypeAlias = Hello | Heartbeat | InventoryChanged | ProcessReport | Samples | CommandResult | Goodbye
+ControllerMessage: TypeAlias = Welcome | Command | ReportAck | SamplesAck | NewCredential | Rejected
+agent_message: Final[Decoder[AgentMessage]] = Decoder(AgentMessage)
+controller_message: Final[Decoder[ControllerMessage]] = Decoder(ControllerMessage)

@@ -3,11 +3,14 @@
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
-from schemas.wire.base import Since, Wire
+from msgspec import Meta
+
+from schemas.wire.base import BigInt, Int, LongText, Since, Wire, WireName
 
 ProcessState = Literal["starting", "running", "unhealthy", "stopping", "exited"]
 GPU_MEMORY_HELD: Final = "gpu_memory_held"  # and a colon: in the message of an exit after which memory is not back
 NO_ANSWER: Final = "no_answer"  # and a colon: in the message of an unhealthy process that generates nothing
+_MAX_MODELS: Final = 128  # of one process: its model, a draft model, its adapters
 ExitReason = Literal[
     "exit",  # it exited by itself
     "stopped",  # a stop command
@@ -20,30 +23,30 @@ ExitReason = Literal[
 ]
 
 
-class ProcessReport(Wire):
+class ProcessReport(Wire, frozen=True, kw_only=True, tag="process"):
     """The state of one process. The key is (instance, epoch, rank)."""
 
-    type: Literal["process"] = "process"
-    instance: str
-    epoch: int
-    rank: int = 0
-    seq: int
+    instance: WireName
+    epoch: Int
+    rank: Int = 0
+    seq: BigInt
     state: ProcessState
     reason: ExitReason | None = None
-    exit_code: int | None = None  # negative: killed by that signal, as in Python's subprocess
-    message: str = ""
-    pid: int | None = None
+    # Negative: killed by that signal, as in Python's subprocess.
+    exit_code: Annotated[int, Meta(ge=1 - 2**31, le=2**31 - 1)] | None = None
+    message: LongText = ""
+    pid: Int | None = None
     ready: bool = False  # the probe was answered at least once
-    image_digest: Annotated[str | None, Since(4)] = None  # of the image that its container runs, such as sha256:1f2e
-    image_repository: Annotated[str | None, Since(4)] = None  # that the digest is of
+    # Of the image that its container runs, such as sha256:1f2e, and the repository that the digest is of.
+    image_digest: Annotated[WireName | None, Since(4)] = None
+    image_repository: Annotated[WireName | None, Since(4)] = None
     # Of the models of the hub that it was given, by `org/name@revision` as ordered.
-    model_commits: Annotated[Mapping[str, str], Since(5)] = {}
+    model_commits: Annotated[Mapping[WireName, WireName], Meta(max_length=_MAX_MODELS), Since(5)] = {}
     # The part of an exit's message that is a line of its log, which a viewer may not read; None: an older agent.
-    log_line: Annotated[str | None, Since(4)] = None
+    log_line: Annotated[LongText | None, Since(4)] = None
 
 
-class ReportAck(Wire):
+class ReportAck(Wire, frozen=True, kw_only=True, tag="report_ack"):
     """Process reports up to `seq` are durable; the agent may forget exited processes among them."""
 
-    type: Literal["report_ack"] = "report_ack"
     seq: int

@@ -1,31 +1,43 @@
 """Samples of GPUs and processes, and their acknowledgement."""
 
-from typing import Annotated, Final, Literal, TypeVar
+from typing import Annotated, Final
 
-from pydantic import FailFast
+from msgspec import Meta
 
-from schemas.wire.base import Since, Wire
+from schemas.wire.base import (
+    MAX_GPUS,
+    MAX_PERIODS,
+    MAX_PROCESSES,
+    AgentSeconds,
+    BigInt,
+    GpuUuid,
+    Int,
+    Mib,
+    Percent,
+    Since,
+    Wire,
+    WireName,
+)
 
 SAMPLE_S: Final = 10.0
-_Item = TypeVar("_Item")
-_All = Annotated[tuple[_Item, ...], FailFast()]  # the first error is all that is told, so no other is looked for
+_LONGEST_S: Final = 180.0  # a period of 120 s may end late, but nothing is read for 60 s without a stop
 
 
-class Readings(Wire):
+class Readings(Wire, frozen=True, kw_only=True):
     """Mean and maximum, in percent, of the readings of one sampling period."""
 
-    mean: float
-    max: float
+    mean: Percent
+    max: Percent
 
 
-class GpuSample(Readings):
+class GpuSample(Readings, frozen=True, kw_only=True):
     """One GPU over one sampling period. A GPU that could not be read in the period has no sample."""
 
-    uuid: str
-    used_mib: int | None = None
+    uuid: GpuUuid
+    used_mib: Mib | None = None
 
 
-class ProcessSample(Wire):
+class ProcessSample(Wire, frozen=True, kw_only=True):
     """One process over one sampling period. The key is (instance, epoch, rank).
 
     Attributes:
@@ -36,17 +48,17 @@ class ProcessSample(Wire):
         kv_use: the share of the engine's KV cache in use at the last look, 0 to 1; None: unknown.
     """
 
-    instance: str
-    epoch: int
-    rank: int = 0
-    utilization: dict[str, Readings | None] = {}
-    requests: int | None = None
-    arrived: Annotated[int | None, Since(4)] = None
-    queued: Annotated[int | None, Since(4)] = None
-    kv_use: Annotated[float | None, Since(4)] = None
+    instance: WireName
+    epoch: Int
+    rank: Int = 0
+    utilization: Annotated[dict[GpuUuid, Readings | None], Meta(max_length=MAX_GPUS)] = {}
+    requests: Int | None = None
+    arrived: Annotated[Int | None, Since(4)] = None
+    queued: Annotated[Int | None, Since(4)] = None
+    kv_use: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Since(4)] = None
 
 
-class SamplePeriod(Wire):
+class SamplePeriod(Wire, frozen=True, kw_only=True):
     """The samples of one sampling period, or of a piece of it: it is cut where reading stopped for more than 2 s.
 
     Attributes:
@@ -58,28 +70,26 @@ class SamplePeriod(Wire):
         impossible: readings that were left out because no GPU or engine can have them.
     """
 
-    seq: int
-    sampled_s: float
-    period_s: float
-    read_s: Annotated[float | None, Since(4)] = None
-    impossible: Annotated[int, Since(4)] = 0
-    gpus: _All[GpuSample]
-    processes: _All[ProcessSample] = ()
+    seq: BigInt
+    sampled_s: AgentSeconds
+    period_s: Annotated[float, Meta(ge=0.5, le=120)]
+    read_s: Annotated[Annotated[float, Meta(ge=0, le=_LONGEST_S)] | None, Since(4)] = None
+    impossible: Annotated[Int, Since(4)] = 0
+    gpus: Annotated[tuple[GpuSample, ...], Meta(max_length=MAX_GPUS)]
+    processes: Annotated[tuple[ProcessSample, ...], Meta(max_length=MAX_PROCESSES)] = ()
 
 
-class Samples(Wire):
+class Samples(Wire, frozen=True, kw_only=True, tag="samples"):
     """Sampling periods that the controller has not acknowledged, oldest first.
 
     A sample's time is the time of receipt less (`sent_s` - `sampled_s`). The hosts' wall clocks are never used.
     """
 
-    type: Literal["samples"] = "samples"
-    sent_s: float
-    periods: _All[SamplePeriod]
+    sent_s: AgentSeconds
+    periods: Annotated[tuple[SamplePeriod, ...], Meta(max_length=MAX_PERIODS)]
 
 
-class SamplesAck(Wire):
+class SamplesAck(Wire, frozen=True, kw_only=True, tag="samples_ack"):
     """Sampling periods up to `seq` are durable; the agent may drop them."""
 
-    type: Literal["samples_ack"] = "samples_ack"
     seq: int

@@ -1,52 +1,54 @@
 """A connection's own messages: hello and welcome, heartbeats, rejection and goodbye."""
 
-from typing import Annotated, ClassVar, Final, Literal
+from typing import Annotated, ClassVar, Final
 
-from pydantic import Field
+from msgspec import Meta
 
 from schemas.process_figures import ProcessFigures
-from schemas.wire.base import FiniteWire, Since, Wire
-from schemas.wire.inventory import DeviceFacts, Inventory
+from schemas.wire.base import MAX_PROCESSES, AgentSeconds, BigInt, Counter, Since, Wire, WireName, WireText
+from schemas.wire.inventory import Gpus, Inventory
 from schemas.wire.protocol import HIGHEST_PROTOCOL
 from schemas.wire.reports import ProcessReport
 from schemas.wire.samples import SAMPLE_S
 
 HEARTBEAT_S: Final = 5.0
+_Receipt = Annotated[str, Meta(max_length=2**18)]  # 256 claims take a quarter of that
 
 
-class Told(Wire):
+class Told(Wire, frozen=True, kw_only=True):
     """The latest term and session that a welcome has named to this agent, and the controller's proof of that."""
 
-    term: int
-    session: int
-    proof: Annotated[str, Field(max_length=64)]
+    term: Counter
+    session: Counter
+    proof: Annotated[str, Meta(max_length=64)]
 
 
-class Hello(Wire):
+class Hello(Wire, frozen=True, kw_only=True, tag="hello"):
     """The first message of a connection: the agent's whole state. `sent_s` is on the clock of its samples.
 
     `receipts`: the controller's own words of what it had started, for a ledger that has lost commits.
     """
 
-    type: Literal["hello"] = "hello"
     protocol: int = HIGHEST_PROTOCOL  # of this connection
-    agent_version: str
-    boot_id: str
-    highest_term: int = 0
-    highest_session: Annotated[int, Since(5)] = 0  # that a welcome has named, of this worker
+    agent_version: WireName
+    boot_id: WireName
+    highest_term: Counter = 0
+    highest_session: Annotated[Counter, Since(5)] = 0  # that a welcome has named, of this worker
     told: Annotated[Told | None, Since(5)] = None  # after a loss of commits the controller believes this alone
     takes_proxy_secrets: Annotated[bool, Since(5)] = False  # it can accept the next one before it is in use
-    report_seq: int | None = None  # the newest report's number: it precedes all reports with higher numbers
-    advertise: str | None = None  # HOST:PORT of the proxy; host None: the address that the agent dials from
+    report_seq: BigInt | None = None  # the newest report's number: it precedes all reports with higher numbers
+    advertise: WireName | None = None  # HOST:PORT of the proxy; host None: the address that the agent dials from
     proxy_port: int
-    sent_s: float | None = None
-    certificate: Annotated[str, Since(5)] = ""  # SHA-256 of the proxy's, in hexadecimal digits; empty: it speaks no TLS
+    sent_s: AgentSeconds | None = None
+    # SHA-256 of the proxy's, in hexadecimal digits; empty: it speaks no TLS.
+    certificate: Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z"), Since(5)] = ""
     inventory: Inventory
-    processes: tuple[ProcessReport, ...]
-    receipts: Annotated[tuple[str, ...], Since(5)] = ()  # of the start orders of those that live
+    processes: Annotated[tuple[ProcessReport, ...], Meta(max_length=MAX_PROCESSES)]
+    # Of the start orders of the processes that live.
+    receipts: Annotated[tuple[_Receipt, ...], Meta(max_length=MAX_PROCESSES), Since(5)] = ()
 
 
-class Welcome(FiniteWire):
+class Welcome(Wire, frozen=True, kw_only=True, tag="welcome"):
     """The answer to hello: the worker's name, the session, and the intervals.
 
     It is repeated when `dismissed` changes, and before the first command of a later term.
@@ -54,7 +56,6 @@ class Welcome(FiniteWire):
     `proof`: that this worker was told this term and session, in hexadecimal digits. The agent shows it in later hellos.
     """
 
-    type: Literal["welcome"] = "welcome"
     worker: str
     session: int
     term: int
@@ -62,47 +63,42 @@ class Welcome(FiniteWire):
     sample_s: float = SAMPLE_S
     proxy_secret: str
     dismissed: Annotated[dict[str, int], Since(4)] = {}
-    proof: Annotated[str, Field(max_length=64), Since(5)] = ""
+    proof: Annotated[str, Meta(max_length=64), Since(5)] = ""
 
 
-class NewCredential(Wire):
+class NewCredential(Wire, frozen=True, kw_only=True, tag="credential"):
     """The credential with which the agent connects from now on. The present one is valid until it has done so.
 
     `proxy_secret`: that of its proxy from then on, which it accepts at once beside the present one; empty: it stays.
     """
 
     since: ClassVar[int] = 5
-    type: Literal["credential"] = "credential"
-    credential: Annotated[str, Field(min_length=1, max_length=512)]
-    proxy_secret: Annotated[str, Field(max_length=512), Since(5)] = ""
+    credential: Annotated[str, Meta(min_length=1, max_length=512)]
+    proxy_secret: Annotated[str, Meta(max_length=512), Since(5)] = ""
 
 
-class Heartbeat(Wire):
+class Heartbeat(Wire, frozen=True, kw_only=True, tag="heartbeat"):
     """Sent every `HEARTBEAT_S` with the readings. `gpus` None: they could not be read, which `gpus_error` explains.
 
     `sent_s` is as in hello.
     """
 
-    type: Literal["heartbeat"] = "heartbeat"
     seq: int
-    sent_s: float | None = None
-    gpus: tuple[DeviceFacts, ...] | None
-    gpus_error: Annotated[str, Since(4)] = ""
+    sent_s: AgentSeconds | None = None
+    gpus: Gpus | None
+    gpus_error: Annotated[WireText, Since(4)] = ""
     process: Annotated[ProcessFigures | None, Since(4)] = None  # of the agent itself
 
 
-class Goodbye(Wire):
+class Goodbye(Wire, frozen=True, kw_only=True, tag="goodbye"):
     """A clean shutdown has begun. Reports may follow, then the connection ends on purpose.
 
     Agents of earlier versions send it last.
     """
 
-    type: Literal["goodbye"] = "goodbye"
 
-
-class Rejected(Wire):
+class Rejected(Wire, frozen=True, kw_only=True, tag="rejected"):
     """The controller does not serve this connection. `final`: the agent must not dial again with this credential."""
 
-    type: Literal["rejected"] = "rejected"
     message: str
     final: bool = False

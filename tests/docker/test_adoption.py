@@ -9,6 +9,7 @@ import aiodocker
 import aiohttp
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from agent.containers import runtime
 from agent.decide.containers import AGENT_LABEL
@@ -159,7 +160,7 @@ async def test_strays_go_and_others_stay(
         journal = Journal(tmp_path / "data")
         owner = journal.host_state.container_owner
         (lost,) = journal.of("i-2")
-        journal.record(lost.model_copy(update={"state": "exited", "reason": "gone", "order": None}))
+        journal.record(replace(lost, state="exited", reason="gone", order=None))
         journal.close()
         foreign = await _foreign(dockerd)
         assert len(await dockerd.containers()) == 4

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from agent.sampling.pid_owners import PidOwners
 from agent.state.process_records import ProcessKey, ProcessRecord
@@ -80,7 +81,7 @@ async def test_an_exit_says_why(
 async def test_the_kernel_kills_over_the_limit(controller: ControllerDouble, dockerd: Dockerd, tmp_path: Path) -> None:
     async with running_agent(controller, tmp_path, docker=dockerd.address):
         order = contained_script("a = []\nwhile True: a.append(bytearray(2**20))")
-        await controller.start_order("i-1", order.model_copy(update={"host_memory_mib": 64}))
+        await controller.start_order("i-1", replace(order, host_memory_mib=64))
         ended = await controller.state("i-1", "exited")
         assert ended.message.startswith("oom_killed: ")
         assert "64 MiB" in ended.message

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from msgspec.structs import replace
 
 from schemas.exit_causes import cause_of_failed_start
 from schemas.units import format_bytes
@@ -26,7 +27,7 @@ def told(controller: ControllerDouble) -> list[str]:
 
 
 def order_of(registry: Registry, stall_s: float = 20.0, **fields: object) -> StartOrder:
-    return contained_engine(image=registry.image, **fields).model_copy(update={"start_timeout_s": stall_s})
+    return replace(contained_engine(image=registry.image, **fields), start_timeout_s=stall_s)
 
 
 async def test_an_image_is_pulled_with_progress(controller: ControllerDouble, dockerd: Dockerd, tmp_path: Path) -> None:
@@ -44,7 +45,7 @@ async def test_an_image_is_pulled_with_progress(controller: ControllerDouble, do
         by_digest = f"{registry.address}/{NAME}@{registry.digest}"
         order = order_of(registry)
         assert order.container is not None
-        pinned = order.model_copy(update={"container": order.container.model_copy(update={"image": by_digest})})
+        pinned = replace(order, container=replace(order.container, image=by_digest))
         await controller.start_order("i-2", pinned)
         assert (await controller.state("i-2", "running", "exited")).image_digest == registry.digest
         assert before

@@ -8,10 +8,10 @@ from typing import Any
 from controller.domain.workers import WorkerSettings
 from controller.hub import handshake
 from controller.hub.command_dispatch import CommandDispatcher
+from controller.hub.device_recovery import recover
 from controller.hub.heartbeats import Liveness
 from controller.hub.reports import BATCH, ReportWriter
 from controller.hub.session import Session
-from controller.hub.settling import settle
 from controller.leader.scaling_watch import ScalingWatch
 from controller.reconcilers.placement import EVERYTHING
 from controller.reconcilers.relocations import ALL as ALL_RELOCATIONS
@@ -190,7 +190,7 @@ class Controller:
         for session in heard:
             self.liveness.heard(session)
         await self.liveness._flush()
-        await settle(self._database)
+        await recover(self._database)
 
     def hang_up(self, link: Link) -> None:
         """The hub notices that a connection has ended."""

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from agent.decide.adoption import plan_adoption
 from agent.decide.commands import (
     AgentState,
@@ -95,7 +97,7 @@ class Host:
         for key in strays:
             self._gone(key)
         for record, leader in plan.adopt:
-            self.journal.amend(record.model_copy(update={"pid": leader.pid, "pid_start_ticks": 1}))
+            self.journal.amend(replace(record, pid=leader.pid, pid_start_ticks=1))
         for record in plan.gone:
             self._write(record, state="exited", reason="gone", exit_code=None, order=None, stop=None)
 
@@ -259,7 +261,7 @@ class Host:
 
     def _write(self, record: ProcessRecord, **changes: Any) -> None:
         assert self.journal is not None
-        self.send_queue.add_report(self.journal.record(record.model_copy(update=changes)).report())
+        self.send_queue.add_report(self.journal.record(replace(record, **changes)).report())
 
     def _look(self) -> dict[str, DeviceFacts]:
         return {

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import asyncpg
 
+from controller.hub.admission import Identification
 from controller.hub.devices import write_device_change
-from controller.hub.identification import Identification
 from controller.store.core.refusals import RefusedError
 from controller.store.deployments import apply as deployments
 from controller.store.deployments import stop as switch

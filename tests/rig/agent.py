@@ -12,6 +12,7 @@ from socket import socket as Socket  # noqa: N812 - a class
 from typing import Any
 
 import aiohttp
+import msgspec
 
 from agent.link.link import BACKOFF_FIRST_S, BACKOFF_MAX_S
 from schemas.wire import (
@@ -58,9 +59,8 @@ def inventory(gpus: Sequence[DeviceFacts] | None = (), *, host_gib: int = 1024, 
 
 
 def process(instance: str, state: str = "running", *, seq: int = 1, epoch: int = 1, **fields: Any) -> ProcessReport:
-    return ProcessReport.model_validate(
-        {"instance": instance, "epoch": epoch, "seq": seq, "state": state, "pid": 4711, **fields}
-    )
+    given: dict[str, Any] = {"instance": instance, "epoch": epoch, "seq": seq, "state": state, "pid": 4711, **fields}
+    return ProcessReport(**given)
 
 
 def hello(
@@ -71,16 +71,15 @@ def hello(
     shape: Inventory | None = None,
     **fields: Any,
 ) -> Hello:
-    return Hello.model_validate(
-        {
-            "agent_version": "1",
-            "boot_id": boot_id,
-            "proxy_port": 7070,
-            "inventory": shape or inventory(gpus),
-            "processes": tuple(processes),
-            **fields,
-        }
-    )
+    given: dict[str, Any] = {
+        "agent_version": "1",
+        "boot_id": boot_id,
+        "proxy_port": 7070,
+        "inventory": shape or inventory(gpus),
+        "processes": tuple(processes),
+        **fields,
+    }
+    return Hello(**given)
 
 
 class AgentDouble:
@@ -181,7 +180,7 @@ class AgentDouble:
 
     async def send(self, message: Any) -> None:
         """Sends a message, or a text."""
-        await self.socket.send_str(message if isinstance(message, str) else message.model_dump_json())
+        await self.socket.send_str(message if isinstance(message, str) else msgspec.json.encode(message).decode())
 
     async def answer(self, command: Command, outcome: Any = "accepted", **fields: Any) -> None:
         await self.send(CommandResult(command_id=command.command_id, outcome=outcome, **fields))
@@ -199,7 +198,7 @@ class AgentDouble:
         if message.type is not aiohttp.WSMsgType.TEXT:
             self.ended.set()
             return None
-        parsed = controller_message.validate_json(message.data)
+        parsed = controller_message.decode(message.data)
         match parsed:
             case Command():
                 self.commands.append(parsed)

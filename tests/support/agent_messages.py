@@ -4,6 +4,8 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+import msgspec
+
 from rig.agent import gpu, hello, process
 
 _DETAILS: Final = {
@@ -18,19 +20,19 @@ _DETAILS: Final = {
     "unsupported": ["power_w"],
     "errors": {"nvlinks": "gone"},
 }
-REPORT: Final[dict[str, Any]] = json.loads(process("i", "exited").model_dump_json()) | {
+REPORT: Final[dict[str, Any]] = json.loads(msgspec.json.encode(process("i", "exited")).decode()) | {
     "message": "m",
     "log_line": "l",
     "image_digest": "sha256:1f2e",
     "image_repository": "a/b",
 }
-_GPU: Final = json.loads(gpu("GPU-a").model_dump_json()) | {
+_GPU: Final = json.loads(msgspec.json.encode(gpu("GPU-a")).decode()) | {
     "parent": "GPU-b",
     "health_reason": "h",
     "details": _DETAILS,
 }
 _INVENTORY: Final = {
-    "host": json.loads(hello().inventory.host.model_dump_json())
+    "host": json.loads(msgspec.json.encode(hello().inventory.host).decode())
     | {
         "labels": {"zone": "a"},
         "engines": ["vllm"],
@@ -39,7 +41,7 @@ _INVENTORY: Final = {
     "gpus": [_GPU],
     "gpus_error": "e",
 }
-HELLO: Final[dict[str, Any]] = json.loads(hello().model_dump_json()) | {
+HELLO: Final[dict[str, Any]] = json.loads(msgspec.json.encode(hello()).decode()) | {
     "inventory": _INVENTORY,
     "processes": [REPORT],
     "advertise": "host:1",

@@ -11,7 +11,6 @@ from controller.api.callers import refuse_other_origins, sessions_of
 from controller.api.context import BODY, CONTEXT, KEYS, PRINCIPAL
 from controller.api.errors import ApiError
 from controller.api.log_access import may_read_logs
-from controller.api.login_limit import LoginLimit, client_of
 from controller.api.middlewares import REQUEST_ID
 from controller.api.responses import json_response
 from controller.api.route import Access, Route
@@ -19,13 +18,20 @@ from controller.live.credentials import SESSION_COOKIES
 from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import Principal, key_credential
 from controller.live.same_origin import cookie_in
+from controller.runtime.tries import Tries, client_of
 from controller.store.access.key_reads import SECURE_SESSION_COOKIE, SESSION_COOKIE
 from controller.store.access.sessions import SESSION_S, close_session, open_session
 from controller.store.core.events import acting
 from schemas.api.access import Role
 from schemas.api.session import MeView, Right, SessionBody
 
-LOGIN_LIMIT: Final = web.AppKey("LOGIN_LIMIT", LoginLimit)
+# An address beyond its limit of wrong keys may still log in with a right one, since behind a proxy that is not trusted
+# all browsers are one address. Then the key is only compared with those in memory, which reads no row. The limit keeps
+# floods from the database, and lets a person check the key; a key has 256 random bits, which no guess finds.
+WRONG_KEYS_A_MINUTE: Final = 10  # of one address
+LOGINS_A_MINUTE: Final = 30  # of one key from one address, where a broken client may repeat them: each writes rows
+WRONG_KEYS: Final = web.AppKey("WRONG_KEYS", Tries)
+LOGINS: Final = web.AppKey("LOGINS", Tries)
 _MAX_BODY_BYTES: Final = 4096
 _RIGHTS: Final[dict[Right, Access]] = {
     "read": Access.READ,
@@ -55,13 +61,14 @@ async def login(request: web.Request) -> web.Response:
     principal = request[PRINCIPAL] = await _owner(request, key_credential(body.key.strip()))
     if not Access.READ.allows(principal.role):
         raise ApiError(403, "forbidden", "This key may only send requests to models.")
-    limit, now_s, address = request.app[LOGIN_LIMIT], asyncio.get_running_loop().time(), request.remote or ""
-    if wait_s := limit.begin_right(principal.key_id, address, now_s):
+    logins, now_s = request.app[LOGINS], asyncio.get_running_loop().time()
+    name = f"{principal.key_id} {client_of(request.remote or '')}"
+    if wait_s := logins.begin(name, now_s):
         raise _too_many("this key has logged in too many times within a minute", wait_s)
     with acting(f"key:{principal.name}", request[REQUEST_ID]):
         token = await open_session(request.app[CONTEXT].database, principal.key_id, principal.name)
     if token is None:
-        limit.take_back_right(principal.key_id, address, now_s)
+        logins.take_back(name, now_s)
         raise ApiError(403, "forbidden", "This key is of one process alone. Log in with one of `gpuward key create`.")
     await _close_all(request, await sessions_of(request))
     response = json_response(_view(request, principal, session=True))
@@ -85,7 +92,7 @@ async def _owner(request: web.Request, key: str) -> Principal:
     Raises:
         ApiError: 401 for a wrong key; 429 for one beyond the limit.
     """
-    limit, now_s = request.app[LOGIN_LIMIT].wrong, asyncio.get_running_loop().time()
+    limit, now_s = request.app[WRONG_KEYS], asyncio.get_running_loop().time()
     client, keys = client_of(request.remote or ""), request.app[KEYS]
     if wait_s := limit.begin(client, now_s):
         known = keys.known(key)

@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from msgspec import to_builtins
+
 from controller.store.core.database import Connection
 from schemas.wire import ProcessReport
 
@@ -63,7 +65,7 @@ async def keep_found(
             [worker_id] * len(keys),
             [session] * len(keys),
             [dict(receipts[key]) for key in keys],
-            [r.model_dump(mode="json") for r in found],
+            [to_builtins(r) for r in found],
         )
 
 
@@ -80,7 +82,7 @@ async def follow_found(connection: Connection, reports: Sequence[tuple[str, Proc
     alive = [(worker, r) for worker, r in reports if r.state != "exited"]
     ended = [(worker, r) for worker, r in reports if r.state == "exited"]
     if alive:
-        await connection.execute(_UPDATE, *_columns(alive), [r.model_dump(mode="json") for _, r in alive])
+        await connection.execute(_UPDATE, *_columns(alive), [to_builtins(r) for _, r in alive])
     if ended:
         await connection.execute(_END, *_columns(ended))
 

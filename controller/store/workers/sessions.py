@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any, Final
 
 import structlog
+from msgspec import to_builtins
 
 from controller.domain.workers import HELLOS_KEPT, TWO_IDENTITIES, HelloSeen, Quarantine
 from controller.store.access.proxy_secrets import (
@@ -209,10 +210,10 @@ async def begin_session(
         raise WorkerGoneError(worker_id)
     seen = [HelloSeen(datetime.fromisoformat(h["at"]), h["identity"], h["address"]) for h in before["recent_hellos"]]
     new = HelloSeen(before["at"], identity, place)
-    contested = bool(before["alive"]) and bool(seen) and seen[-1].identity != new.identity
+    duplicate = bool(before["alive"]) and bool(seen) and seen[-1].identity != new.identity
     seen = [*seen, new][-HELLOS_KEPT:]
     quarantine = judge(seen) or _present(before, seen)
-    held = contested or (quarantine is not None and quarantine.reason == TWO_IDENTITIES)
+    held = duplicate or (quarantine is not None and quarantine.reason == TWO_IDENTITIES)
     row = await connection.fetchrow(
         _HELLO, worker_id, hello.boot_id, hello.agent_version, hello.highest_term, proxy_address, hello.protocol,
         [{"at": h.at.isoformat(), "identity": h.identity, "address": h.address} for h in seen],
@@ -287,7 +288,7 @@ async def write_host(
     await connection.execute(
         _HOST, worker_id, host.hostname, host.os, host.arch, host.driver, host.simulated, labels, gpus_known,
         None if host.engines is None else list(host.engines),
-        [runtime.model_dump(mode="json") for runtime in host.runtimes],
+        [to_builtins(runtime) for runtime in host.runtimes],
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from agent.state.journal import Journal
 from support.processes.agents import GPU0, running_agent
@@ -61,7 +62,7 @@ async def test_an_engine_spawned_just_before_a_crash_is_adopted(controller: Cont
         await agent.crash()
     journal = Journal(tmp_path / "data")  # as after a crash between the spawn and its record
     (record,) = journal.live()
-    journal.amend(record.model_copy(update={"pid": None, "pid_start_ticks": None, "state": "starting", "ready": False}))
+    journal.amend(replace(record, pid=None, pid_start_ticks=None, state="starting", ready=False))
     journal.close()
     async with running_agent(controller, tmp_path):
         assert [process.pid for process in controller.hellos[-1].processes] == [before.pid]
@@ -85,7 +86,7 @@ async def test_processes_that_died_meanwhile_are_gone_and_strays_are_killed(
         os.kill(pids[name], 9)
     journal = Journal(tmp_path / "data")
     stray = next(record for record in journal.live() if record.instance == "i-3")
-    journal.record(stray.model_copy(update={"state": "exited", "reason": "gone", "order": None}))
+    journal.record(replace(stray, state="exited", reason="gone", order=None))
     journal.close()
     async with running_agent(controller, tmp_path):
         for name in ("i-1", "i-2"):

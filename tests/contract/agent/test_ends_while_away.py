@@ -8,6 +8,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from agent.processes.end_record import EndRecord
 from agent.processes.folders import InstanceFolders
@@ -218,7 +219,7 @@ async def test_a_code_that_was_recorded_outlives_the_parent_and_the_hosts_restar
     parent.kill()
     journal = Journal(tmp_path / "data")
     (record,) = journal.live()
-    journal.amend(record.model_copy(update={"boot_id": "an-earlier-one"}))
+    journal.amend(replace(record, boot_id="an-earlier-one"))
     journal.close()
     agent = await _agent(controller, tmp_path)
     ended = await controller.state("i-1", "exited")
@@ -276,7 +277,7 @@ async def test_an_engine_of_an_earlier_agent_is_adopted_without_a_code(
     _parent(running.pid or 0).kill()
     journal = Journal(tmp_path / "data")
     (record,) = journal.live()
-    journal.amend(record.model_copy(update={"parent_pid": None, "parent_start_ticks": None}))
+    journal.amend(replace(record, parent_pid=None, parent_start_ticks=None))
     journal.close()
     InstanceFolders(tmp_path / "data").end(record.key).unlink()
     agent = await _agent(controller, tmp_path)
@@ -316,7 +317,7 @@ async def test_a_parent_whose_record_is_removed_ends_with_its_engine(
     await agent.crash()
     journal = Journal(tmp_path / "data")
     (record,) = journal.live()
-    journal.record(record.model_copy(update={"state": "exited", "reason": "gone", "order": None}))
+    journal.record(replace(record, state="exited", reason="gone", order=None))
     journal.close()
     agent = await _agent(controller, tmp_path)  # it kills the engine as a stray
     await _until(lambda: not parent.is_running() or parent.status() == psutil.STATUS_ZOMBIE)

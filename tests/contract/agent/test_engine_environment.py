@@ -4,6 +4,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 from structlog.testing import capture_logs
 
 from schemas.wire import ModelFetch
@@ -83,7 +84,7 @@ async def test_a_gated_model_that_the_agents_token_fetched_still_loads(
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         monkeypatch.setenv("HF_TOKEN", "good")
         fetches = (ModelFetch(repo="org/model"),)
-        order = start_order("{python}", "-c", LOADS).model_copy(update={"fetches": fetches})
+        order = replace(start_order("{python}", "-c", LOADS), fetches=fetches)
         async with running_agent(controller, tmp_path) as agent:
             await controller.start_order("i-1", order)
             running = await controller.state("i-1", "running")
@@ -101,7 +102,7 @@ async def test_a_deployments_own_token_stays_its_own(
         monkeypatch.setenv("HF_ENDPOINT", hub.url)
         monkeypatch.setenv("HF_TOKEN", "the-hosts")
         fetches = (ModelFetch(repo="org/model"),)
-        order = start_order("sleep", "1000", env={"HF_TOKEN": "good"}).model_copy(update={"fetches": fetches})
+        order = replace(start_order("sleep", "1000", env={"HF_TOKEN": "good"}), fetches=fetches)
         async with running_agent(controller, tmp_path):
             await controller.start_order("i-1", order)
             running = await controller.state("i-1", "running")

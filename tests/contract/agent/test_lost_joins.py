@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -135,7 +136,9 @@ async def test_an_answer_in_parts_is_read_whole_and_a_slow_question_is_repeated(
     controller.takes_credentials = True
 
     async def parts() -> AsyncIterator[bytes]:
-        answer = JoinResponse(worker="sim-1", worker_uid="uid-1", credential=controller.chosen[0]).model_dump_json()
+        answer = msgspec.json.encode(
+            JoinResponse(worker="sim-1", worker_uid="uid-1", credential=controller.chosen[0])
+        ).decode()
         for part in (answer[:20], answer[20:]):
             yield part.encode()
             await asyncio.sleep(0.05)  # two segments
@@ -155,6 +158,6 @@ def test_another_token_or_name_has_another_credential(tmp_path: Path) -> None:
         first = pending_credential(journal, TOKEN, "a")
         assert pending_credential(journal, TOKEN, "a") == first
         assert len({first, pending_credential(journal, "other", "a"), pending_credential(journal, "other", "b")}) == 3
-        assert TOKEN not in journal.host_state.model_dump_json()
+        assert TOKEN not in msgspec.json.encode(journal.host_state).decode()
     finally:
         journal.close()

@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import msgspec
 import orjson
 import pytest
 
@@ -38,7 +39,7 @@ async def test_an_old_controller_can_read_all_that_the_agent_sends(
     (hello,) = [message for message in read if message.type == "hello"]
     assert hello.protocol == protocol_3.PROTOCOL
     (join,) = controller.joins
-    protocol_3.JoinRequest.model_validate(join.model_dump())
+    protocol_3.JoinRequest.model_validate(msgspec.to_builtins(join))
 
 
 async def _until_logged(capfd: pytest.CaptureFixture[str], text: str) -> str:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from schemas.wire import PROXY_REFUSAL_HEADER, ModelFetch, NewCredential
 from support.processes.agents import GPU0, AgentUnderTest
@@ -164,7 +165,7 @@ async def test_unknown_and_not_running_instances_are_refused(
 async def test_an_instance_whose_model_is_fetched_is_known(
     base: str, client: aiohttp.ClientSession, controller: ControllerDouble
 ) -> None:
-    order = simulated_order().model_copy(update={"fetches": (ModelFetch(repo="org/none", revision=".."),)})
+    order = replace(simulated_order(), fetches=(ModelFetch(repo="org/none", revision=".."),))
     ordered = await controller.start_order("i-4", order)
     async with client.get(f"{base}/engines/i-4/health", headers=AUTH) as answer:
         assert (answer.status, (await answer.json())["error"]["code"]) == (503, "not_running"), ordered

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import aiohttp
+from msgspec.structs import replace
 
 from schemas.wire import TIMED_LOG
 from support.processes.agents import running_agent
@@ -101,7 +102,7 @@ async def test_no_log_shows_a_secret_after_a_restart_either(controller: Controll
     order = start_order("sh", "-c", script)
     env = {"T": "hf_very-secret-value", "P": "shown"}
     async with running_agent(controller, tmp_path) as agent:
-        await controller.start_order("i-1", order.model_copy(update={"env": env, "secret_env": ("T",)}))
+        await controller.start_order("i-1", replace(order, env=env, secret_env=("T",)))
         await controller.state("i-1", "running")
         base = base_of(controller)
         async with (

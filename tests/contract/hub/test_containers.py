@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from rig.agent import AgentDouble, gpu, hello, inventory, process
 from schemas.wire import Command, InventoryChanged, RuntimeFacts
 from support.database.ledger import add_deployment, add_instance, claim
@@ -36,7 +38,7 @@ async def ordered(hub: HubUnderTest, agent: AgentDouble, worker: str, instance: 
 async def test_runtimes_are_kept_and_their_trouble_is_a_condition(hub: HubUnderTest) -> None:
     _, agent = await set_up(hub, AWAY)
     assert await hub.value(CONDITION) == "Docker does not answer"
-    no_gpus = DOCKER.model_copy(update={"gpus": False, "reason": "no NVIDIA container toolkit"})
+    no_gpus = replace(DOCKER, gpus=False, reason="no NVIDIA container toolkit")
     await agent.send(InventoryChanged(inventory=inventory([gpu("GPU-a")], runtimes=(no_gpus,))))
     await eventually(lambda: hub.value(f"select ({CONDITION}) = 'no NVIDIA container toolkit'"), "the new reason")
     await agent.send(InventoryChanged(inventory=inventory([gpu("GPU-a")], runtimes=(DOCKER,))))

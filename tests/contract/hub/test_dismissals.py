@@ -1,5 +1,7 @@
 """An operator's end of a GPU's cordon reaches the agent: at once where it is connected, else with its welcome."""
 
+from msgspec.structs import replace
+
 from controller.store.workers.devices import set_gpu_cordon
 from rig.agent import gpu, hello, inventory
 from schemas.wire import DeviceFacts, Welcome
@@ -9,7 +11,7 @@ CONDEMNED = {"health": "unhealthy", "health_reason": "xid_48: a double-bit ECC e
 
 
 def condemned(uuid: str) -> DeviceFacts:
-    return gpu(uuid).model_copy(update=CONDEMNED)
+    return replace(gpu(uuid), **CONDEMNED)
 
 
 async def test_a_connected_agent_is_told_at_once_and_each_later_one_again(hub: HubUnderTest) -> None:
@@ -22,7 +24,7 @@ async def test_a_connected_agent_is_told_at_once_and_each_later_one_again(hub: H
     hub.hub.wake("worker", worker)
     told = await connection.next()
     assert isinstance(told, Welcome)
-    assert told == connection.welcome.model_copy(update={"dismissed": {"GPU-a": 1}})
+    assert told == replace(connection.welcome, dismissed={"GPU-a": 1})
     hub.hub.wake("worker", worker)
     hub.hub.wake("*", None)
     again = await hub.connect(first=hello(shape=shape))

@@ -8,9 +8,9 @@ import pytest
 
 from controller.hub import heartbeats as liveness
 from controller.hub import session
-from controller.hub.admission import MAX_OF_WORKER
-from controller.hub.bounds import MalformedMessageError
+from controller.hub.agent_messages import MalformedMessageError
 from controller.hub.proxy_address import proxy_address
+from controller.hub.worker_budget import MAX_HANDSHAKES
 from controller.store.core.database import Database
 from rig.agent import gpu, hello
 from support.database.ledger import add_deployment, add_instance, claim
@@ -116,11 +116,11 @@ async def test_short_connections_leave_nothing_behind(hub: HubUnderTest) -> None
             await socket.next()
         await socket.drop()
 
-    for first in range(0, 12, MAX_OF_WORKER):
-        await asyncio.gather(*(connect_and_drop(first + n) for n in range(MAX_OF_WORKER)))
+    for first in range(0, 12, MAX_HANDSHAKES):
+        await asyncio.gather(*(connect_and_drop(first + n) for n in range(MAX_HANDSHAKES)))
 
     async def empty() -> bool:
-        return hub.hub.connected() == 0 and not hub.hub._open and not hub.hub._admission._handshakes
+        return hub.hub.connected() == 0 and not hub.hub._open and not hub.hub._admission._queue._inside
 
     await eventually(empty, "no connection is left")
     last = await hub.connect()

@@ -5,12 +5,12 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from controller.hub.admission import MAX_OF_WORKER
-from controller.hub.session import CHANGES_AT_ONCE, CHANGES_PER_S
-from controller.hub.worker_time import BURST_S
+from controller.hub.worker_budget import BURST_S, CHANGE_S, MAX_HANDSHAKES, SHARE
 from rig.agent import gpu, hello, inventory
 from schemas.wire import CONNECT_PATH, Heartbeat, InventoryChanged, Rejected
 from support.leading.served_hub import HubUnderTest, eventually
+
+CHANGES_AT_ONCE = int(BURST_S / CHANGE_S)
 
 
 async def refused(hub: HubUnderTest, name: str = "gpu-1") -> str:
@@ -31,7 +31,7 @@ async def test_sockets_without_a_hello_leave_places_to_others(hub: HubUnderTest)
     await hub.add_worker()
     await hub.add_worker("gpu-2")
     async with AsyncExitStack() as stack:
-        for _ in range(MAX_OF_WORKER):
+        for _ in range(MAX_HANDSHAKES):
             stack.push_async_callback((await hub.dial()).drop)
         assert "too much of the controller's time" in await refused(hub)
         await hub.connect("gpu-2", hello(boot_id="boot-2"))
@@ -44,7 +44,7 @@ async def admitted(hub: HubUnderTest) -> bool:
 
 async def test_connections_without_end_wait(hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each costs rows, however few bytes it has and however soon it ends."""
-    monkeypatch.setattr("controller.hub.admission.CONNECTION_S", BURST_S / 10)
+    monkeypatch.setattr("controller.hub.worker_budget.CONNECTION_S", BURST_S / 10)
     await hub.add_worker()
     await hub.add_worker("gpu-2")
     await connect_in_vain(hub, times=10)
@@ -78,4 +78,4 @@ async def test_facts_that_alternate_are_written_at_a_bounded_rate(hub: HubUnderT
             meanwhile |= await hub.value("select health from devices where uuid = 'GPU-b'") == "unhealthy"
             await asyncio.sleep(0.02)
     assert meanwhile
-    assert asyncio.get_running_loop().time() - began_s >= 9 / CHANGES_PER_S
+    assert asyncio.get_running_loop().time() - began_s >= 9 * CHANGE_S / SHARE

@@ -5,8 +5,10 @@ import hashlib
 from collections.abc import AsyncIterator
 
 import aiohttp
+import msgspec
 import pytest
 import structlog
+from msgspec.structs import replace
 
 from controller.hub import join
 from rig.agent import GIB, gpu, hello, inventory, process
@@ -25,7 +27,7 @@ async def test_nothing_but_the_facts_sets_the_agent_s_labels(hub: HubUnderTest) 
     labels = {"zone": "a", "gpuward/gpu-model": "B200", "gpuward/rack": "7"}
     connection = await hub.connect(first=hello(shape=inventory([gpu("GPU-a")], labels=labels)))
     assert await hub.value("select labels from workers") == {"zone": "a", **OWN_LABELS}
-    two = inventory([gpu("GPU-a"), gpu("GPU-b").model_copy(update={"model": "A100", "index": 1})], labels=labels)
+    two = inventory([gpu("GPU-a"), replace(gpu("GPU-b"), model="A100", index=1)], labels=labels)
     await connection.send(InventoryChanged(inventory=two))
 
     async def written() -> bool:
@@ -110,11 +112,11 @@ async def test_a_worker_deleted_while_connected_is_cut(hub: HubUnderTest) -> Non
         ("{", "JSON"),
         ('{"type": "dance"}', "type"),
         ('{"type": "heartbeat", "seq": 1, "gpus": null}', "must be the first message"),
-        (hello([gpu("GPU-a"), gpu("GPU-a")]).model_dump_json(), "twice"),
-        (hello([gpu("0")]).model_dump_json(), "must be a GPU's UUID"),
-        (hello(advertise="http://gpu-1/").model_dump_json(), "advertise"),
-        (hello(proxy_port=70_000).model_dump_json(), "proxy_port"),
-        (hello(processes=[process("i", epoch=2**40)]).model_dump_json(), "epoch"),
+        (msgspec.json.encode(hello([gpu("GPU-a"), gpu("GPU-a")])).decode(), "twice"),
+        (msgspec.json.encode(hello([gpu("0")])).decode(), "gpus[0].uuid: expected `str` matching"),
+        (msgspec.json.encode(hello(advertise="http://gpu-1/")).decode(), "advertise"),
+        (msgspec.json.encode(hello(proxy_port=70_000)).decode(), "proxy_port"),
+        (msgspec.json.encode(hello(processes=[process("i", epoch=2**40)])).decode(), "epoch"),
     ],
 )
 async def test_a_malformed_first_message_is_answered_and_recorded(hub: HubUnderTest, raw: str, named: str) -> None:
@@ -159,7 +161,7 @@ async def test_missing_gpus_stay_claimed_and_become_unhealthy(hub: HubUnderTest)
 
 
 def numbered(*uuids: str) -> list[DeviceFacts]:
-    return [gpu(uuid).model_copy(update={"index": n}) for n, uuid in enumerate(uuids)]
+    return [replace(gpu(uuid), index=n) for n, uuid in enumerate(uuids)]
 
 
 async def test_a_renumbered_gpu_is_known_by_its_uuid(hub: HubUnderTest) -> None:
@@ -321,7 +323,7 @@ async def test_a_join_token_is_exchanged_and_guesses_are_limited(hub: HubUnderTe
         credential = (await answer.json())["credential"]
     headers = {"Authorization": f"Bearer {credential}"}
     async with hub.session.ws_connect(hub.url + CONNECT_PATH, headers=headers) as socket:
-        await socket.send_str(hello().model_dump_json())
+        await socket.send_str(msgspec.json.encode(hello()).decode())
         assert (await socket.receive_json())["worker"] == "gpu-9"
     statuses = []
     for _ in range(30):

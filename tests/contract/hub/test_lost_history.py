@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from controller.decide.lost_history import MAX_LEAP, Seen, proof_of
 from controller.hub.lost_history import CUT
@@ -82,9 +83,9 @@ async def test_what_an_agent_cannot_prove_changes_no_leader(hub: HubUnderTest, f
         case "none":
             said["told"] = None
         case "of lower numbers":
-            said["told"] = (await told(hub, "gpu-1", 2, 1))["told"].model_copy(update={"term": 9})
+            said["told"] = replace((await told(hub, "gpu-1", 2, 1))["told"], term=9)
         case "not a proof":
-            said["told"] = shown.model_copy(update={"proof": "\u00e9" * 64})
+            said["told"] = replace(shown, proof="\u00e9" * 64)
     await hub.connect(first=hello(**said))
     assert tuple(await hub.one(LEASE)) == (3, False, False)
     assert await hub.value("select array_agg(reason) from events") == ["term_ahead"]

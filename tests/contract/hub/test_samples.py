@@ -8,7 +8,9 @@ import uuid
 from typing import Any
 
 import asyncpg
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from controller.hub import samples as samples_module
 from controller.store.telemetry.samples import SessionSamples, write_samples
@@ -63,14 +65,14 @@ async def test_what_engines_say_of_queue_and_cache_is_kept_for_their_own_instanc
     for name in ("mine", "foreign"):
         await add_instance(hub.database, uid, name, phase="running", epoch=1)
     await claim(hub.database, GPU, "mine", 1024)
-    told = [own(name, {GPU: 5}).model_copy(update={"queued": 3, "kv_use": 0.5}) for name in ("mine", "foreign")]
-    late = own("mine", {GPU: 5}).model_copy(update={"queued": 9})
+    told = [replace(own(name, {GPU: 5}), queued=3, kv_use=0.5) for name in ("mine", "foreign")]
+    late = replace(own("mine", {GPU: 5}), queued=9)
     await send_samples(agent, period(1, clock_s() - 2, {GPU: 30}, *told))
     await send_samples(agent, period(2, clock_s() - 1, {GPU: 30}, own("mine", {GPU: 5})))
     await agent.samples_ack(2)
     query = "select instance_id, epoch, queued, kv_use from engine_loads"
     assert [tuple(row.values()) for row in await rows(hub.database, query)] == [("mine", 1, 3, 0.5)]
-    impossible = own("mine", {GPU: 5}).model_copy(update={"queued": -1, "kv_use": 1.5})
+    impossible = replace(own("mine", {GPU: 5}), queued=-1, kv_use=1.5)
     await send_samples(agent, period(3, clock_s() - 300, {GPU: 30}, late), period(4, clock_s(), {GPU: 3}, impossible))
     await agent.samples_ack(4)
     assert [tuple(row.values()) for row in await rows(hub.database, query)] == [("mine", 1, 3, 0.5)]
@@ -94,7 +96,7 @@ async def test_no_other_agent_speaks_for_an_engine(hub: HubUnderTest) -> None:
         batch = [
             SessionSamples(
                 worker, session, "boot-1", 0.0,
-                [period(2 if true_first else 3, now_s, {}, own("i", {}).model_copy(update={"queued": queued}))],
+                [period(2 if true_first else 3, now_s, {}, replace(own("i", {}), queued=queued))],
             )
             for (worker, session), queued in zip(senders, (7 if true_first else 8, 0), strict=True)
         ]  # fmt: skip
@@ -219,7 +221,7 @@ async def test_failed_writes_acknowledge_nothing_and_keep_samples_once(
 async def test_an_agent_with_too_many_unwritten_samples_is_cut(
     hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch, taken: bool
 ) -> None:
-    monkeypatch.setattr(samples_module, "MAX_UNWRITTEN", 5)
+    monkeypatch.setattr(samples_module, "MAX_UNWRITTEN_SAMPLES", 5)
     await hub.add_worker()
     agent = await connect(hub)
     each = 1.0 if taken else -1.0  # those that cannot be taken are kept until the database has the others
@@ -233,7 +235,7 @@ async def test_an_agent_with_too_many_unwritten_samples_is_cut(
 async def test_readings_of_processes_on_each_gpu_count_as_unwritten(
     hub: HubUnderTest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(samples_module, "MAX_UNWRITTEN", 5)
+    monkeypatch.setattr(samples_module, "MAX_UNWRITTEN_SAMPLES", 5)
     await hub.add_worker()
     agent = await connect(hub)
     await send_samples(agent, period(1, clock_s(), {GPU: 1}, own("i", {f"GPU-{n}": 1.0 for n in range(4)})))
@@ -314,7 +316,7 @@ async def test_u49_a_period_that_the_database_refuses_is_dropped(hub: HubUnderTe
 async def test_u48_an_impossible_utilization_is_unknown(hub: HubUnderTest, value: float) -> None:
     await hub.add_worker()
     agent = await connect(hub)
-    facts = json.loads(gpu(GPU).model_dump_json()) | {"utilization": value}
+    facts = json.loads(msgspec.json.encode(gpu(GPU)).decode()) | {"utilization": value}
     await agent.send(json.dumps({"type": "heartbeat", "seq": 1, "sent_s": clock_s(), "gpus": [facts]}))
     bad = json.loads(_message(max=value, sent_s=clock_s(), sampled_s=clock_s() - 1))
     await agent.send(json.dumps(bad))

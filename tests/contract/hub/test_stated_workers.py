@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from msgspec.structs import replace
 
 from controller.hub import agreement, handshake
-from controller.hub.proxy_address import AdvertiseRefusedError, HostTrust
-from controller.hub.proxy_names import literal
+from controller.hub.proxy_address import AdvertiseRefusedError, HostTrust, literal
 from controller.store.access.tokens import TokenTerms, create_token, redeem
 from controller.store.migrations import versions
 from controller.store.views.workers import worker_by_name
@@ -23,8 +23,8 @@ _COPY: Final = _FILE.read_text(encoding="utf-8").split("--;;")[-1]
 
 def says(labels: dict[str, str], **fields: Any) -> Hello:
     first = hello(**fields)
-    host = first.inventory.host.model_copy(update={"labels": labels})
-    return first.model_copy(update={"inventory": first.inventory.model_copy(update={"host": host})})
+    host = replace(first.inventory.host, labels=labels)
+    return replace(first, inventory=replace(first.inventory, host=host))
 
 
 async def joined(hub: HubUnderTest, terms: TokenTerms) -> Identity:

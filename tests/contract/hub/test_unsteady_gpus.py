@@ -3,7 +3,9 @@
 import asyncio
 from typing import Any
 
-from controller.hub.settling import settle
+from msgspec.structs import replace
+
+from controller.hub.device_recovery import recover
 from controller.store.workers.devices import set_gpu_cordon
 from rig.agent import gpu, hello
 from schemas.wire import DeviceFacts
@@ -18,7 +20,7 @@ ITS_TIME_HAS_COME = "update devices set unsteady_until = clock_timestamp() where
 
 
 def shown(uuid: str = "GPU-a", **fields: Any) -> DeviceFacts:
-    return gpu(uuid).model_copy(update=fields)
+    return replace(gpu(uuid), **fields)
 
 
 async def set_up(hub: HubUnderTest, *others: DeviceFacts, exclusive: bool = False) -> None:
@@ -38,11 +40,11 @@ async def set_up(hub: HubUnderTest, *others: DeviceFacts, exclusive: bool = Fals
 
 async def test_it_is_well_when_its_time_has_come_and_all_that_held_it_is_told(hub: HubUnderTest) -> None:
     await set_up(hub)
-    await settle(hub.database)
+    await recover(hub.database)
     assert await hub.value(HEALTH) == "unhealthy unsteady"
     await hub.execute(ITS_TIME_HAS_COME)
     for _ in range(2):
-        await settle(hub.database)
+        await recover(hub.database)
         assert await hub.value(HEALTH) == "ok "
         assert await hub.value(CONDITIONS) == []
     event = await hub.one("select reason, message, objects, evidence from events")
@@ -59,7 +61,7 @@ async def test_an_operator_forgives_its_losses(hub: HubUnderTest) -> None:
     await set_gpu_cordon(hub.database, "GPU-a", "uncordon")
     told = await hub.one("select reason, evidence ->> 'dismissed' is not null as named from events")
     assert dict(told) == {"reason": "gpu_uncordoned", "named": True}
-    await settle(hub.database)
+    await recover(hub.database)
     assert await hub.value(HEALTH) == "ok "
     await hub.connect(first=hello([shown(**LOST)]))
     assert await hub.value("select losses from devices where uuid = 'GPU-a'") == 1
@@ -68,7 +70,7 @@ async def test_an_operator_forgives_its_losses(hub: HubUnderTest) -> None:
 async def test_the_condition_names_what_is_still_sick(hub: HubUnderTest) -> None:
     await set_up(hub, shown("GPU-b", **XID))
     await hub.execute(ITS_TIME_HAS_COME)
-    await settle(hub.database)
+    await recover(hub.database)
     assert await hub.value(CONDITIONS) == ["xid_48"]
     assert "GPU-a" not in await hub.value("select conditions #>> '{0,message}' from workers")
 
@@ -77,10 +79,10 @@ async def test_memory_that_shrank_is_settled_and_told_once_its_claims_are_gone(h
     await set_up(hub)
     await hub.execute(ITS_TIME_HAS_COME)
     await hub.connect(first=hello([shown(memory_mib=2048)]))
-    await settle(hub.database)
+    await recover(hub.database)
     assert await hub.value(CONDITIONS) == ["memory_shrunk"], "it is claimed"
     await hub.execute("delete from claims")
-    await settle(hub.database)
+    await recover(hub.database)
     device = await hub.one("select memory_mib, health, health_reason from devices where uuid = 'GPU-a'")
     assert tuple(device) == (2048, "ok", "")
     assert await hub.value(CONDITIONS) == []
@@ -91,11 +93,11 @@ async def test_a_change_of_its_memory_makes_it_no_sooner_well(hub: HubUnderTest)
     for size, health in ((2**17, "unhealthy unsteady"), (2048, "unhealthy memory_shrunk")):
         await hub.connect(first=hello([shown(memory_mib=size)]))
         await hub.execute("delete from claims")
-        await settle(hub.database)
+        await recover(hub.database)
         assert await hub.value("select memory_mib from devices where uuid = 'GPU-a'") == size
         assert await hub.value(HEALTH) == health
     await set_gpu_cordon(hub.database, "GPU-a", "uncordon")
-    await settle(hub.database)
+    await recover(hub.database)
     assert await hub.value(HEALTH) == "ok "
     await set_gpu_cordon(hub.database, "GPU-a", "uncordon")
     reasons = "select count(*) from events where reason = 'gpu_uncordoned'"
@@ -111,7 +113,7 @@ async def test_settling_and_hellos_wait_for_one_another_and_no_finding_is_lost(h
         )
         sick = n % 2 == 0
         later = hello([shown(), shown("GPU-b", **(XID if sick else {}))])
-        await asyncio.gather(hub.connect(first=later), *(settle(hub.database) for _ in range(3)))
+        await asyncio.gather(hub.connect(first=later), *(recover(hub.database) for _ in range(3)))
         assert await hub.value(HEALTH) == "ok "
         assert await hub.value(CONDITIONS) == (["xid_48"] if sick else [])
         await hub.execute("update workers set recent_hellos = '[]'")  # so often none connects

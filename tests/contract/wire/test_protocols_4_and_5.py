@@ -8,11 +8,12 @@ each message must come out as it went in.
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 
-from controller.hub.older_agents import for_agent
-from controller.hub.validate import parse_message
+from controller.hub.agent_messages import read_message
+from controller.hub.session import for_agent
 from schemas import wire
 from schemas.wire import Wire, controller_message, encode
 from schemas.wire.protocol import HIGHEST_PROTOCOL, LOWEST_PROTOCOL
@@ -62,13 +63,13 @@ def test_every_protocol_that_is_spoken_was_recorded() -> None:
 
 @pytest.mark.parametrize(("protocol", "message"), recorded("agent"))
 def test_a_message_of_such_an_agent_is_read_whole(protocol: int, message: Json) -> None:
-    parsed = parse_message(orjson.dumps(message).decode())
+    parsed = read_message(orjson.dumps(message).decode())
     assert with_what_came_since(message, orjson.loads(encode(parsed, protocol))) == message
 
 
 @pytest.mark.parametrize(("protocol", "message"), recorded("controller"))
 def test_a_message_of_such_a_controller_is_read_whole(protocol: int, message: Json) -> None:
-    parsed = controller_message.validate_json(orjson.dumps(message))
+    parsed = controller_message.decode(orjson.dumps(message))
     assert with_what_came_since(message, orjson.loads(encode(parsed, protocol))) == message
     assert for_agent(parsed, protocol) == parsed, "an agent of that protocol is told the same"
 
@@ -76,5 +77,5 @@ def test_a_message_of_such_a_controller_is_read_whole(protocol: int, message: Js
 @pytest.mark.parametrize(("by", "model"), [("agent-join", wire.JoinRequest), ("controller-join", wire.JoinResponse)])
 def test_such_a_join_is_read_whole(by: str, model: type[Wire]) -> None:
     for protocol, message in (param.values for param in recorded(by)):
-        written = orjson.loads(encode(model.model_validate(message), LOWEST_PROTOCOL))
+        written = orjson.loads(encode(msgspec.convert(message, model), LOWEST_PROTOCOL))
         assert with_what_came_since(message, written) == message, protocol

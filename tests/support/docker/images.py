@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import aiodocker
+from msgspec.structs import replace
 
 from schemas.wire import ContainerOrder, StartOrder
 from support.standins.controller import simulated_order, start_order
@@ -73,7 +74,7 @@ def contained(order: StartOrder, *, image: str = IMAGE, **fields: Any) -> StartO
     """The order, in a container of the image."""
     volumes = {**_host_folders(), **fields.pop("volumes", {})}
     container = ContainerOrder(image=image, volumes=volumes, **fields)
-    return order.model_copy(update={"container": container, "env": {**_env(), **order.env}})
+    return replace(order, container=container, env={**_env(), **order.env})
 
 
 def contained_engine(*extra: str, gpus: tuple[str, ...] = (), image: str = IMAGE, **fields: Any) -> StartOrder:

@@ -5,13 +5,21 @@ The first byte says whose message it is: an odd one an agent's, an even one a co
 
 import contextlib
 import json
-from typing import Any, Final, get_args
+from typing import Any, Final, get_args, get_type_hints
 
-from pydantic import BaseModel, ValidationError
+import msgspec
 
-from controller.hub.bounds import MalformedMessageError, read_object
-from controller.hub.validate import parse_message
-from schemas.wire import LOWEST_PROTOCOL, SPOKEN, AgentMessage, ControllerMessage, Wire, controller_message, encode
+from controller.hub.agent_messages import MalformedMessageError, read_message
+from schemas.wire import (
+    LOWEST_PROTOCOL,
+    SPOKEN,
+    AgentMessage,
+    ControllerMessage,
+    Wire,
+    agent_message,
+    controller_message,
+    encode,
+)
 from support.builders.bounds import bounded
 from support.fuzz.refusals import explained
 
@@ -22,10 +30,10 @@ def _names(models: Any) -> set[str]:
     left, met = [models], []
     while left:
         kind = left.pop()
-        if isinstance(kind, type) and issubclass(kind, BaseModel) and kind not in met:
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct) and kind not in met:
             met.append(kind)
-            found |= kind.model_fields.keys()
-            left += [field.annotation for field in kind.model_fields.values()]
+            found |= {*kind.__struct_fields__, str(kind.__struct_config__.tag or "type")}
+            left += get_type_hints(kind).values()
         elif isinstance(kind, str):
             found.add(kind)
         left += get_args(kind)
@@ -46,10 +54,10 @@ def check(data: bytes) -> None:
         message = _of_agent(raw) if data[:1] and data[0] & 1 else _of_controller(raw)
     if message is None:
         return
-    stored = json.dumps(message.model_dump(mode="json"), ensure_ascii=False)
+    stored = json.dumps(msgspec.to_builtins(message), ensure_ascii=False)
     assert stored.encode()
     assert "\\u0000" not in stored or not data[0] & 1, "PostgreSQL refuses it"
-    again = parse_message if data[0] & 1 else controller_message.validate_json
+    again = read_message if data[0] & 1 else controller_message.decode
     for protocol in range(max(LOWEST_PROTOCOL, message.since), SPOKEN.highest + 1):
         sent = encode(message, protocol)
         read = again(sent)
@@ -60,7 +68,7 @@ def check(data: bytes) -> None:
 def _of_agent(raw: str) -> Wire | None:
     message = None
     try:
-        message = parse_message(raw)
+        message = read_message(raw)
         _is_read_alike(raw)
     except MalformedMessageError as error:
         explained(error)
@@ -69,13 +77,13 @@ def _of_agent(raw: str) -> Wire | None:
 
 def _is_read_alike(raw: str) -> None:
     """Python's own parser makes the same of what ours has taken."""
-    with contextlib.suppress(ValueError, RecursionError):  # a number of thousands of digits, or a deep value
-        other = json.loads(raw)
-        assert json.dumps(read_object(raw)) == json.dumps(other)
+    with contextlib.suppress(ValueError, RecursionError):  # out of the schema's bounds, or a deep value
+        message = agent_message.decode(raw)
+        assert msgspec.convert(json.loads(raw), AgentMessage) == message
 
 
 def _of_controller(raw: str) -> Wire | None:
     try:
-        return controller_message.validate_json(raw)  # type: ignore[no-any-return]
-    except ValidationError:
+        return controller_message.decode(raw)
+    except (msgspec.DecodeError, RecursionError):
         return None

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
+import msgspec
 from aiohttp import WSMsgType, web
 
 from schemas.wire import (
@@ -124,7 +125,7 @@ class ControllerDouble:
 
     async def send(self, message: Any) -> None:
         assert self._ws is not None, "no agent is connected"
-        await self._ws.send_str(message if isinstance(message, str) else message.model_dump_json())
+        await self._ws.send_str(message if isinstance(message, str) else msgspec.json.encode(message).decode())
 
     async def order(self, **fields: Any) -> CommandResult:
         """Sends a command, by default of the current term, and waits for its result."""
@@ -173,7 +174,7 @@ class ControllerDouble:
         await self.until(lambda: len(self.hellos) >= count)
 
     async def _join(self, request: web.Request) -> web.Response:
-        wanted = JoinRequest.model_validate_json(await request.read())
+        wanted = msgspec.json.decode(await request.read(), type=JoinRequest)
         self.joins.append(wanted)
         self.chosen.append(request.headers.get(CREDENTIAL_HEADER, ""))
         if wanted.token != TOKEN:
@@ -184,7 +185,7 @@ class ControllerDouble:
         credential = self.chosen[-1] if self.takes_credentials else CREDENTIAL
         self.credentials.add(credential)
         answer = JoinResponse(worker=wanted.name, worker_uid="uid-1", credential=credential)
-        return web.json_response(answer.model_dump())
+        return web.json_response(msgspec.to_builtins(answer))
 
     async def _connect(self, request: web.Request) -> web.StreamResponse:
         credential = request.headers.get("Authorization", "").removeprefix("Bearer ")
@@ -198,12 +199,12 @@ class ControllerDouble:
         await ws.prepare(request)
         self._ws = ws
         if self.refusal is not None:
-            await ws.send_str(self.refusal.model_dump_json())
+            await ws.send_str(msgspec.json.encode(self.refusal).decode())
         try:
             async for frame in ws:
                 if frame.type is WSMsgType.TEXT:
                     self.raw.append(frame.data)
-                    await self._take(ws, agent_message.validate_json(frame.data))
+                    await self._take(ws, agent_message.decode(frame.data))
         finally:
             if self._ws is ws:
                 self._ws = None
@@ -212,7 +213,7 @@ class ControllerDouble:
     async def _sampled(self, ws: web.WebSocketResponse, samples: Samples) -> None:
         self.samples.append(samples)
         if self.ack_samples:
-            await ws.send_str(SamplesAck(seq=samples.periods[-1].seq).model_dump_json())
+            await ws.send_str(msgspec.json.encode(SamplesAck(seq=samples.periods[-1].seq)).decode())
 
     async def _welcome(self, ws: web.WebSocketResponse, hello: Hello) -> None:
         welcome = Welcome(
@@ -223,23 +224,23 @@ class ControllerDouble:
             sample_s=self.sample_s,
             proxy_secret=self.proxy_secret,
         )
-        await ws.send_str(welcome.model_dump_json())
+        await ws.send_str(msgspec.json.encode(welcome).decode())
         self.hellos.append(hello)
         if hello.processes and self.auto_ack:
-            await ws.send_str(ReportAck(seq=max(p.seq for p in hello.processes)).model_dump_json())
+            await ws.send_str(msgspec.json.encode(ReportAck(seq=max(p.seq for p in hello.processes))).decode())
 
     async def _take(self, ws: web.WebSocketResponse, message: Any) -> None:
         match message:
             case Hello():
                 if self.reject is not None:
-                    await ws.send_str(self.reject.model_dump_json())
+                    await ws.send_str(msgspec.json.encode(self.reject).decode())
                     self.rejections += 1
                 else:
                     await self._welcome(ws, message)
             case ProcessReport():
                 self.reports.append(message)
                 if self.auto_ack:
-                    await ws.send_str(ReportAck(seq=message.seq).model_dump_json())
+                    await ws.send_str(msgspec.json.encode(ReportAck(seq=message.seq)).decode())
             case Samples():
                 await self._sampled(ws, message)
             case CommandResult():

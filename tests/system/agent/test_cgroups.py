@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from agent.processes.cgroups import Cgroup, Cgroups
 from agent.processes.end_record import EndRecord
@@ -37,7 +38,7 @@ async def test_an_engine_runs_within_its_limits_and_an_oom_kill_is_told(
     folder = tmp_path / "cgroup"
     group = made(folder)
     async with running_agent(controller, tmp_path, cgroup=str(folder)):
-        await controller.start_order("i-1", simulated_order().model_copy(update={"host_memory_mib": 512}))
+        await controller.start_order("i-1", replace(simulated_order(), host_memory_mib=512))
         running = await controller.state("i-1", "running")
         assert (group / "cgroup.procs").read_text() == str(running.pid)
         assert (group / "memory.max").read_text() == str(512 * 2**20)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from agent.processes import lifecycle
 from agent.processes.folders import InstanceFolders
@@ -210,7 +211,7 @@ async def test_no_log_and_no_message_shows_a_secret(controller: ControllerDouble
     """Nor does a restarted agent's: it has kept the values with the log."""
     order = start_order("sh", "-c", "echo token $T plain $P; echo Error: bad token $T >&2; exit 3", port=True)
     env = {"T": "hf_very-secret-value", "P": "shown"}
-    order = order.model_copy(update={"env": env, "secret_env": ("T",)})
+    order = replace(order, env=env, secret_env=("T",))
     await controller.start_order("i-1", order)
     ended = await controller.state("i-1", "exited")
     assert ended.message == "Error: bad token [redacted]"

@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass
 
 import aiohttp
+import msgspec
 import psutil
 import pytest
 
@@ -151,7 +152,7 @@ async def test_frames_of_a_dashboard(doors: Doors) -> None:
 
 async def test_frames_of_an_agent(doors: Doors) -> None:
     socket = doors.socket(CONNECT_PATH, doors.credential, f"Sec-WebSocket-Protocol: {', '.join(SPOKEN.names())}")
-    welcome = socket + frame(TEXT, hello(boot_id="boot-x").model_dump_json().encode())
+    welcome = socket + frame(TEXT, msgspec.json.encode(hello(boot_id="boot-x")).decode().encode())
     attacks = {
         "fragments before the hello": Sends(socket + BEGUN, EMPTY * 10_000, upgrade=True),
         "fragments": Sends(welcome + BEGUN, EMPTY * 10_000, upgrade=True),

@@ -13,6 +13,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from msgspec.structs import replace
 
 from rig.agent import AgentDouble
 from schemas.wire import SamplePeriod
@@ -179,7 +180,7 @@ async def _impossible_and_untakeable(watch: PolicyWatch, worker: AgentDouble) ->
 
 def _spoiled(period: SamplePeriod) -> SamplePeriod:
     """The same period, from the future of its own agent."""
-    return period.model_copy(update={"sampled_s": period.sampled_s + 3600})
+    return replace(period, sampled_s=period.sampled_s + 3600)
 
 
 async def _uninterrupted(watch: PolicyWatch, gpu: str, since: datetime, until: datetime, *, lost: int) -> None:

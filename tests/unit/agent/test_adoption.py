@@ -1,12 +1,13 @@
 import pytest
+from msgspec.structs import replace
 
 from agent.decide.adoption import plan_adoption
 from agent.state.process_records import HostProcess, ProcessKey, ProcessRecord
 
 KEY = ProcessKey("i-1", 3, 0)
 RECORD = ProcessRecord(instance="i-1", epoch=3, rank=0, state="running", boot_id="boot", pid=100, pid_start_ticks=7)
-NO_PID = RECORD.model_copy(update={"pid": None, "pid_start_ticks": None})
-WITH_PARENT = RECORD.model_copy(update={"parent_pid": 90, "parent_start_ticks": 6})
+NO_PID = replace(RECORD, pid=None, pid_start_ticks=None)
+WITH_PARENT = replace(RECORD, parent_pid=90, parent_start_ticks=6)
 LEADER = HostProcess(100, 100, 100, 7, zombie=False, marked=KEY)
 CHILD = HostProcess(101, 100, 100, 8, zombie=False, marked=KEY)
 

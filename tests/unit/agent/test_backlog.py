@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from agent.sampling import backlog as module
@@ -33,7 +34,7 @@ async def is_blocked(backlog: Backlog) -> bool:
 
 
 async def test_one_chunk_is_sent_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "CHUNK_BYTES", 2 * len(period(1, 10.0, {"GPU-a": 1}).model_dump_json()))
+    monkeypatch.setattr(module, "CHUNK_BYTES", 2 * len(msgspec.json.encode(period(1, 10.0, {"GPU-a": 1})).decode()))
     backlog = filled(5)
     assert await chunk(backlog) == [1, 2]
     assert await is_blocked(backlog)
@@ -66,7 +67,7 @@ async def test_an_acknowledgement_drops_periods_that_were_never_sent() -> None:
 async def test_the_oldest_are_dropped_beyond_the_limits_of_age_and_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "KEPT_S", 25.0)
     assert await chunk(filled(9)) == [7, 8, 9]
-    monkeypatch.setattr(module, "KEPT_BYTES", 2 * len(period(9, 10.0, {"GPU-a": 1}).model_dump_json()) + 4)
+    monkeypatch.setattr(module, "KEPT_BYTES", 2 * len(msgspec.json.encode(period(9, 10.0, {"GPU-a": 1})).decode()) + 4)
     assert await chunk(filled(9)) == [8, 9]
 
 

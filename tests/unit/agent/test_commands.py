@@ -1,6 +1,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent.decide.commands import Action, AgentState, RecordNeverStarted, Refuse, ReportAgain, Spawn, Stop, decide
 from agent.state.process_records import ProcessKey, ProcessRecord
@@ -36,7 +37,7 @@ def _record(instance: str, epoch: int, *claims: tuple[str, int, bool], state: st
 RUNNING = _record("i-run", 2, ("GPU-a", 60, False))
 EXCLUSIVE = _record("i-alone", 1, ("GPU-b", 100, True))
 EXITED = _record("i-end", 4, state="exited")
-REFUSED = _record("i-refused", 1, state="exited").model_copy(update={"refusal": "claim_conflict", "message": "full"})
+REFUSED = replace(_record("i-refused", 1, state="exited"), refusal="claim_conflict", message="full")
 
 
 def _decide(
@@ -119,7 +120,7 @@ def test_an_agent_that_shuts_down_accepts_stops_but_no_starts() -> None:
 
 
 def test_a_device_is_free_only_when_its_process_has_exited() -> None:
-    stopping = RUNNING.model_copy(update={"state": "stopping"})
+    stopping = replace(RUNNING, state="stopping")
     for record, expected in ((stopping, Refuse), (_record("i-run", 2, state="exited"), Spawn)):
         view = AgentState(0, {}, {record.key: record}, [record] if record.alive else [], DEVICES)
         command = Command(

@@ -3,6 +3,7 @@
 from pathlib import PurePath
 
 import pytest
+from msgspec.structs import replace
 
 from agent.containers.image_pull import PullWords
 from agent.decide.containers import (
@@ -40,11 +41,11 @@ SERVE = ("vllm", "serve", "--host", "{host}", "--port", "{port}")
 
 def order_with(*argv: str, container: dict[str, object] | None = None, **fields: object):
     order = start_order(*(argv or SERVE), port=True, **fields)
-    return order.model_copy(update={"container": ContainerOrder(image="a/b:1", **(container or {}))})
+    return replace(order, container=ContainerOrder(image="a/b:1", **(container or {})))
 
 
 def test_a_container_has_no_privileges_and_its_limits() -> None:
-    order = order_with(container={"shm_size_mib": 8}).model_copy(update={"host_memory_mib": 64})
+    order = replace(order_with(container={"shm_size_mib": 8}), host_memory_mib=64)
     config = create_config(order, KEY, PLACE)
     host = config["HostConfig"]
     assert config["Entrypoint"] == ["vllm", "serve", "--host", EVERYWHERE, "--port", "18001"]
@@ -93,7 +94,7 @@ def test_on_the_hosts_network_it_listens_on_loopback() -> None:
     ],
 )
 def test_indexes_count_within_the_container(by_index, indexes, seen) -> None:
-    order = order_with(gpus=("GPU-b", "GPU-a")).model_copy(update={"gpus_by_index": by_index})
+    order = replace(order_with(gpus=("GPU-b", "GPU-a")), gpus_by_index=by_index)
     assert visible_gpus(order, indexes.get) == seen
 
 

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from agent.decide.doctor.controller import ControllerFacts, judge_clock, judge_controller
@@ -46,8 +47,8 @@ GIB = 2**30
 
 
 def gpu(index: int = 0, **fields: object) -> DeviceFacts:
-    return DeviceFacts.model_validate(
-        {"uuid": f"GPU-{index}", "index": index, "model": "H100", "memory_mib": 81559, **fields}
+    return msgspec.convert(
+        {"uuid": f"GPU-{index}", "index": index, "model": "H100", "memory_mib": 81559, **fields}, DeviceFacts
     )
 
 

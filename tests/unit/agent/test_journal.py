@@ -4,7 +4,9 @@ import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
 from agent.errors import DataFolderError
 from agent.state import journal as journal_module
@@ -20,8 +22,8 @@ def journal(tmp_path: Path) -> Iterator[Journal]:
 
 
 def _record(instance: str, epoch: int = 1, **fields: object) -> ProcessRecord:
-    return ProcessRecord.model_validate(
-        {"instance": instance, "epoch": epoch, "rank": 0, "state": "running", "boot_id": "b", **fields}
+    return msgspec.convert(
+        {"instance": instance, "epoch": epoch, "rank": 0, "state": "running", "boot_id": "b", **fields}, ProcessRecord
     )
 
 
@@ -29,12 +31,12 @@ def test_the_journal_is_the_same_after_it_is_reopened(tmp_path: Path) -> None:
     first = Journal(tmp_path)
     first.remember(worker="w", credential="c", highest_term=7)
     kept = first.record(_record("i-1", 4, pid=12, port=900))
-    first.amend(kept.model_copy(update={"pid": 13}))
+    first.amend(replace(kept, pid=13))
     first.close()
     again = Journal(tmp_path)
     assert again.host_state == first.host_state
     assert again.host_state.highest_term == 7
-    assert again.live() == (kept.model_copy(update={"pid": 13}),)
+    assert again.live() == (replace(kept, pid=13),)
     assert again.epochs == {"i-1": 4}
     again.close()
 
@@ -75,7 +77,7 @@ def test_a_failed_write_changes_nothing(journal: Journal) -> None:
     before = journal.record(_record("i-1"))
     journal._db.execute("CREATE TRIGGER full BEFORE INSERT ON processes BEGIN SELECT RAISE(ABORT, 'disk full'); END")
     with pytest.raises(sqlite3.IntegrityError, match="disk full"):
-        journal.record(before.model_copy(update={"state": "unhealthy"}))
+        journal.record(replace(before, state="unhealthy"))
     assert journal.live() == (before,)
     assert journal.host_state.report_seq == before.seq
 
@@ -107,7 +109,7 @@ def test_what_has_ended_is_found_and_takes_no_memory(tmp_path: Path) -> None:
     def end(numbers: range) -> None:
         for number in numbers:
             running = journal.record(_record(f"i-{number}", 2, port=900, message="x" * 200))
-            ended = journal.record(running.model_copy(update={"state": "exited", "reason": "exit"}))
+            ended = journal.record(replace(running, state="exited", reason="exit"))
             journal.acknowledge(ended.seq)
 
     end(range(100))

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from agent.gpus.answers import ChildAnswer
@@ -27,7 +28,7 @@ class Host:
 
     def answer(self, *gpus: Any, xids: tuple[Any, ...] = (), after_s: float = 1.0) -> dict[str, DeviceFacts]:
         self.now_s += after_s
-        answer = ChildAnswer.model_validate({"driver": "1", "gpus": gpus, "xids": xids})
+        answer = msgspec.convert({"driver": "1", "gpus": gpus, "xids": xids}, ChildAnswer)
         return {facts.uuid: facts for facts in self.known.take(answer, self.now_s)}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from agent.containers.docker_engine import DockerEngine
 from agent.containers.model_folders import ClosedPlaces, linked_folders, refused_model
@@ -85,7 +86,7 @@ async def test_a_container_with_the_agents_folder_does_not_start(tmp_path: Path,
     """Docker is not asked for anything before."""
     own = str(tmp_path / "agent")
     filled = json.loads(json.dumps(given).replace("{}", own))
-    order = start_order("run").model_copy(update={"container": ContainerOrder(image="a/b:1", **filled)})
+    order = replace(start_order("run"), container=ContainerOrder(image="a/b:1", **filled))
     record = ProcessRecord(instance="i", epoch=1, rank=0, state="starting", boot_id="b")
     journal = Journal(Path(own))
     try:

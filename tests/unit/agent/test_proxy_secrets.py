@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from msgspec.structs import replace
+
 from agent.engine_proxy.secrets import PREVIOUS_KEPT_S, is_other_secret, used_from_now_on
 from agent.state.host_state import HostState
 
@@ -9,7 +11,7 @@ NOW_S = 1_700_000_000.0
 
 
 def changed(facts: HostState, **changes: Any) -> HostState:
-    return facts.model_copy(update=changes)
+    return replace(facts, **changes)
 
 
 def accepted(facts: HostState, now_s: float = NOW_S) -> set[str]:

@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 from aiohttp import web
+from msgspec.structs import replace
 
 from agent.engine_proxy.in_flight import InFlightRequests
 from agent.sampling import request_counts as module
@@ -153,7 +154,7 @@ def unused_port() -> int:
 async def test_tokens_stand_still_up_to_a_fresh_scrape(engine: Engine) -> None:
     watch, tokens = Watch(engine.port), 10
     order = start_order("run", request_gauges=GAUGES, progress_counters=("vllm:generation_tokens_total",))
-    watch.record = watch.record.model_copy(update={"order": order})
+    watch.record = replace(watch.record, order=order)
     key = watch.record.key
     engine.answer = lambda: web.Response(text=f'vllm:generation_tokens_total{{engine="0"}} {tokens}\n')
     assert watch.watch.tokens_still(key) is None, "not scraped yet"

@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent.errors import AgentError
 from agent.gpus.reader import GpuWork
@@ -79,7 +80,7 @@ async def test_load_is_summed_and_capped(file: Path) -> None:
 async def test_utilization_is_reported_by_pid(file: Path) -> None:
     uuid = gpu_uuid("small", 0)
     loads = {11: SimulatedLoad(utilization=((1, 70),)), 12: SimulatedLoad(utilization=((1, 0),)), 13: None}
-    records = [_record(uuid, load, 1.0).model_copy(update={"pid": pid}) for pid, load in loads.items()]
+    records = [replace(_record(uuid, load, 1.0), pid=pid) for pid, load in loads.items()]
     reading = await SimulatedReader(load_host(file, "small"), lambda: records, lambda: 100.0).sample()
     assert reading is not None
     assert reading.gpus[0].utilization == 70.0

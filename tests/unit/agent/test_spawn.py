@@ -1,6 +1,8 @@
 import sys
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from agent.host_inventory.installed_engines import installed_engines
 from agent.processes.ports import PortAllocator
 from agent.processes.spawn import engine_argv, engine_env
@@ -48,7 +50,7 @@ def test_engines_without_uuid_support_get_indexes(tmp_path: Path) -> None:
     indexes = {"GPU-a": 3, "GPU-b": 0}
 
     def visible(*, by_index: bool, known: dict[str, int]) -> dict[str, str]:
-        order = start_order("run").model_copy(update={"claims": claims, "gpus_by_index": by_index})
+        order = replace(start_order("run"), claims=claims, gpus_by_index=by_index)
         env = engine_env({}, order, KEY, port=None, data_dir=tmp_path, cache_dir=CACHE, gpu_index=known.get)
         return {name: value for name, value in env.items() if name.startswith("CUDA_")}
 
@@ -69,7 +71,7 @@ def test_servers_look_for_models_where_the_agent_fetches_them_to(tmp_path: Path)
     fetches: tuple[ModelFetch, ...] = (ModelFetch(repo="org/model"),)
 
     def found(base: dict[str, str], own: dict[str, str]) -> dict[str, str]:
-        order = start_order("run", env=own).model_copy(update={"fetches": fetches})
+        order = replace(start_order("run", env=own), fetches=fetches)
         env = engine_env(base, order, KEY, port=None, data_dir=tmp_path, cache_dir=CACHE)
         return {key: value for key, value in env.items() if key.startswith("HF_")}
 

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from agent.decide.health import HealthLimits, ProcessHealth, after_probe, after_progress, after_stall, kill_reason
@@ -82,7 +83,7 @@ def test_a_gpu_is_idle_only_while_it_is_seen() -> None:
     for now in range(100, 131):  # noqa: B007 - the clock
         idle.note([gpu])
     assert idle.seconds("GPU-1") == 30.0
-    idle.note([gpu.model_copy(update={"utilization": 50.0})])
+    idle.note([msgspec.structs.replace(gpu, utilization=50.0)])
     assert idle.seconds("GPU-1") == 0.0
     now = 133.0
     idle.note([gpu])
@@ -91,5 +92,5 @@ def test_a_gpu_is_idle_only_while_it_is_seen() -> None:
     assert idle.seconds("GPU-1") is None, "it was not read for a while"
     idle.note([gpu])
     assert idle.seconds("GPU-1") == 0.0, "it may have worked meanwhile"
-    idle.note([gpu.model_copy(update={"utilization": None})])
+    idle.note([msgspec.structs.replace(gpu, utilization=None)])
     assert idle.seconds("GPU-1") is None

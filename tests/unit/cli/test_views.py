@@ -79,6 +79,10 @@ def raws(annotation: Any) -> st.SearchStrategy[Any]:  # noqa: PLR0911 - one retu
         return st.lists(raws(arguments[0]), max_size=2)
     if origin is dict:
         return st.dictionaries(raws(arguments[0]).map(str), raws(arguments[1]), max_size=2)
+    if isinstance(annotation, type) and issubclass(annotation, msgspec.Struct):
+        parts = {one.name: (raws(one.type), one.required) for one in msgspec.structs.fields(annotation)}
+        needed = {name: value for name, (value, required) in parts.items() if required}
+        return st.fixed_dictionaries(needed, optional={name: v for name, (v, _) in parts.items() if name not in needed})
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return SPECS[annotation]() if annotation in SPECS else objects(annotation)
     return SCALARS[annotation]
@@ -105,7 +109,7 @@ def same(read: Any, typed: Any) -> bool:
         return len(read) == len(typed) and all(map(same, read, typed))
     if isinstance(read, dict) and isinstance(typed, dict):
         return len(read) == len(typed) and all(map(same, read.values(), typed.values()))
-    return isinstance(typed, BaseModel) or read == typed or type(typed).__module__ != "builtins"
+    return isinstance(typed, BaseModel | msgspec.Struct) or read == typed or type(typed).__module__ != "builtins"
 
 
 @pytest.mark.parametrize("name", ["InstanceView", "WorkerView", "GpuView", "EventView", "KeyView", "TokenView"])

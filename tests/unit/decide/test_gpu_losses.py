@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 
+import msgspec
 import pytest
 
 from controller.decide.inventory_report import compare_gpus, hold_s
@@ -35,7 +36,7 @@ class Gpu:
         elif health != "missing":
             sick = {} if health in ("ok", "smaller") else {"health": "unhealthy", "health_reason": health}
             fields = {"uuid": "GPU-a", "index": 0, "model": "H100", "memory_mib": 70 if health == "smaller" else 80}
-            reports = (DeviceFacts.model_validate(fields | sick),)
+            reports = (msgspec.convert(fields | sick, DeviceFacts),)
         plan = compare_gpus("w", reports, {"GPU-a": known}, "nvml_failed")
         self.recovered = [was for _, was in plan.recovered]
         for row in plan.rows:
@@ -122,7 +123,7 @@ def test_a_slice_that_an_operator_removes_does_not_count() -> None:
     removed, with_its_gpu = compare_gpus("w", (there,), known), compare_gpus("w", (), known)
     assert [(row.losses, row.lost) for row in removed.rows if row.uuid == "MIG-a"] == [(0, True)]
     assert [row.losses for row in with_its_gpu.rows] == [1, 1]
-    sick = there.model_copy(update={"health": "unhealthy", "health_reason": "gpu_unreadable: no answer"})
+    sick = msgspec.structs.replace(there, health="unhealthy", health_reason="gpu_unreadable: no answer")
     beside_unread = compare_gpus("w", (sick,), known)
     assert [row.losses for row in beside_unread.rows if row.uuid == "MIG-a"] == [1]
 

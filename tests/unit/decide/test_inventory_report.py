@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from controller.decide.inventory_report import compare_inventory
@@ -16,8 +17,8 @@ ROW = DeviceRow("GPU-a", "gpu", 0, "H100", None, 80, 80, 0, "ok", "", mig_mode=F
 
 
 def facts(memory_mib: int = 80, **fields: Any) -> DeviceFacts:
-    return DeviceFacts.model_validate(
-        {"uuid": "GPU-a", "index": 0, "model": "H100", "memory_mib": memory_mib, **fields}
+    return msgspec.convert(
+        {"uuid": "GPU-a", "index": 0, "model": "H100", "memory_mib": memory_mib, **fields}, DeviceFacts
     )
 
 
@@ -115,13 +116,13 @@ def test_gpus_of_other_workers(holds: bool, claims: int, moves: bool) -> None:
 
 @pytest.mark.parametrize(("cpu_milli", "claimed", "left"), [(4000, 0, 4000), (4000, 6000, 6000), (9000, 6000, 9000)])
 def test_the_hosts_cpu_never_falls_below_its_claims(cpu_milli: int, claimed: int, left: int) -> None:
-    inventory = Inventory(host=HOST.model_copy(update={"cpu_milli": cpu_milli}), gpus=())
+    inventory = Inventory(host=msgspec.structs.replace(HOST, cpu_milli=cpu_milli), gpus=())
     (row,) = compare_inventory("w", inventory, [known(HOST_ROW, cpu=claimed)]).rows
     assert (row.cpu_milli, row.health) == (left, "ok")
 
 
 def test_the_hosts_memory_is_treated_like_a_gpus() -> None:
-    host = HOST.model_copy(update={"memory_mib": 500})
+    host = msgspec.structs.replace(HOST, memory_mib=500)
     (row,) = compare_inventory("w", Inventory(host=host, gpus=()), [known(HOST_ROW, claims=1)]).rows
     assert (row.memory_mib, row.reported_mib, row.health) == (1000, 500, "unhealthy")
 

@@ -3,6 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 
 from controller.decide.start_command import start_payload
@@ -36,7 +37,7 @@ def payload(wanted: DeploymentSpec, gpus: int = 1, workers: int = 1) -> dict[str
 
 
 def order(wanted: DeploymentSpec, gpus: int = 1, workers: int = 1) -> StartOrder:
-    return StartOrder.model_validate(payload(wanted, gpus, workers))
+    return msgspec.convert(payload(wanted, gpus, workers), StartOrder)
 
 
 @pytest.mark.parametrize(

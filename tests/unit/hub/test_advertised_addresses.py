@@ -6,8 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from controller.hub.proxy_address import AddressFacts, AdvertiseRefusedError, judged_address
-from controller.hub.proxy_names import Address, ProxyNames, literal, own_addresses
+from controller.hub.proxy_address import (
+    Address,
+    AddressFacts,
+    AdvertiseRefusedError,
+    ProxyNames,
+    judged_address,
+    literal,
+    own_addresses,
+)
 
 PEER, OWN = ipaddress.ip_address("10.0.0.7"), ipaddress.ip_address("10.0.0.1")
 ELSEWHERE = ipaddress.ip_address("10.9.0.5")

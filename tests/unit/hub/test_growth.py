@@ -32,7 +32,7 @@ class Connected:
 
     def __init__(self, n: int) -> None:
         self.worker_id = self.name = f"w-{n}"
-        self.found: dict[Any, Any] = {}
+        self.orphans: dict[Any, Any] = {}
         self.strays: dict[Any, Any] = {}
         self.unread: frozenset[Any] = frozenset()
 
@@ -78,7 +78,7 @@ async def test_found_processes_are_given_to_their_sessions(monkeypatch: pytest.M
         begun = time.process_time()
         await writer._write(writer.queue.take(number))
         cost_s = time.process_time() - begun
-        assert all([key[0] for key in one.found] == [f"of-{one.worker_id}"] for one in sessions)
+        assert all([key[0] for key in one.orphans] == [f"of-{one.worker_id}"] for one in sessions)
         return cost_s
 
     assert await growth(write) < LIMIT
@@ -89,7 +89,7 @@ async def test_a_decision_is_looked_for_in_its_session_alone() -> None:
         nothing: Any = None
         hub = Hub(nothing, SystemClock(), instance_id="c", secrets=nothing, sample_s=10.0, keep=nothing)
         hub._sessions.update({one.worker_id: one for one in map(session, range(number))})
-        hub._sessions["w-0"].found[("i", 1, 0)] = process("i")
+        hub._sessions["w-0"].orphans[("i", 1, 0)] = process("i")
         begun = time.process_time()
         for worker_id in list(hub._sessions):
             hub.wake("decided", worker_id)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from controller.hub.bounds import MalformedMessageError
-from controller.hub.validate import parse_message
+from controller.hub.agent_messages import MalformedMessageError, read_message
 
 HALF = '"\\ud800"'  # of a surrogate pair
 NUL = '"\\u0000"'
@@ -16,4 +15,4 @@ NUL = '"\\u0000"'
 def test_a_deeply_nested_message_is_malformed(depth: int, inner: str, begin: str, end: str, field: str) -> None:
     raw = f'{{"type": "heartbeat", "{field}": {begin * depth}{inner}{end * depth}}}'
     with pytest.raises(MalformedMessageError):
-        parse_message(raw)
+        read_message(raw)

@@ -4,11 +4,10 @@ import json
 import math
 from typing import Any
 
+import msgspec
 import pytest
 
-from controller.hub.bounds import MalformedMessageError
-from controller.hub.readings import Doubts
-from controller.hub.validate import parse_message
+from controller.hub.agent_messages import Doubts, MalformedMessageError, read_message
 from rig.agent import gpu, hello
 from schemas.wire import Heartbeat, Hello, ProcessSample, Readings, SamplePeriod, Samples
 
@@ -31,7 +30,7 @@ def period(*gpus: Any, **change: Any) -> dict[str, Any]:
 
 def parsed(*periods: Any, sent_s: float = 100.0) -> tuple[tuple[SamplePeriod, ...], Doubts]:
     doubts = Doubts()
-    message = parse_message(json.dumps({"type": "samples", "sent_s": sent_s, "periods": periods}), doubts)
+    message = read_message(json.dumps({"type": "samples", "sent_s": sent_s, "periods": periods}), doubts)
     assert isinstance(message, Samples)
     return message.periods, doubts
 
@@ -71,8 +70,8 @@ def test_u48_an_impossible_figure_of_a_process_is_unknown(value: Any) -> None:
 )
 def test_u48_an_impossible_reading_of_a_heartbeat_is_unknown(change: dict[str, Any]) -> None:
     doubts = Doubts()
-    facts = json.loads(gpu(GPU).model_dump_json()) | {"utilization": 30.0, "used_mib": 5} | change
-    message = parse_message(json.dumps({"type": "heartbeat", "seq": 1, "gpus": [facts]}), doubts)
+    facts = json.loads(msgspec.json.encode(gpu(GPU)).decode()) | {"utilization": 30.0, "used_mib": 5} | change
+    message = read_message(json.dumps({"type": "heartbeat", "seq": 1, "gpus": [facts]}), doubts)
     assert isinstance(message, Heartbeat)
     assert message.gpus is not None
     (name,) = change
@@ -84,17 +83,17 @@ def test_u48_an_impossible_reading_of_a_heartbeat_is_unknown(change: dict[str, A
 )
 def test_u48_impossible_details_of_a_gpu_cost_the_details_alone(wrong: Any) -> None:
     doubts = Doubts()
-    facts = json.loads(gpu(GPU).model_dump_json()) | {"utilization": 30.0, "details": wrong}
-    message = parse_message(json.dumps({"type": "heartbeat", "seq": 1, "gpus": [facts]}), doubts)
+    facts = json.loads(msgspec.json.encode(gpu(GPU)).decode()) | {"utilization": 30.0, "details": wrong}
+    message = read_message(json.dumps({"type": "heartbeat", "seq": 1, "gpus": [facts]}), doubts)
     assert isinstance(message, Heartbeat)
     assert message.gpus is not None
     assert (message.gpus[0].utilization, message.gpus[0].details, doubts.impossible) == (30.0, None, 1)
 
 
 def test_u48_an_impossible_reading_in_a_hello_is_unknown() -> None:
-    raw = json.loads(hello([gpu(GPU)]).model_dump_json())
+    raw = json.loads(msgspec.json.encode(hello([gpu(GPU)])).decode())
     raw["inventory"]["gpus"][0]["utilization"] = 101
-    message = parse_message(json.dumps(raw))
+    message = read_message(json.dumps(raw))
     assert isinstance(message, Hello)
     assert message.inventory.gpus is not None
     assert message.inventory.gpus[0].utilization is None
@@ -142,7 +141,7 @@ def test_a_message_without_a_time_is_malformed(sent_s: float) -> None:
 @pytest.mark.parametrize("raw", ["", "[]", "7", "{", '{"type": "samples"}', '{"type": "x"}', "[" * 100_000])
 def test_other_text_is_malformed(raw: str) -> None:
     with pytest.raises(MalformedMessageError):
-        parse_message(raw)
+        read_message(raw)
 
 
 @pytest.mark.parametrize("field", ["requests", "arrived"])

@@ -1,6 +1,7 @@
 """Kept commits of models: fetched by the commit, served from the cache where the hub no longer has it, else named."""
 
 import pytest
+from msgspec.structs import replace
 
 from agent.model_cache.fetch_errors import FetchError
 from agent.model_cache.hub_layout import with_snapshots
@@ -79,7 +80,7 @@ async def test_a_commit_may_be_a_sha_256(host: Host, hub: DownloadHub) -> None:
 def test_an_adapter_is_named_by_the_folder_of_its_commit(host: Host) -> None:
     order = start_order("vllm", "serve", "org/model", "--lora-modules", "a=org/lora", "b=/local", "c=org/lora")
     lora = ModelFetch(repo="org/lora", revision=COMMIT, by_folder=True)
-    placed = with_snapshots(order.model_copy(update={"fetches": (lora,)}), host.folder.path)
+    placed = with_snapshots(replace(order, fetches=(lora,)), host.folder.path)
     folder = host.folder.path / "models--org--lora" / "snapshots" / COMMIT
     assert placed.argv[4:] == (f"a={folder}", "b=/local", f"c={folder}")
     assert with_snapshots(order, host.folder.path) is order

@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from agent.model_cache.beneath import OpenFolder
 from agent.model_cache.fetch_errors import FetchError
@@ -174,7 +175,7 @@ async def test_folders_nested_without_end_cost_that_model_alone(host: Host, hub:
 def test_an_adapters_folder_is_that_of_a_commit(host: Host, revision: str) -> None:
     order = start_order("vllm", "serve", "org/model", "--lora-modules", "a=org/lora")
     lora = ModelFetch(repo="org/lora", revision=revision, by_folder=True)
-    placed = with_snapshots(order.model_copy(update={"fetches": (lora,)}), host.folder.path)
+    placed = with_snapshots(replace(order, fetches=(lora,)), host.folder.path)
     assert placed.argv[4:] == ("a=org/lora",)
 
 

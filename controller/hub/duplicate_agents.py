@@ -18,7 +18,7 @@ from schemas.wire import Hello
 log = structlog.get_logger(__name__)
 
 STABLE: Final = "Stable"  # the condition of a worker
-CONTESTED_S: Final = 20.0  # without another take-over
+BELIEVED_AFTER_S: Final = 20.0  # without another take-over
 
 
 def identity_of(hello: Hello) -> str:
@@ -34,7 +34,7 @@ def place_of(hello: Hello, peer: str | None) -> str:
 def held_for_s(new: NewSession) -> float:
     """How long a held connection is not believed."""
     if new.quarantine is None:
-        return CONTESTED_S
+        return BELIEVED_AFTER_S
     return max(1.0, (new.quarantine.until - new.at).total_seconds() + 1.0)
 
 

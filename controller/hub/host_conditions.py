@@ -1,4 +1,4 @@
-"""The condition of a worker whose disk is full, from the figures of its agent's heartbeats."""
+"""Conditions of a worker's host: its containers or their GPUs do not work, its disk is full."""
 
 import asyncio
 from typing import Final
@@ -6,14 +6,15 @@ from typing import Final
 from controller.decide.disk_pressure import disk_is_full
 from controller.domain.events import NewEvent
 from controller.hub.session import Session
-from controller.store.core.database import Database
+from controller.store.core.database import Connection, Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.deployments import processes
 from controller.store.workers.conditions import clear_condition, set_condition
 from schemas.placement_reasons import Reason
 from schemas.process_figures import ProcessFigures
-from schemas.worker_conditions import DISK_PRESSURE
+from schemas.wire import RUNTIME_DOCKER, Inventory
+from schemas.worker_conditions import CONTAINERS, DISK_PRESSURE
 
 _WRITE_LIMIT_S: Final = 20.0
 _MIB: Final = 2**20
@@ -47,3 +48,24 @@ async def record_disk(database: Database, session: Session, figures: ProcessFigu
             await write_events(connection, [NewEvent(reason, event, (f"worker:{worker}",))])
             await notify(connection, "worker", [worker])
     session.disk_full = full
+
+
+async def record_runtimes(connection: Connection, worker_id: str, inventory: Inventory) -> None:
+    """Sets or clears the condition, in the transaction that writes the host's facts."""
+    problem = container_problem(inventory)
+    if problem:
+        await set_condition(connection, worker_id, CONTAINERS, Reason.RUNTIME_UNSUPPORTED, problem)
+    else:
+        await clear_condition(connection, worker_id, CONTAINERS)
+
+
+def container_problem(inventory: Inventory) -> str:
+    """Why the worker cannot run every container; empty: it can, or its agent does not speak of containers."""
+    docker = next((one for one in inventory.host.runtimes if one.name == RUNTIME_DOCKER), None)
+    if docker is None:
+        return ""
+    if not docker.usable:
+        return docker.reason or "its Docker engine cannot be used"
+    if inventory.gpus and not docker.gpus:
+        return docker.reason or "containers get no GPUs"
+    return ""

@@ -1,4 +1,4 @@
-"""What time alone changes of devices: memory that shrank under claims, and GPUs that were lost again and again."""
+"""Recovery of devices by time alone: memory that shrank under claims, GPUs that were lost again and again."""
 
 import asyncio
 from collections.abc import Sequence
@@ -25,7 +25,7 @@ _BATCH: Final = 50  # workers in one transaction, so that it stays short
 _BATCHES: Final = 200  # in one round
 
 
-class Settling:
+class DeviceRecovery:
     """Each controller does it, for all workers."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
@@ -33,19 +33,19 @@ class Settling:
         self._clock = clock
 
     async def run(self) -> None:
-        """Settles every ten seconds until cancelled."""
+        """Recovers devices every ten seconds until cancelled."""
         while True:
             await self._clock.sleep(EVERY_S)
             try:
                 for _ in range(_BATCHES):
                     async with asyncio.timeout(_LIMIT_S):
-                        if not await settle(self._database):
+                        if not await recover(self._database):
                             break
             except DATABASE_ERRORS as error:
-                log.warning("devices not settled", error=str(error) or type(error).__name__)
+                log.warning("devices not recovered", error=str(error) or type(error).__name__)
 
 
-async def settle(database: Database) -> bool:
+async def recover(database: Database) -> bool:
     """Writes what is due of some workers in one transaction; returns whether more may be due."""
     async with database.transaction() as connection:
         workers = await lock_due_workers(connection, _BATCH)

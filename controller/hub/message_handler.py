@@ -1,24 +1,24 @@
 """Handles each message of an agent, from the welcome to the end of the connection."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import structlog
 
 from controller.hub import devices, handshake
-from controller.hub.bounds import MalformedMessageError
-from controller.hub.disk_pressure import record_disk
+from controller.hub.agent_messages import MalformedMessageError
 from controller.hub.heartbeats import Liveness
+from controller.hub.host_conditions import record_disk
 from controller.hub.reports import ReportWriter
 from controller.hub.samples import SampleWriter
 from controller.hub.session import Session
-from controller.hub.validate import AgentMessage
+from controller.hub.worker_budget import CHANGE_S
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.metrics import HubMetrics
 from controller.store.core.database import Database
 from schemas.wire import (
+    AgentMessage,
     CommandResult,
     DeviceFacts,
     Goodbye,
@@ -42,13 +42,7 @@ HELD_ELSEWHERE_RECHECK_S: Final = 60.0
 class MessageHandler:
     """Reads agents' messages and passes them to their writers.
 
-    Args:
-        database: for changes of the inventory.
-        clock: time.
-        reports: for process reports and answers to commands.
-        samples: for samples.
-        liveness: for heartbeats and readings.
-        superseded: called with a session that is no longer its worker's newest.
+    `superseded` is called with a session that is no longer its worker's newest.
     """
 
     def __init__(
@@ -124,8 +118,7 @@ class MessageHandler:
     async def _write_change(
         self, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None, error: str
     ) -> None:
-        if wait_s := session.changes.take(self._clock.monotonic(), 1.0):
-            await asyncio.sleep(wait_s)  # what it sends meanwhile waits, too
+        session.budget.charge(CHANGE_S)
         if not await devices.write_device_change(self._database, session, report, error, trusted=self._trusted):
             self._superseded(session)
         session.recheck_at = self._clock.monotonic() + HELD_ELSEWHERE_RECHECK_S
