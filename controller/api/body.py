@@ -1,6 +1,7 @@
-"""Reads request bodies: bounded in size, validated field by field."""
+"""Bodies: requests' are bounded in size and validated field by field; answers are JSON of a model."""
 
 import io
+from collections.abc import Mapping
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -95,3 +96,13 @@ def parse_model(body: bytes, model: type[M], *, optional: bool = False) -> M:
     if problems:
         raise ManifestError(most_specific(problems))
     return parsed
+
+
+def json_response(model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """A response with the model as JSON."""
+    return web.Response(
+        status=status,
+        body=model.model_dump_json().encode(),
+        content_type="application/json",
+        headers=headers,
+    )

@@ -7,7 +7,6 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from controller.api.database_waits import DatabaseWaits
 from controller.domain.attention import CertificateFacts
 from controller.domain.gpu_prices import NO_PRICES, GpuPrices
 from controller.domain.grants import Grant
@@ -106,6 +105,5 @@ class ApiContext:
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)
 KEYS: Final = web.AppKey("KEYS", KeyRing)
-DATABASE_WAITS: Final = web.AppKey("DATABASE_WAITS", DatabaseWaits)
 BODY: Final = web.RequestKey("BODY", Hold)
 PRINCIPAL: Final = web.RequestKey("PRINCIPAL", Principal)

@@ -11,11 +11,10 @@ from typing import Any, Final, Protocol, TypeAlias
 from aiohttp import web
 from pydantic import BaseModel
 
-from controller.api.body import read_json_body
+from controller.api.body import json_response, read_json_body
 from controller.api.context import CONTEXT
 from controller.api.parameters import expected_generation, expected_state, new_name
 from controller.api.read_routes import ReadPage, list_route
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.live.database_full import while_full
 from controller.store.core.database import Reader

@@ -160,19 +160,6 @@ def check_trusted(labels: Iterable[str], trusted: Sequence[str]) -> None:
             raise invalid([FieldProblem(f"labels.{key}", f"{fix}: GPUWARD_TRUSTED_LABELS on the controllers")])
 
 
-def refuse_preconditions(headers: Mapping[str, str], expects: str) -> None:
-    """Refuses the preconditions that a route does not know; `expects` as of the route. `If-Match: *` always holds.
-
-    Raises:
-        ApiError: 400.
-    """
-    if not expects and headers.get("If-Match", "*").strip() != "*":
-        raise ApiError(400, "invalid", "If-Match: what this path writes has no generation; leave the header out")
-    if expects != "state" and "If-None-Match" in headers:
-        fix = "send If-Match: GENERATION" if expects else "leave the header out"
-        raise ApiError(400, "invalid", f"If-None-Match: only a PUT that applies a manifest knows it; {fix}")
-
-
 def expected_state(request: web.Request) -> int | None:
     """What an apply expects: the generation in `If-Match`; 0 for `If-None-Match: *`: no object; None for anything.
 

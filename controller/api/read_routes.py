@@ -6,9 +6,9 @@ from typing import Any, TypeAlias
 from aiohttp import web
 from pydantic import BaseModel
 
+from controller.api.body import json_response
 from controller.api.context import CONTEXT
 from controller.api.parameters import ReadOne, page_limit, parameters_of
-from controller.api.responses import json_response
 from controller.api.route import PAGING, Access, Query, Route
 from controller.live.database_full import while_full
 from schemas.api.envelopes import Page

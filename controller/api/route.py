@@ -30,6 +30,14 @@ class Access(Enum):
         return self is Access.OPEN or role in self.value
 
 
+def may_read_logs(role: Role, *, viewers: bool) -> bool:
+    """Whether a role may read logs, and the lines that messages quote of them, where viewers may or may not.
+
+    Engines print requests, paths and what they like.
+    """
+    return Access.OPERATE.allows(role) or (viewers and Access.READ.allows(role))
+
+
 @dataclass(frozen=True, slots=True)
 class Query:
     """A query parameter. `many`: it may be given several times."""

@@ -5,8 +5,8 @@ from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
+from controller.api.body import json_response
 from controller.api.parameters import parameters_of, whole_number
-from controller.api.responses import json_response
 from controller.api.route import Query
 from controller.store.views.paging import MAX_LIMIT, open_cursor, seal
 from schemas.base import View

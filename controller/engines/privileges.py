@@ -1,10 +1,9 @@
 """What in a spec gives its process power over the host. Operators need it granted; administrators do not."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from controller.domain.grants import Grant
+from controller.domain.grants import Grant, Power
 from controller.engines.environment import UNLISTED, power_of
 from controller.engines.flags import Arg, args_of
 from controller.engines.llama_cpp_options import LLAMA_CPP
@@ -22,23 +21,6 @@ OPTIONS: Final[Mapping[str, Options]] = {
     "transformers": TRANSFORMERS,
 }
 UNKNOWN: Final = "is a flag that Gpuward does not know, so that what it does is unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Power:
-    """One field of a spec that needs a grant, and why.
-
-    Attributes:
-        path: of the field.
-        grant: what operators need.
-        why: what the field does.
-        unlisted: what it does is unknown: it needs the grant since no list has it.
-    """
-
-    path: str
-    grant: Grant
-    why: str
-    unlisted: bool = False
 
 
 def powers(spec: DeploymentSpec) -> Iterator[Power]:
@@ -59,6 +41,11 @@ def powers(spec: DeploymentSpec) -> Iterator[Power]:
         why = power_of(name, spec.engine)
         if why is not None:
             yield Power(f"env.{name}", Grant.ENVIRONMENT, why, unlisted=why == UNLISTED)
+
+
+def ungranted(granted: Collection[Grant], spec: DeploymentSpec) -> list[Power]:
+    """What of a spec needs other grants than these."""
+    return [power for power in powers(spec) if power.grant not in granted]
 
 
 def next_change_needs(spec: DeploymentSpec, granted: Collection[Grant]) -> str:

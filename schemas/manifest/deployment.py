@@ -279,6 +279,11 @@ class DeploymentSpec(Strict):
             )
 
     @property
+    def secrets(self) -> dict[str, str]:
+        """The names of its secrets, by environment variable."""
+        return {variable: value.secret for variable, value in self.env.items() if isinstance(value, SecretRef)}
+
+    @property
     def replica_bounds(self) -> tuple[int, int]:
         """The fewest and the most replicas."""
         return bounds_of(self.replicas)

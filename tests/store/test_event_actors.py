@@ -14,7 +14,7 @@ from controller.store.access.tokens import create_token, redeem, revoke_token
 from controller.store.core.acting import acting
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
-from controller.store.deployments.apply import delete
+from controller.store.deployments.verbs import delete
 from controller.store.views.events import list_events
 from schemas.api.events import EventView
 from support.database.ledger import add_deployment

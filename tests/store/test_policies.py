@@ -10,7 +10,7 @@ from controller.store.access.secrets import put_secret
 from controller.store.core.database import Database
 from controller.store.core.notify import CHANNEL
 from controller.store.core.refusals import GenerationConflictError, InUseError, NotFoundError
-from controller.store.deployments import apply as deployments
+from controller.store.deployments import verbs
 from controller.store.policies.apply import AppliedPolicy, apply_policy, delete_policy
 from controller.store.policies.effective import effective_policies
 from controller.store.views.deployments import deployment_by_name
@@ -156,7 +156,7 @@ async def test_a_policy_in_use_is_not_deleted(migrated: Database) -> None:
     with pytest.raises(InUseError, match="named by a, b, c, d, e and 2 more"):
         await delete_policy(migrated, "p")
     for name in "abcdef":
-        await deployments.delete(migrated, name)
+        await verbs.delete(migrated, name)
     with pytest.raises(InUseError, match="named by g;"):
         await delete_policy(migrated, "p")
     await deploy(migrated, "g")
@@ -217,7 +217,7 @@ async def test_a_changed_window_applies_in_place_and_the_event_has_both_values(m
     )
     assert (reported[1]["evidence"]["old"]["time_window"], reported[1]["evidence"]["new"]) == (600, "p")
     assert (reported[2]["evidence"]["old"], reported[2]["evidence"]["new"]) == ("p", None)
-    await deployments.scale(migrated, "a", 3, 3)
+    await verbs.scale(migrated, "a", 3, 3)
     assert len(await events(migrated, "policy_changed")) == 3
 
 

@@ -6,10 +6,9 @@ from typing import Final
 
 from aiohttp import web
 
-from controller.api.body import read_model
+from controller.api.body import json_response, read_model
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.dry_run.passes import PASSES
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.decide.instances.drain import drained_now, starts_elsewhere, until_drained_s
 from controller.decide.instances.gang import is_finished

@@ -5,10 +5,10 @@ from typing import Final
 
 from aiohttp import web
 
+from controller.api.body import json_response
 from controller.api.dry_run.allowances import caller_of_dry_run
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.errors import ApiError
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.domain.holdings import Holder
 from controller.domain.placement import Placed

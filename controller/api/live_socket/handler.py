@@ -13,8 +13,8 @@ from controller.api.errors import ApiError, as_api_error, error_form, invalid
 from controller.api.key_share import KeyShare
 from controller.api.live_socket.outbox import Outbox
 from controller.api.live_socket.topics import TOPICS, Topic
-from controller.api.log_access import as_shown
 from controller.api.parameters import refuse_unknown
+from controller.api.representation import as_shown
 from controller.api.route import Access, Route
 from controller.api.streams import SlowClientError, cut, while_taken
 from http1.paced_socket import pace

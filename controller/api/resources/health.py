@@ -5,10 +5,10 @@ from typing import Final
 
 from aiohttp import web
 
-from controller.api.callers import caller_of
+from controller.api.body import json_response
 from controller.api.context import CONTEXT, Check
 from controller.api.errors import ApiError
-from controller.api.responses import json_response
+from controller.api.middlewares import caller_of
 from controller.api.route import Access, Query, Route
 from controller.live.errors import UnknownWhileAwayError
 from http1.forwarded import is_from_this_host

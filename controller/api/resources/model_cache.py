@@ -8,10 +8,9 @@ from aiohttp import web
 from pydantic import ValidationError
 
 from controller.api.agent_proxies import AGENT_PROXIES, ask, unreachable
-from controller.api.body import read_model
+from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, unavailable
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.views.instances import cache_source

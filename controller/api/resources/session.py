@@ -6,15 +6,12 @@ from typing import Final
 
 from aiohttp import web
 
-from controller.api.body import read_model
-from controller.api.callers import refuse_other_origins, sessions_of
+from controller.api.body import json_response, read_model
 from controller.api.context import BODY, CONTEXT, KEYS, PRINCIPAL
 from controller.api.errors import ApiError
-from controller.api.log_access import may_read_logs
 from controller.api.login_limit import LoginLimit, client_of
-from controller.api.middlewares import REQUEST_ID
-from controller.api.responses import json_response
-from controller.api.route import Access, Route
+from controller.api.middlewares import REQUEST_ID, refuse_other_origins, sessions_of
+from controller.api.route import Access, Route, may_read_logs
 from controller.live.credentials import SESSION_COOKIES
 from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import Principal, key_credential

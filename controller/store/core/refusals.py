@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from controller.domain.grants import Power
+
 
 @dataclass(frozen=True, slots=True)
 class Changed:
@@ -69,6 +71,25 @@ class ChangedMeanwhileError(RefusedError):
     def __init__(self, changed: Sequence[Changed]) -> None:
         super().__init__(f"nothing was applied, since {'; '.join(one.text for one in changed)}; plan again and repeat")
         self.changed = changed
+
+
+class NotGrantedError(RefusedError):
+    """The caller may not write fields that give a process power over its host.
+
+    Args:
+        name: of the deployment.
+        powers: of these fields.
+    """
+
+    code = "forbidden"
+
+    def __init__(self, name: str, powers: Sequence[Power]) -> None:
+        setting = "GPUWARD_OPERATORS_MAY=" + ",".join(dict.fromkeys(power.grant for power in powers))
+        super().__init__(
+            f"deployment {name}: {'; '.join(f'{power.path} {power.why}' for power in powers)}; "
+            f"use a key of role admin, or of role operator with {setting} on the controller"
+        )
+        self.problems = [{"path": power.path, "message": f"{power.why}; needs {power.grant}"} for power in powers]
 
 
 class InUseError(RefusedError):
