@@ -10,9 +10,15 @@ from pydantic import BaseModel, ValidationError
 
 from controller.api.context import BODY
 from controller.api.errors import ApiError
-from schemas.manifest.problems import MOST_PROBLEMS, FieldProblem, ManifestError, from_validation, most_specific
+from schemas.manifest.problems import (
+    MOST_PROBLEMS,
+    FieldProblem,
+    ManifestError,
+    from_validation,
+    most_specific,
+    unknown_keys,
+)
 from schemas.manifest.strict_yaml import read_json
-from schemas.manifest.unknown_keys import unknown_keys
 
 MAX_BODY_BYTES: Final = 2**20
 M = TypeVar("M", bound=BaseModel)
