@@ -144,19 +144,14 @@ def database_unavailable(*, full: bool = False) -> ApiError:
     return unavailable(DATABASE_UNAVAILABLE, "the database is unavailable; try again in a moment")
 
 
-def refuse(refusal: Refusal | None) -> None:
-    """Raises the error for a request that is not served: 429 where its key, 503 where all keys hold too much."""
-    match refusal:
-        case Refusal.CLIENT:
-            message = "too many bodies of this key are incomplete; wait until they are sent"
-            raise ApiError(429, "too_much_in_flight", message, headers={"Retry-After": _RETRY_AFTER_S})
-        case Refusal.SHARE:
-            message = "connections are few and this key has its equal part of them; wait until others are answered"
-            raise ApiError(429, "too_much_in_flight", message, headers={"Retry-After": _RETRY_AFTER_S})
-        case Refusal.ALL:
-            raise unavailable("overloaded", "too many requests are being answered; try again in a moment")
-        case None:
-            pass
+def refused(refusal: Refusal) -> ApiError:
+    """The error for a request that is not served: 429 where its key, 503 where all keys hold too much."""
+    if refusal is Refusal.ALL:
+        return unavailable("overloaded", "too many requests are being answered; try again in a moment")
+    message = "too many bodies of this key are incomplete; wait until they are sent"
+    if refusal is Refusal.SHARE:
+        message = "connections are few and this key has its equal part of them; wait until others are answered"
+    return ApiError(429, "too_much_in_flight", message, headers={"Retry-After": _RETRY_AFTER_S})
 
 
 def _bodies_full(error: BodiesFullError) -> ApiError:

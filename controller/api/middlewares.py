@@ -18,7 +18,7 @@ from controller.api.errors import (
     as_api_error,
     database_unavailable,
     error_response,
-    refuse,
+    refused,
     unavailable,
 )
 from controller.api.parameters import refuse_repeated, refuse_unknown
@@ -122,7 +122,8 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     if principal is None:
         raise _unauthenticated()
     standing = ADMINISTRATOR if principal.role == "admin" else KEY
-    refuse(request.app[CONTEXT].connections.serve(request, principal.key_id, standing=standing))
+    if refusal := request.app[CONTEXT].connections.serve(request, principal.key_id, standing=standing):
+        raise refused(refusal)
     if route is None:
         return await handler(request)  # the handler of unknown paths and methods
     request[PRINCIPAL] = principal
