@@ -1,18 +1,18 @@
 """Paths of the API, and its JSON objects as typed views. No I/O."""
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
-from cli.errors import CliError, UsageError
-from schemas.version import __version__
+import msgspec
 
-if TYPE_CHECKING:  # slow to import
-    from schemas.base import View
+from cli.errors import CliError, UsageError
+from schemas.api.view import View, from_plain
+from schemas.version import __version__
 
 API: Final = "/api/v1"
 
 Json = dict[str, Any]
-V = TypeVar("V", bound="View")
+V = TypeVar("V", bound=View)
 
 
 def checked_name(name: str) -> str:
@@ -41,14 +41,10 @@ def parse(model: type[V], raw: Json) -> V:
     Raises:
         CliError: the object does not match the view, because client and server have different versions.
     """
-    from pydantic import ValidationError  # noqa: PLC0415 - slow to import, and the model has it already
-
     try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"])
+        return from_plain(model, raw)
+    except msgspec.ValidationError as error:
         raise CliError(
-            f"cannot read the {model.__name__} of the server ({where}: {first['msg']}); "
+            f"cannot read the {model.__name__} of the server ({error}); "
             f"use the gpuward version of the server (this is {__version__})"
         ) from error

@@ -34,6 +34,7 @@ from http1.malformed_log import MalformedLog
 from http1.reading import MessageError
 from http1.server_connection import ServerConnection
 from schemas.api.models import FORM_PATHS, MODEL_PATHS, MODEL_ROLES, MODELS_PATH, ModelList, ModelState, ModelView
+from schemas.api.view import to_json
 
 log = structlog.get_logger(__name__)
 
@@ -204,7 +205,7 @@ class Front:
     def _list(self, principal: Principal, connection: ServerConnection, request_id: str) -> None:
         now = int(time.time())
         served = self._models.routes.current().served_models(principal.limits.allows)
-        body = ModelList(data=[_view(name, one, now) for name, one in served.items()]).model_dump_json().encode()
+        body = to_json(ModelList(data=[_view(name, one, now) for name, one in served.items()]))
         connection.answer(200, [_JSON, (b"x-request-id", request_id.encode())], body)
 
     def _show(self, path: bytes, principal: Principal, connection: ServerConnection, request_id: str) -> None:
@@ -213,7 +214,7 @@ class Front:
         if served is None:
             self._fail(model_not_found(name), path, connection, request_id)
             return
-        body = _view(name, served, int(time.time())).model_dump_json().encode()
+        body = to_json(_view(name, served, int(time.time())))
         connection.answer(200, [_JSON, (b"x-request-id", request_id.encode())], body)
 
     def _fail(self, error: GatewayError, path: bytes, connection: ServerConnection, request_id: str) -> None:

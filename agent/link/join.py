@@ -10,7 +10,7 @@ from agent.decide.unreachable import needs_tls
 from agent.errors import CredentialTakenError, RefusedError, UnreachableError
 from agent.link.failure import why_unreachable
 from http1.client import read_at_most
-from schemas.base import View
+from schemas.api.view import View, from_json
 from schemas.wire import CREDENTIAL_HEADER, JOIN_PATH, LOWEST_PROTOCOL, JoinRequest, JoinResponse, encode
 
 # Longer than the controller takes at most: earlier versions refuse to repeat a join whose answer is lost.
@@ -23,12 +23,12 @@ _SERVER_ERROR: Final = 500
 _ANSWER_MAX_BYTES: Final = 65_536
 
 
-class _ApiError(View):
-    code: str = ""
+class _ApiError(View, frozen=True, kw_only=True):
     message: str
+    code: str = ""
 
 
-class _ApiErrorBody(View):
+class _ApiErrorBody(View, frozen=True, kw_only=True):
     error: _ApiError
 
 
@@ -83,7 +83,7 @@ async def join(
 def _reason(body: bytes) -> tuple[str, str]:
     """Code and message of an error in the API's form, else no code and the body's text."""
     try:
-        error = _ApiErrorBody.model_validate_json(body).error
+        error = from_json(_ApiErrorBody, body).error
     except ValidationError:
         return "", body.decode(errors="replace")[:300] or "no reason given"
     return error.code, error.message

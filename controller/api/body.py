@@ -10,6 +10,7 @@ from pydantic import BaseModel, ValidationError
 
 from controller.api.context import BODY
 from controller.api.errors import ApiError
+from schemas.api.view import View, to_json
 from schemas.manifest.problems import (
     MOST_PROBLEMS,
     FieldProblem,
@@ -104,11 +105,11 @@ def parse_model(body: bytes, model: type[M], *, optional: bool = False) -> M:
     return parsed
 
 
-def json_response(model: BaseModel, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
-    """A response with the model as JSON."""
+def json_response(view: View, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """A response with the view as JSON."""
     return web.Response(
         status=status,
-        body=model.model_dump_json().encode(),
+        body=to_json(view),
         content_type="application/json",
         headers=headers,
     )

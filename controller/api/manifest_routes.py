@@ -20,6 +20,7 @@ from controller.live.database_full import while_full
 from controller.store.core.database import Reader
 from schemas.api.deployments import DeploymentView
 from schemas.api.policies import PolicyView
+from schemas.api.view import View
 
 OUTCOME_HEADER: Final = "X-Gpuward-Outcome"  # of an apply: created, unchanged, updated or replaced
 ManifestView: TypeAlias = DeploymentView | PolicyView
@@ -60,8 +61,8 @@ class ManifestResource:
     path: str
     noun: str
     plural: str
-    page: type[BaseModel]
-    view: type[BaseModel]
+    page: type[View]
+    view: type[View]
     spec: type[BaseModel]
     parse: Callable[[object, str], BaseModel]
     read_page: ReadPage

@@ -7,9 +7,9 @@ from enum import Enum
 from typing import Any, Final, Literal
 
 from aiohttp import web
-from pydantic import BaseModel
 
 from schemas.api.access import Role
+from schemas.api.view import View
 
 _PATTERN: Final = re.compile(r"\{(\w+):[^}]*\}")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -83,7 +83,7 @@ class Route:
     access: Access
     summary: str
     tag: str
-    answer: type[BaseModel] | None = None
+    answer: type[View] | None = None
     body: Any = None
     query: tuple[Query, ...] = ()
     status: int = 200

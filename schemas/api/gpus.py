@@ -1,13 +1,10 @@
 """GPUs as the API returns them."""
 
-from datetime import datetime
-from typing import Literal
-
-from schemas.base import View
-from schemas.wire import GpuDetails
+from schemas.api.specs import GpuDetails
+from schemas.api.view import Literal, Moment, View
 
 
-class GpuClaimView(View):
+class GpuClaimView(View, frozen=True, kw_only=True):
     """A claim on the GPU."""
 
     instance: str
@@ -17,7 +14,7 @@ class GpuClaimView(View):
     epoch: int
 
 
-class GpuStatus(View):
+class GpuStatus(View, frozen=True, kw_only=True):
     """The status of a GPU.
 
     Attributes:
@@ -50,20 +47,20 @@ class GpuStatus(View):
     claims: list[GpuClaimView] = []
 
 
-class GpuSpecView(View):
+class GpuSpecView(View, frozen=True, kw_only=True):
     """What an operator wants of a GPU: `cordoned`: nothing new is placed on it."""
 
     cordoned: bool = False
 
 
-class GpuView(View):
+class GpuView(View, frozen=True, kw_only=True):
     """A GPU. Its name is its UUID."""
 
     kind: Literal["Gpu"] = "Gpu"
     name: str
     uid: str
     generation: int = 1
-    created_at: datetime | None = None
-    deleted_at: datetime | None = None
+    created_at: Moment | None = None
+    deleted_at: Moment | None = None
     spec: GpuSpecView = GpuSpecView()
     status: GpuStatus

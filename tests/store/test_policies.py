@@ -19,6 +19,7 @@ from controller.store.views.instances import instance_by_id
 from controller.store.views.policies import list_policies, policy_by_name
 from schemas.api.deployments import DeploymentView
 from schemas.api.policies import PolicyView
+from schemas.api.view import to_plain
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.policy import PolicySpec
 from schemas.manifest.problems import ManifestError
@@ -274,8 +275,8 @@ async def test_a_policys_status_has_what_it_watches_found_and_freed(migrated: Da
                         values (now() - interval '100 s', 'p', $1, 1, $2, $3, $4, 'd', '{{}}', $5, '{{}}', {ended})"""  # noqa: S608
             await connection.execute(query, view.uid, action, dry_run, uid, gpus)
     status = (await seen(migrated, "p")).status
-    assert status.watches.model_dump() == {"deployments": 1, "instances": 3}
-    assert status.verdicts.model_dump() == {"idle": 1, "busy": 1, "unknown": 0}, "of an earlier epoch: it says nothing"
+    assert to_plain(status.watches) == {"deployments": 1, "instances": 3}
+    assert to_plain(status.verdicts) == {"idle": 1, "busy": 1, "unknown": 0}, "of an earlier epoch: it says nothing"
     assert (status.actions, status.would_have_acted) == (3, 1)
     assert status.gpu_seconds_freed == pytest.approx(2 * 50 + 0.5 * 100, abs=5)
     async with migrated.snapshot() as connection:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from controller.api.apply import validate_all
@@ -32,7 +33,8 @@ from controller.store.placement.defrag_reads import (
     read_relocations,
 )
 from controller.store.placement.preemption import read_holders
-from schemas.api.defrag import MAX_DEMANDS, DefragBody, DefragView, MoveView, RelocationsView, RelocationView
+from schemas.api.defrag import DefragView, MoveView, RelocationsView, RelocationView
+from schemas.api.requests import MAX_DEMANDS, DefragBody
 from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
 from schemas.manifest.parse import parse_manifest_objects
 from schemas.manifest.problems import FieldProblem, ManifestError, join_path
@@ -69,7 +71,7 @@ async def post(request: web.Request) -> web.Response:
     view = _view(outcome, effects)
     if body.apply and outcome.plan.relocations:
         await request_relocations(context.database, _relocations(outcome))
-        view = view.model_copy(update={"applied": True})
+        view = msgspec.structs.replace(view, applied=True)
     return json_response(view)
 
 

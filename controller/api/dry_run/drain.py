@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from aiohttp import web
 
@@ -98,6 +98,7 @@ def _view(one: _Step, workers: list[str], to: list[str], why: str) -> DrainStepV
     after = duration_text(round(until_drained_s(facts, instance.id)))
     nowhere = f"; fits nowhere now: {why}" if why else ""
     task = facts.revisions[instance.revision].spec.restart == "never"
+    action: Literal["moves", "stops", "stays"]
     if drained_now(facts, instance) is not None:
         action, message = "stops", "stops at once, and starts elsewhere where there is a place"
         if task:
@@ -108,11 +109,9 @@ def _view(one: _Step, workers: list[str], to: list[str], why: str) -> DrainStepV
         action, message = "stays", "runs until it ends (restart: never)"
     else:
         action, message = "stays", f"runs until it ends; after {after} it stops and starts elsewhere from its beginning"
-    return DrainStepView.model_validate(
-        {
-            "instance": instance.id, "deployment": facts.name, "workers": workers, "action": action, "to_workers": to,
-            "fits": fits, "message": message + nowhere,
-        }
+    return DrainStepView(
+        instance=instance.id, deployment=facts.name, workers=workers, action=action, to_workers=to, fits=fits,
+        message=message + nowhere,
     )  # fmt: skip
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from controller.api.body import json_response
@@ -53,7 +54,7 @@ def explain_instance(inventory: Inventory, standing: Standing, holders: Sequence
         return Explain(workers=workers, gpus=gpus, fit=1, message="it fits and will be placed in a moment")
     advice = advise(inventory, AdviceRequest(spec, need, engine, uid, decision.explain, holders))
     note = "" if standing.explain is None else standing.explain.note
-    return with_note(decision.explain.model_copy(update={"advice": advice}), note)
+    return with_note(msgspec.structs.replace(decision.explain, advice=advice), note)
 
 
 ROUTES: Final = (

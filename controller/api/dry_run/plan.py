@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
 from aiohttp import web
 
 from controller.api.apply import Documents, check_documents, read_documents
@@ -30,6 +31,7 @@ from controller.store.placement.preemption import read_holders
 from schemas.api.plan import PlanCandidates, PlanItem, PlanView, PolicyStops
 from schemas.api.policies import PlannedPolicy
 from schemas.api.requests import PlanBody, PolicyPlanBody
+from schemas.api.view import from_plain, to_plain
 from schemas.manifest.problems import FieldProblem
 
 MAX_WITH_BLOCKERS: Final = 10  # manifests; beyond it the slowest advice, naming blocking instances, is left out
@@ -131,16 +133,16 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
 def _without_stored_values(view: PlanView, redaction: Redaction) -> PlanView:
     """A plan of which all is redacted that its caller has not written: values before, and stored policies."""
     changes = {
-        name: [one.model_copy(update={"old": redaction.value(one.old, written=True)}) for one in fields]
+        name: [msgspec.structs.replace(one, old=redaction.value(one.old, written=True)) for one in fields]
         for name, fields in view.field_changes.items()
     }
     policies = {
         name: policy
         if policy.origin == "inline" or policy.name in view.policy_changes
-        else PlannedPolicy.model_validate(redaction.value(policy.model_dump(mode="json")))
+        else from_plain(PlannedPolicy, redaction.value(to_plain(policy)))
         for name, policy in view.policies.items()
     }
-    return view.model_copy(update={"field_changes": changes, "policies": policies})
+    return msgspec.structs.replace(view, field_changes=changes, policies=policies)
 
 
 def _played(

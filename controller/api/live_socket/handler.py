@@ -20,7 +20,8 @@ from controller.api.streams import SlowClientError, cut, while_taken
 from http1.paced_socket import pace
 from http1.peer_state import taken_bytes
 from http1.rate import Rate
-from schemas.api.live import LiveMessage, LiveRequest
+from schemas.api.live import LiveMessage
+from schemas.api.requests import LiveRequest
 from schemas.manifest.problems import FieldProblem
 
 log = structlog.get_logger(__name__)

@@ -4,6 +4,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from controller.api.body import json_response, read_model
@@ -73,7 +74,7 @@ async def _apply(
         longest_window_s=longest_window_s,
         lacks=ungranted(granted, spec),
     )
-    return replace(applied, view=applied.view.model_copy(update={"warnings": warnings})) if warnings else applied
+    return replace(applied, view=msgspec.structs.replace(applied.view, warnings=warnings)) if warnings else applied
 
 
 async def scale(request: web.Request) -> web.Response:

@@ -2,6 +2,7 @@
 
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from controller.api.body import json_response, read_model
@@ -24,7 +25,7 @@ async def post(request: web.Request) -> web.Response:
     terms = TokenTerms(body.name, body.labels, body.advertise_networks)
     made = await create_token(context.database, ttl_s=body.expires_s, uses=body.uses, terms=terms)
     if context.authority is not None:
-        made = made.model_copy(update={"token": token_with_authority(made.token, context.authority.public_key_hash)})
+        made = msgspec.structs.replace(made, token=token_with_authority(made.token, context.authority.public_key_hash))
     return json_response(made, status=201)
 
 

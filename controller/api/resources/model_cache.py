@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Final
 
 import aiohttp
+import msgspec
 from aiohttp import web
-from pydantic import ValidationError
 
 from controller.api.agent_proxies import AGENT_PROXIES, ask, unreachable
 from controller.api.body import json_response, read_model
@@ -18,6 +18,7 @@ from http1.client import read_at_most
 from schemas.api.envelopes import Page
 from schemas.api.model_cache import CachedModels, CachedModelView
 from schemas.api.requests import PruneBody
+from schemas.api.view import from_json
 from schemas.wire import PROXY_CACHE
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=25.0)
@@ -56,10 +57,10 @@ async def _ask(request: web.Request, method: str, query: Sequence[tuple[str, str
             if answer.status != _OK:
                 raise unreachable(source)
             content = await read_at_most(answer, _MOST_BYTES)
-        found = Page[CachedModelView](items=list(CachedModels.model_validate_json(content).items))
+        found = Page[CachedModelView](items=list(from_json(CachedModels, content).items))
     except (aiohttp.ClientError, TimeoutError) as error:
         raise unreachable(source) from error
-    except ValidationError as error:
+    except msgspec.DecodeError as error:
         message = f"the agent of worker {source.worker!r} gave an answer that is not understood; see its log"
         raise unavailable("bad_answer", message) from error
     return found

@@ -20,7 +20,8 @@ from controller.store.access.sessions import SESSION_S, close_session, open_sess
 from controller.store.core.acting import acting
 from http1.same_origin import cookie_in
 from schemas.api.access import Role
-from schemas.api.session import MeView, Right, SessionBody
+from schemas.api.requests import SessionBody
+from schemas.api.session import MeView, Right
 
 LOGIN_LIMIT: Final = web.AppKey("LOGIN_LIMIT", LoginLimit)
 _MAX_BODY_BYTES: Final = 4096

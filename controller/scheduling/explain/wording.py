@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from schemas.api.explain import Explain, NearestMiss
 
 # Short words for reason codes. Other codes are shown with blanks for underscores.
@@ -73,7 +75,7 @@ def with_note(explain: Explain, note: str) -> Explain:
     """The explanation with a note about the queue, which ends its headline too."""
     if not note:
         return explain
-    return explain.model_copy(update={"message": f"{explain.message}; {note}", "note": note})
+    return msgspec.structs.replace(explain, message=f"{explain.message}; {note}", note=note)
 
 
 def short(code: str) -> str:

@@ -19,6 +19,7 @@ from controller.store.core.notify import notify_all
 from controller.store.core.sql_blocks import SqlBlock, read_blocks
 from controller.store.core.ways_out import WAYS_OUT
 from schemas.api.audit import AuditView, LedgerRepair, RepairView, UnmendedViolation
+from schemas.api.view import to_plain
 
 REPAIRS: Final = read_blocks(Path(__file__).parent / "repair.sql")
 SHOWN: Final = 1000
@@ -121,7 +122,7 @@ def _event(view: RepairView) -> NewEvent:
     message = f"the ledger was repaired: {view.changes} changes, of {', '.join(invariants)}"
     if view.left:
         message += f"; {len(view.left)} violations are left"
-    shown = [one.model_dump() for one in view.mended[:_SHOWN_IN_EVENT]]
+    shown = [to_plain(one) for one in view.mended[:_SHOWN_IN_EVENT]]
     return NewEvent(
         "ledger_repaired",
         message,

@@ -1,13 +1,15 @@
-"""Objects from rows whose columns have the names of the objects' fields."""
+"""Objects and views from rows whose columns have the names of their fields."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from operator import itemgetter
 from typing import Any, TypeVar
+from uuid import UUID
 
-from pydantic import BaseModel
+from schemas.api.view import View, from_plain
 
 T = TypeVar("T")
+V = TypeVar("V", bound=View)
 Row = Mapping[str, Any]
 
 
@@ -17,7 +19,7 @@ def row_mapper(cls: type[T]) -> Callable[[Row], T]:
     return lambda row: cls(*values(row))
 
 
-def columns_of(model: type[BaseModel], row: Row) -> dict[str, Any]:
-    """The values of a row's columns that have the name of a field of `model`."""
-    columns = set(row.keys())
-    return {name: row[name] for name in model.model_fields if name in columns}
+def view_of(view: type[V], row: Row, /, **given: Any) -> V:
+    """A view of a row: its fields are the columns of their names, but for those that are given. UUIDs become text."""
+    values = {name: row[name] for name in view.__struct_fields__ if name in row} | given
+    return from_plain(view, {name: str(one) if isinstance(one, UUID) else one for name, one in values.items()})

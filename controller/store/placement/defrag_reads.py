@@ -3,7 +3,7 @@
 from collections import defaultdict
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from controller.domain.need_json import need_from_json
 from controller.domain.pending import Destination
@@ -60,7 +60,7 @@ class RelocationRow:
     to: tuple[str, ...]
     gpus: tuple[str, ...]
     demand: str
-    state: str
+    state: Literal["waiting", "moving", "moved", "abandoned"]
     copy: str | None
     message: str
     created_at: datetime

@@ -8,6 +8,7 @@ from controller.store.core.database import Reader
 from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.specs import spec_from_json
 from schemas.api.explain import Explain
+from schemas.api.view import from_plain
 from schemas.manifest.deployment import DeploymentSpec
 
 
@@ -46,5 +47,5 @@ async def standing_of(connection: Reader, instance: str) -> Standing:
         message=row["message"],
         spec=spec_from_json(row["spec"]),
         need=need_from_json(row["need"]) if row["need"] is not None else None,
-        explain=Explain.model_validate(row["explain"]) if row["explain"] else None,
+        explain=from_plain(Explain, row["explain"]) if row["explain"] else None,
     )
