@@ -81,10 +81,19 @@ def from_json(kind: type[T], body: bytes) -> T:
 
 def to_plain(value: Any) -> Any:
     """A view as parsed JSON."""
-    return msgspec.to_builtins(value, enc_hook=lambda model: model.model_dump(mode="json"))
+    return msgspec.to_builtins(value, enc_hook=_plain)
 
 
-_ENCODER: Final = msgspec.json.Encoder(enc_hook=lambda model: msgspec.Raw(model.model_dump_json().encode()))
+def _plain(value: Any) -> Any:
+    """A model of a manifest, or a number of numpy."""
+    return value.model_dump(mode="json") if hasattr(value, "model_dump") else value.item()
+
+
+def _raw(value: Any) -> Any:
+    return msgspec.Raw(value.model_dump_json().encode()) if hasattr(value, "model_dump_json") else value.item()
+
+
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=_raw)
 
 
 def to_json(value: Any) -> bytes:
