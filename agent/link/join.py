@@ -4,6 +4,7 @@ import ssl
 from typing import Final
 
 import aiohttp
+import msgspec
 from pydantic import ValidationError
 
 from agent.decide.unreachable import needs_tls
@@ -84,6 +85,6 @@ def _reason(body: bytes) -> tuple[str, str]:
     """Code and message of an error in the API's form, else no code and the body's text."""
     try:
         error = from_json(_ApiErrorBody, body).error
-    except ValidationError:
+    except msgspec.DecodeError:
         return "", body.decode(errors="replace")[:300] or "no reason given"
     return error.code, error.message
