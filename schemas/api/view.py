@@ -76,7 +76,10 @@ def from_json(kind: type[T], body: bytes) -> T:
         msgspec.ValidationError: it does not match.
         msgspec.DecodeError: it is not JSON.
     """
-    return msgspec.json.decode(body, type=kind, dec_hook=read_model)
+    try:
+        return msgspec.json.decode(body, type=kind, dec_hook=read_model)
+    except UnicodeDecodeError as error:
+        raise msgspec.DecodeError(str(error)) from error
 
 
 def to_plain(value: Any) -> Any:
