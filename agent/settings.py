@@ -15,8 +15,7 @@ from agent.decide.engine_accounts import EngineUser, parse_engine_user
 from agent.decide.engine_environment import check_listed
 from schemas.addresses import addresses_in
 from schemas.certificate_files import check_pair
-from schemas.fields import NAME_PATTERN
-from schemas.quantities import SizeMib
+from schemas.fields import NAME_PATTERN, SizeMib
 from schemas.worker_labels import configured_labels
 
 _LABEL_MAX = 63

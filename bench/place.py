@@ -37,6 +37,7 @@ from controller.store.core.database import Database
 from controller.store.core.migrate import migrate
 from controller.store.core.notify import CHANNEL
 from controller.store.deployments import apply as deployments
+from controller.store.deployments import verbs
 from controller.store.deployments.creations import Creations
 from controller.store.embedded import EmbeddedPostgres
 from schemas.manifest.deployment import DeploymentSpec
@@ -155,7 +156,6 @@ async def burst(database: Database, name: str, instances: int, each: int) -> flo
         async with gate:
             await creations.apply(
                 f"{name}-{n}", spec, input_hash=hash_, if_match=None, longest_window_s=MAX_WINDOW_S,
-                judge=deployments.allow_all,
             )  # fmt: skip
 
     async with asyncio.timeout(LIMIT_S), hears_commands(database) as committed:
@@ -258,7 +258,7 @@ async def clear(database: Database) -> None:
     async with database.connection() as c:
         names = [row["name"] for row in await c.fetch("select name from deployments where deleted_at is null")]
         for name in names:
-            await deployments.delete(database, name)
+            await verbs.delete(database, name)
         async with asyncio.timeout(LIMIT_S):
             while await c.fetchval("select exists (select 1 from instances)"):
                 await asyncio.sleep(0.05)

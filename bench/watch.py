@@ -25,6 +25,7 @@ from controller.live.object_feed import ObjectFeed, Wanted
 from controller.store.core.database import Database
 from controller.store.views.deployments import deployments_by_uid
 from controller.store.views.instances import instances_of
+from schemas.api.view import to_plain
 from support.database.migrated import migrated_database, migrated_template
 from support.database.postgres import running_server
 
@@ -55,7 +56,7 @@ class OwnReader:
             views: list[Any] = [*await deployments_by_uid(connection, uids), *await instances_of(connection, uids)]
         size = 0
         for view in views:
-            body = view.model_dump(mode="json")
+            body = to_plain(view)
             digest = hashlib.blake2b(orjson.dumps(body), digest_size=16).digest()
             if self._sent.get((view.kind, view.uid)) != digest:
                 self._sent[view.kind, view.uid] = digest

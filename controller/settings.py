@@ -26,8 +26,8 @@ from controller.engines.containers import DEFAULT_IMAGES
 from controller.scheduling.admission.admit import ReserveTimes
 from schemas.addresses import page_origin
 from schemas.certificate_files import check_pair
+from schemas.fields import Seconds, SizeMib
 from schemas.manifest.docker import image_text
-from schemas.quantities import Seconds, SizeMib
 from schemas.worker_labels import TRUSTED_LABELS
 
 DEFAULT_PORT = 8420

@@ -13,7 +13,7 @@ from http1.protocol.client import Address
 from http1.tls.pinned import Verified
 from schemas.addresses import addresses_in, page_origin
 from schemas.certificate_files import check_pair
-from schemas.quantities import Seconds, SizeMib
+from schemas.fields import Seconds, SizeMib
 
 if TYPE_CHECKING:
     from ssl import SSLContext

@@ -1,4 +1,4 @@
-"""The bases of all schemas. Both are frozen; they differ in what they do about unknown keys."""
+"""The base of manifests and of bodies of requests."""
 
 from typing import TypeVar
 
@@ -15,9 +15,3 @@ class Strict(BaseModel):
     def part(self, base: type[M]) -> M:
         """The fields that this object has from `base`, one of its base classes."""
         return base.model_construct(**{name: getattr(self, name) for name in base.model_fields})
-
-
-class View(BaseModel):
-    """Ignores unknown keys, so that an older client can read a newer server. For what the API returns."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")

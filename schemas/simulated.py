@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from schemas.base import Strict
-from schemas.fields import Name, ScalarText, Text
+from schemas.fields import Name, ScalarText, Seconds, SizeMib, Text
 from schemas.manifest.resources import MAX_GPUS
-from schemas.quantities import Seconds, SizeMib
 from schemas.wire import Vendor
 from schemas.worker_labels import configured_labels
 

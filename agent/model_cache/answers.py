@@ -10,6 +10,7 @@ from agent.engine_proxy.answers import error_body
 from agent.model_cache.fetches import Fetches
 from http1.protocol.streamed_answer import StreamedAnswer
 from schemas.api.model_cache import CachedModels, CachedModelView, CachedRevisionView
+from schemas.api.view import to_json
 
 _MOST_FIELDS: Final = 2_000
 _JSON: Final = (b"content-type", b"application/json; charset=utf-8")
@@ -41,7 +42,7 @@ class CacheAnswers:
     async def _send(self, response: StreamedAnswer, revisions: Iterable[CachedRevision]) -> None:
         in_use = await self._fetches.uses.used()
         response.start(200, [_JSON])
-        await response.send(CachedModels(items=models_of(revisions, in_use)).model_dump_json().encode())
+        await response.send(to_json(CachedModels(items=models_of(revisions, in_use))))
 
 
 def models_of(revisions: Iterable[CachedRevision], in_use: Collection[Use]) -> tuple[CachedModelView, ...]:

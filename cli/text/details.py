@@ -23,8 +23,8 @@ from schemas.api.events import EventView
 from schemas.api.gpus import GpuView
 from schemas.api.instances import InstanceView
 from schemas.api.policies import PolicyView
+from schemas.api.view import View
 from schemas.api.workers import WorkerStatus, WorkerView
-from schemas.base import View
 
 Fields = Sequence[tuple[str, str]]
 _INDENT: Final = "  "

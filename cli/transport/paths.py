@@ -1,20 +1,19 @@
 """Paths of the API, and its JSON objects as typed views. No I/O."""
 
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from cli.errors import CliError, UsageError
+from schemas.api.view import View, from_plain, read_model
 from schemas.version import __version__
-
-if TYPE_CHECKING:  # slow to import
-    from schemas.base import View
 
 API: Final = "/api/v1"
 
 Json = dict[str, Any]
-V = TypeVar("V", bound="View | msgspec.Struct")
+V = TypeVar("V", bound=View)
 
 
 def checked_name(name: str) -> str:
@@ -37,28 +36,23 @@ def path_of(*parts: str) -> str:
     return API + "".join("/" + quote(checked_name(part), safe="") for part in parts)
 
 
-def parse(model: type[V], raw: Any) -> V:
-    """The typed view of a JSON object of the API: a struct, or a model of pydantic.
+def parse(model: type[V], raw: Any, read: Callable[[Any, Any], Any] = read_model) -> V:
+    """The typed view of a JSON object of the API.
 
     Unknown keys are ignored, missing ones get their defaults: the server may be newer or older.
+
+    Args:
+        model: the view.
+        raw: the object.
+        read: makes the models of manifests in it.
 
     Raises:
         CliError: the object does not match the view.
     """
-    if issubclass(model, msgspec.Struct):
-        try:
-            return msgspec.convert(raw, model)
-        except msgspec.ValidationError as error:
-            why = str(error)
-    else:
-        from pydantic import ValidationError  # noqa: PLC0415 - slow to import, and the model has it already
-
-        try:
-            return model.model_validate(raw)
-        except ValidationError as error:
-            first = error.errors()[0]
-            why = f"{'.'.join(str(part) for part in first['loc'])}: {first['msg']}"
-    raise CliError(
-        f"cannot read the {model.__name__} of the server ({why}); "
-        f"use the gpuward version of the server (this is {__version__})"
-    )
+    try:
+        return from_plain(model, raw, read=read)
+    except msgspec.ValidationError as error:
+        raise CliError(
+            f"cannot read the {model.__name__} of the server ({error}); "
+            f"use the gpuward version of the server (this is {__version__})"
+        ) from None

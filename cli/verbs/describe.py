@@ -21,8 +21,8 @@ from schemas.api.events import EventView
 from schemas.api.gpus import GpuView
 from schemas.api.instances import InstanceView
 from schemas.api.policies import PolicyView
+from schemas.api.view import View
 from schemas.api.workers import WorkerView
-from schemas.base import View
 from schemas.printing import block
 
 app = typer.Typer()

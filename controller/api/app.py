@@ -6,24 +6,19 @@ from typing import Final
 
 from aiohttp import web
 
-from controller.api import dashboard, middlewares
+from controller.api import apply, dashboard, middlewares
 from controller.api.agent_proxies import agent_proxies_context
 from controller.api.audit_trail import audit, audit_context
 from controller.api.body import MAX_BODY_BYTES
-from controller.api.context import CONTEXT, DATABASE_WAITS, KEYS, ApiContext
-from controller.api.database_waits import DatabaseWaits
+from controller.api.context import CONTEXT, KEYS, ApiContext
 from controller.api.dry_run import allowances, catalog, defrag, drain, explain, pending, plan
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY, KeptInventory
 from controller.api.dry_run.passes import passes_context
-from controller.api.errors import ApiError
 from controller.api.live_socket import handler as live_socket
 from controller.api.live_socket.topics import feeds_context
-from controller.api.log_access import withhold_quoted_lines
 from controller.api.openapi import openapi_route
-from controller.api.redact_secrets import redact_secrets
 from controller.api.representation import represent, representation_context
 from controller.api.resources import (
-    apply,
     attention,
     audit_log,
     authority,
@@ -58,7 +53,6 @@ from controller.api.resources import (
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, Streams
 from controller.live.key_ring import KeyRing
-from controller.runtime.origin import origin_middleware
 from controller.runtime.tries import Tries
 from controller.store.deployments.creations import Creations
 from http1.daemon.log_limit import LogLimit
@@ -154,19 +148,12 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     """
     app = web.Application(
         middlewares=[
-            middlewares.identify,
-            origin_middleware(context.proxies, context.from_gateway),
+            middlewares.receive,
             represent,
-            withhold_quoted_lines,
-            redact_secrets,
             audit,
             middlewares.answer_errors,
-            middlewares.refuse_control_characters,
             middlewares.authenticate,
-            middlewares.refuse_unknown_parameters,
-            middlewares.refuse_unknown_preconditions,
-            middlewares.end_streams,
-            middlewares.deadline(),
+            middlewares.limit,
         ],
         client_max_size=MAX_BODY_BYTES,
     )
@@ -178,7 +165,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app[logs.MERGES] = logs.merges()
     app[logs.FOLLOWED] = logs.followed()
     app[live_socket.SOCKETS] = live_socket.sockets()
-    waits = app[DATABASE_WAITS] = DatabaseWaits()
+    waits = app[middlewares.DATABASE_WAITS] = middlewares.DatabaseWaits()
     app[KEYS] = KeyRing(
         context.database.listen_connection,
         context.changes,
@@ -187,7 +174,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
         local=context.local_keys,
     )
     app[KEPT_INVENTORY] = KeptInventory(context.database)
-    app[deployments.CREATIONS] = Creations(context.database, refusals=(ApiError,))
+    app[deployments.CREATIONS] = Creations(context.database)
     app[model_heads.HEADS] = {}
     app[allowances.ANALYSES_AT_ONCE] = asyncio.Semaphore(allowances.MAX_ANALYSES_AT_ONCE)
     app[allowances.JUDGING], app[allowances.JUDGING_OF_VIEWERS] = asyncio.Lock(), asyncio.Lock()

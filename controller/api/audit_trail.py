@@ -16,9 +16,9 @@ from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from controller.api.context import CONTEXT, PRINCIPAL
-from controller.api.errors import error_response, unavailable
+from controller.api.errors import ApiError, error_response, unavailable
 from controller.api.middlewares import ERROR_CODE, REQUEST_ID, route_of
-from controller.api.route import Access, Route
+from controller.api.route import Access, Route, may_read_logs
 from controller.live.same_origin import SAFE_METHODS
 from controller.runtime.audited import AUDITED
 from controller.runtime.database import DATABASE_ERRORS
@@ -201,6 +201,19 @@ def note_log_read(request: web.Request, object_: str, *, refused: bool = False) 
         entry = _entry(request, route, _FORBIDDEN if refused else _OK)
         object_ = _KEY_MATERIAL.sub("[redacted]", object_)[:_MOST_CHARS]
         request.app[TRAIL].note_read(replace(entry, object=object_, code="forbidden" if refused else ""))
+
+
+def check_log_access(request: web.Request, object_: str) -> None:
+    """Refuses a caller that may not read this log, such as `deployments/chat/logs`, and notes that.
+
+    Raises:
+        ApiError: 403.
+    """
+    role = request[PRINCIPAL].role
+    if not may_read_logs(role, viewers=request.app[CONTEXT].viewers_read_logs):
+        note_log_read(request, object_, refused=True)
+        fix = "use a key with one of: admin, operator; or let viewers read logs: GPUWARD_VIEWERS_READ_LOGS=true"
+        raise ApiError(403, "forbidden", f"role {role} may not read logs here; {fix}")
 
 
 @web.middleware

@@ -1,6 +1,7 @@
-"""Reads request bodies: bounded in size, validated field by field."""
+"""Bodies: requests' are bounded in size and validated field by field; answers are JSON of a model."""
 
 import io
+from collections.abc import Mapping
 from itertools import islice
 from typing import Final, TypeVar
 
@@ -9,9 +10,16 @@ from pydantic import BaseModel, ValidationError
 
 from controller.api.context import BODY
 from controller.api.errors import ApiError
-from schemas.manifest.problems import MOST_PROBLEMS, FieldProblem, ManifestError, from_validation, most_specific
+from schemas.api.view import View, to_json
+from schemas.manifest.problems import (
+    MOST_PROBLEMS,
+    FieldProblem,
+    ManifestError,
+    from_validation,
+    most_specific,
+    unknown_keys,
+)
 from schemas.manifest.strict_yaml import read_json
-from schemas.manifest.unknown_keys import unknown_keys
 
 MAX_BODY_BYTES: Final = 2**20
 M = TypeVar("M", bound=BaseModel)
@@ -95,3 +103,13 @@ def parse_model(body: bytes, model: type[M], *, optional: bool = False) -> M:
     if problems:
         raise ManifestError(most_specific(problems))
     return parsed
+
+
+def json_response(view: View, *, status: int = 200, headers: Mapping[str, str] | None = None) -> web.Response:
+    """A response with the view as JSON."""
+    return web.Response(
+        status=status,
+        body=to_json(view),
+        content_type="application/json",
+        headers=headers,
+    )

@@ -7,7 +7,6 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from controller.api.database_waits import DatabaseWaits
 from controller.domain.access.grants import Grant
 from controller.domain.attention import CertificateFacts
 from controller.domain.placement import Need
@@ -102,6 +101,5 @@ class ApiContext:
 
 CONTEXT: Final = web.AppKey("CONTEXT", ApiContext)
 KEYS: Final = web.AppKey("KEYS", KeyRing)
-DATABASE_WAITS: Final = web.AppKey("DATABASE_WAITS", DatabaseWaits)
 BODY: Final = web.RequestKey("BODY", Hold)
 PRINCIPAL: Final = web.RequestKey("PRINCIPAL", Principal)

@@ -24,10 +24,12 @@ from controller.store.core.refusals import (
     LastAdminKeyError,
     NoSecretsKeyError,
     NotFoundError,
+    NotGrantedError,
     NothingToRestartError,
     NothingToUndoError,
     NotRollingError,
     NotScaledError,
+    RetiredArgsError,
     TokenRefusedError,
     WorkerNameTakenError,
 )
@@ -47,6 +49,8 @@ class ApiError(ResponseError):
 # Refusals of the store: their status and code.
 _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
     (NotFoundError, 404, "not_found"),
+    (NotGrantedError, 403, "forbidden"),
+    (RetiredArgsError, 400, "invalid"),
     (GenerationConflictError, 412, "generation_conflict"),
     (ChangedMeanwhileError, 412, "generation_conflict"),
     (InUseError, 409, "in_use"),
@@ -77,7 +81,7 @@ def as_api_error(error: Exception) -> ApiError | None:
         case ManifestError():
             known = invalid(error.problems)
         case SpecError():
-            known = invalid([_field_problem(error)])
+            known = invalid([field_problem(error)])
         case web.HTTPException():
             known = _from_aiohttp(error)
         case TimeoutError():
@@ -104,12 +108,15 @@ def _refused(error: Exception) -> ApiError | None:
     found = next((entry for entry in _STATUSES if isinstance(error, entry[0])), None)
     if found is None:
         return None
-    changed = error.changed if isinstance(error, ChangedMeanwhileError) else ()
-    details = {"changed": [asdict(one) for one in changed]} if changed else {}
+    details: dict[str, Any] = {}
+    if isinstance(error, ChangedMeanwhileError) and error.changed:
+        details = {"changed": [asdict(one) for one in error.changed]}
+    elif isinstance(error, NotGrantedError | RetiredArgsError):
+        details = {"problems": error.problems}
     return ApiError(found[1], found[2], str(error), details=details)
 
 
-def _field_problem(error: SpecError) -> FieldProblem:
+def field_problem(error: SpecError) -> FieldProblem:
     """The problem in an engine's error, which begins with the field: `image: is required by ...`."""
     field, _, rest = str(error).partition(": ")
     return FieldProblem(field, rest) if rest else FieldProblem("", field)

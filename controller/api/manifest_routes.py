@@ -11,16 +11,16 @@ from typing import Any, Final, Protocol, TypeAlias
 from aiohttp import web
 from pydantic import BaseModel
 
-from controller.api.body import read_json_body
+from controller.api.body import json_response, read_json_body
 from controller.api.context import CONTEXT
 from controller.api.parameters import expected_generation, expected_state, new_name
 from controller.api.read_routes import ReadPage, list_route
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.live.database_full import while_full
 from controller.store.core.database import Reader
 from schemas.api.deployments import DeploymentView
 from schemas.api.policies import PolicyView
+from schemas.api.view import View
 
 OUTCOME_HEADER: Final = "X-Gpuward-Outcome"  # of an apply: created, unchanged, updated or replaced
 ManifestView: TypeAlias = DeploymentView | PolicyView
@@ -61,8 +61,8 @@ class ManifestResource:
     path: str
     noun: str
     plural: str
-    page: type[BaseModel]
-    view: type[BaseModel]
+    page: type[View]
+    view: type[View]
     spec: type[BaseModel]
     parse: Callable[[object, str], BaseModel]
     read_page: ReadPage

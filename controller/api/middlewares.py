@@ -1,16 +1,17 @@
-"""Wraps every handler: request id, error responses, authentication and role, deadline."""
+"""Wraps every handler: request id and origin, error responses, authentication and role, deadline."""
 
 import asyncio
 import re
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import structlog
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
+from aiohttp.typedefs import Handler
 
-from controller.api.callers import caller_of
-from controller.api.context import BODY, CONTEXT, DATABASE_WAITS, KEYS, PRINCIPAL
+from controller.api.context import BODY, CONTEXT, KEYS, PRINCIPAL
 from controller.api.errors import (
     DATABASE_UNAVAILABLE,
     ApiError,
@@ -19,10 +20,13 @@ from controller.api.errors import (
     error_response,
     unavailable,
 )
-from controller.api.parameters import refuse_preconditions, refuse_repeated, refuse_unknown
+from controller.api.parameters import refuse_repeated, refuse_unknown
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, close_socket, cut
-from controller.live.same_origin import SAFE_METHODS
+from controller.live.credentials import credential_in, session_tokens
+from controller.live.key_ring import Principal, session_credential
+from controller.live.same_origin import SAFE_METHODS, is_same_origin
+from controller.runtime.origin import with_origin
 from controller.store.core.events import acting
 from http1.daemon.log_limit import LogLimit
 from schemas.database_disk import DATABASE_FULL
@@ -49,21 +53,13 @@ async def note_start(request: web.Request, response: web.StreamResponse) -> None
 
 
 @web.middleware
-async def refuse_control_characters(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuses a path or query that holds what no name can: NUL and other control characters, or broken UTF-8."""
-    url = request.rel_url
-    if _UNUSABLE.search(url.path) or _UNUSABLE.search(url.query_string):
-        raise ApiError(400, "invalid", "URL: contains control characters or broken UTF-8; remove them")
-    return await handler(request)
-
-
-@web.middleware
-async def identify(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Takes the client's request id if it is valid, else makes one; logs carry it."""
+async def receive(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Gives a request its id and its origin. The id is the client's if it is valid; logs carry it."""
+    context = request.app[CONTEXT]
     given = request.headers.get(_REQUEST_ID_HEADER, "")
     request[REQUEST_ID] = given if _GOOD_REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
     with structlog.contextvars.bound_contextvars(request_id=request[REQUEST_ID]):
-        return await handler(request)
+        return await handler(with_origin(request, context.proxies, context.from_gateway))
 
 
 @web.middleware
@@ -109,6 +105,7 @@ def _admitted_to_log(request: web.Request, error: Exception, known: ApiError | N
 @web.middleware
 async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
     """Requires a key or a session, and a role that the route allows. A route outside the table can never be called."""
+    _refuse_control_characters(request)
     route = route_of(request)
     if route is not None and route.access is Access.OPEN:
         return await handler(request)
@@ -124,29 +121,74 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     request.app[KEYS].note_use(principal)
     acts = acting(f"key:{principal.name}", request[REQUEST_ID], role=principal.role)
     with acts, request.app[CONTEXT].bodies.hold(principal.key_id) as request[BODY]:
+        _refuse_unknown(request, route)
         return await handler(request)
 
 
-@web.middleware
-async def refuse_unknown_parameters(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuses query parameters that the route does not state: to ignore a typing error would answer another question.
+def _refuse_control_characters(request: web.Request) -> None:
+    """Refuses a path or query that holds what no name can: NUL and other control characters, or broken UTF-8."""
+    url = request.rel_url
+    if _UNUSABLE.search(url.path) or _UNUSABLE.search(url.query_string):
+        raise ApiError(400, "invalid", "URL: contains control characters or broken UTF-8; remove them")
 
-    Pages, probes and agents are spared. Of one that is given twice, one value would be ignored too.
+
+def _refuse_unknown(request: web.Request, route: Route) -> None:
+    """Refuses query parameters and, of a write, preconditions that the route does not state.
+
+    To ignore a typing error would answer another question, and of a parameter that is given twice one value would be
+    ignored; to ignore a precondition would write all the same. `If-Match: *` always holds.
     """
-    route = route_of(request)
-    if request.query and route is not None and route.access is not Access.OPEN:
+    if request.query:
         refuse_unknown(request.query, *(query.name for query in route.query))
         refuse_repeated(request.query, route.query)
-    return await handler(request)
+    if request.method in SAFE_METHODS:
+        return
+    if not route.expects and request.headers.get("If-Match", "*").strip() != "*":
+        raise ApiError(400, "invalid", "If-Match: what this path writes has no generation; leave the header out")
+    if route.expects != "state" and "If-None-Match" in request.headers:
+        fix = "send If-Match: GENERATION" if route.expects else "leave the header out"
+        raise ApiError(400, "invalid", f"If-None-Match: only a PUT that applies a manifest knows it; {fix}")
 
 
-@web.middleware
-async def refuse_unknown_preconditions(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuses a write that has a precondition which its route does not know: to ignore it would write all the same."""
-    route = route_of(request)
-    if request.method not in SAFE_METHODS and route is not None and route.access is not Access.OPEN:
-        refuse_preconditions(request.headers, route.expects)
-    return await handler(request)
+async def caller_of(request: web.Request) -> Principal | None:
+    """The caller; None without a valid key or session.
+
+    Raises:
+        ApiError: 403 for a request by cookie that could change something, or opens a WebSocket, and does not come from
+            a page of this origin: a browser sends the cookie with whatever page asks.
+    """
+    given = credential_in(lambda name: request.headers.getall(name, ()))
+    principal = await request.app[KEYS].first_owner(given.texts)
+    unsafe = request.method not in SAFE_METHODS or "Upgrade" in request.headers
+    if principal is not None and given.by_cookie and unsafe:
+        refuse_other_origins(request)
+    return principal
+
+
+async def sessions_of(request: web.Request) -> list[tuple[Principal, str]]:
+    """The sessions that the request carries and that are not over: their owners, and what their cookies hold."""
+    tokens = session_tokens(request.headers.getall("Cookie", ()))
+    found = [(await request.app[KEYS].authenticate(session_credential(token)), token) for token in tokens]
+    return [(principal, token) for principal, token in found if principal is not None]
+
+
+def refuse_other_origins(request: web.Request) -> None:
+    """Checks that a request comes from a page of this origin.
+
+    Raises:
+        ApiError: 403, it does not.
+    """
+    same = is_same_origin(
+        fetch_site=request.headers.get("Sec-Fetch-Site", ""),
+        origin=request.headers.get("Origin", ""),
+        host=request.headers.get("Host", ""),
+    )
+    if not same:
+        message = (
+            "Origin: a session counts only for pages of this address; send Authorization: Bearer KEY from elsewhere. "
+            "Behind a reverse proxy, let it pass on Host as it came."
+        )
+        raise ApiError(403, "cross_origin", message)
 
 
 def _unauthenticated() -> ApiError:
@@ -158,11 +200,38 @@ def _unauthenticated() -> ApiError:
     )
 
 
+def route_of(request: web.Request) -> Route | None:
+    """The route in the table; None for an unknown path or method."""
+    resource = request.match_info.route.resource
+    return request.app[ROUTES].get((request.method, resource.canonical)) if resource is not None else None
+
+
 @web.middleware
-async def end_streams(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Ends streams when their key is revoked or the server stops."""
+async def limit(request: web.Request, handler: Handler) -> web.StreamResponse:
+    """Ends streams when their key is revoked or the server stops, and every other handler after a time."""
     route = route_of(request)
-    if route is None or not route.stream or PRINCIPAL not in request:
+    if route is None:
+        return await handler(request)
+    if route.stream:
+        return await _stream(request, handler)
+    if route.from_memory or route.access is Access.OPEN:
+        async with asyncio.timeout(HANDLER_DEADLINE_S):
+            return await handler(request)
+    waits, space = request.app[DATABASE_WAITS], request.app[CONTEXT].database.space
+    if waits.away:
+        raise database_unavailable(full=space.full)
+    try:
+        async with asyncio.timeout(HANDLER_DEADLINE_S) as deadline:
+            with waits.held(deadline):
+                return await handler(request)
+    except TimeoutError:
+        if waits.away:
+            raise database_unavailable(full=space.full) from None
+        raise
+
+
+async def _stream(request: web.Request, handler: Handler) -> web.StreamResponse:
+    if PRINCIPAL not in request:
         return await handler(request)
     try:
         with request.app[STREAMS].registered(request[PRINCIPAL].credential):
@@ -182,34 +251,35 @@ def _stopping() -> ApiError:
     return unavailable("unavailable", "the controller is stopping")
 
 
-def route_of(request: web.Request) -> Route | None:
-    """The route in the table; None for an unknown path or method."""
-    resource = request.match_info.route.resource
-    return request.app[ROUTES].get((request.method, resource.canonical)) if resource is not None else None
+class DatabaseWaits:
+    """Ends requests that would wait for a database that is away: those under way, and each new one at once."""
 
+    def __init__(self) -> None:
+        self._deadlines: set[asyncio.Timeout] = set()
+        self._away = False
 
-def deadline(seconds: float = HANDLER_DEADLINE_S) -> Middleware:
-    """Limits every handler except streams. One that needs the database ends as soon as that is known to be away."""
+    @property
+    def away(self) -> bool:
+        """Whether the database is known not to answer."""
+        return self._away
 
-    @web.middleware
-    async def limited(request: web.Request, handler: Handler) -> web.StreamResponse:
-        route = route_of(request)
-        if route is None or route.stream:
-            return await handler(request)
-        waits = request.app[DATABASE_WAITS]
-        if route.from_memory or route.access is Access.OPEN:
-            async with asyncio.timeout(seconds):
-                return await handler(request)
-        space = request.app[CONTEXT].database.space
-        if waits.away:
-            raise database_unavailable(full=space.full)
+    def note(self, *, away: bool) -> None:
+        """The database does not answer, or answers again. In the first case all that wait for it end now."""
+        self._away = away
+        if away:
+            now = asyncio.get_running_loop().time()
+            for deadline in self._deadlines:
+                if not deadline.expired():
+                    deadline.reschedule(now)
+
+    @contextmanager
+    def held(self, deadline: asyncio.Timeout) -> Iterator[None]:
+        """Lets the deadline end early for as long as the context lasts."""
+        self._deadlines.add(deadline)
         try:
-            async with asyncio.timeout(seconds) as limit:
-                with waits.held(limit):
-                    return await handler(request)
-        except TimeoutError:
-            if waits.away:
-                raise database_unavailable(full=space.full) from None
-            raise
+            yield
+        finally:
+            self._deadlines.discard(deadline)
 
-    return limited
+
+DATABASE_WAITS: Final = web.AppKey("DATABASE_WAITS", DatabaseWaits)

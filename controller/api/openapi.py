@@ -1,9 +1,11 @@
 """`GET /openapi.json`: generated from the route table and the models that validate."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from inspect import cleandoc
 from typing import Any, Final
 
+import msgspec
 import orjson
 from aiohttp import web
 from pydantic import BaseModel
@@ -11,21 +13,18 @@ from pydantic.json_schema import models_json_schema
 
 from controller.api.route import Access, Query, Route
 from schemas.api.envelopes import ErrorView
+from schemas.api.view import Manifest, View
 
 _VARIABLE: Final = re.compile(r"\{(\w+)\}")
 _JSON: Final = "application/json"
+_REFERENCE: Final = "#/components/schemas/{name}"
 
 
 def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
     """The OpenAPI 3.1 document."""
-    models: dict[type[BaseModel], None] = {ErrorView: None}
-    for route in routes:
-        models.update({model: None for model in (route.answer, route.body) if model is not None})
-    # Responses have no computed fields, so the schemas that validate describe them too.
-    references, definitions = models_json_schema(
-        [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
-    )
-    schemas = {model: references[model, "validation"] for model in models}
+    bodies = {route.body for route in routes if route.body is not None}
+    views: set[type[View]] = {ErrorView, *(route.answer for route in routes if route.answer is not None)}
+    schemas, components = _schemas(bodies, views)
     paths: dict[str, dict[str, Any]] = {}
     for route in routes:
         paths.setdefault(route.canonical, {})[route.method.lower()] = _operation(route, schemas)
@@ -34,14 +33,48 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
         "info": {"title": "Gpuward", "version": version},
         "paths": paths,
         "components": {
-            "schemas": definitions["$defs"],
+            "schemas": components,
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
             "responses": {"Error": {"description": "Error", "content": {_JSON: {"schema": schemas[ErrorView]}}}},
         },
     }
 
 
-def _operation(route: Route, schemas: dict[type[BaseModel], Any]) -> dict[str, Any]:
+def _schemas(bodies: Iterable[type[BaseModel]], views: Iterable[type[View]]) -> tuple[dict[Any, Any], dict[str, Any]]:
+    """The schema of each of these types, which refers to components; and the components by name."""
+    models = set(bodies)
+
+    def of_model(kind: type[Manifest]) -> dict[str, Any]:
+        """A reference to a model of pydantic in a view."""
+        model = kind.model()
+        models.add(model)
+        return {"$ref": _REFERENCE.format(name=model.__name__)}
+
+    ordered = sorted(views, key=str)
+    found, components = msgspec.json.schema_components(ordered, schema_hook=of_model, ref_template=_REFERENCE)
+    # Responses have no computed fields, so the schemas that validate describe them too.
+    references, definitions = models_json_schema(
+        [(model, "validation") for model in sorted(models, key=str)], ref_template=_REFERENCE.format(name="{model}")
+    )
+    schemas = dict(zip(ordered, found, strict=True)) | {model: references[model, "validation"] for model in models}
+    return schemas, {**{name: _tidied(one) for name, one in components.items()}, **definitions["$defs"]}
+
+
+def _tidied(schema: Any) -> Any:
+    """A schema of msgspec with the type of its enumerations, and with descriptions without their indentation."""
+    if isinstance(schema, list):
+        return [_tidied(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    tidied = {name: _tidied(one) for name, one in schema.items()}
+    if all(isinstance(value, str) for value in tidied.get("enum", (None,))):
+        tidied["type"] = "string"
+    if isinstance(text := tidied.get("description"), str):
+        tidied["description"] = cleandoc(text)
+    return tidied
+
+
+def _operation(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     operation: dict[str, Any] = {
         "operationId": _operation_id(route),
         "summary": route.summary,
@@ -79,7 +112,7 @@ def _query(query: Query) -> dict[str, Any]:
     }
 
 
-def _response(route: Route, schemas: dict[type[BaseModel], Any]) -> dict[str, Any]:
+def _response(route: Route, schemas: dict[Any, Any]) -> dict[str, Any]:
     response: dict[str, Any] = {"description": route.summary}
     if route.answer is not None:
         response["content"] = {route.media: {"schema": schemas[route.answer]}}

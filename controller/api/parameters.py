@@ -7,7 +7,6 @@ from typing import Final, TypeAlias
 
 from aiohttp import web
 from multidict import MultiMapping
-from pydantic import BaseModel
 
 from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, invalid
@@ -15,6 +14,7 @@ from controller.api.route import Query
 from controller.store.core.database import Reader
 from controller.store.core.refusals import GenerationConflictError
 from controller.store.views.paging import MAX_LIMIT
+from schemas.api.view import View
 from schemas.fields import NAME_PATTERN
 from schemas.manifest.problems import FieldProblem, nearest
 from schemas.units import parse_duration_s
@@ -26,7 +26,7 @@ _MOMENT: Final = re.compile(r"^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d")
 _MAX_DIGITS: Final = 19  # of a 64-bit number
 _MOST_UNKNOWN: Final = 8
 _FIRST: Final = 1
-ReadOne: TypeAlias = Callable[[Reader, str], Awaitable[BaseModel]]
+ReadOne: TypeAlias = Callable[[Reader, str], Awaitable[View]]
 
 
 def parameters_of(request: web.Request) -> Mapping[str, str]:
@@ -158,19 +158,6 @@ def check_trusted(labels: Iterable[str], trusted: Sequence[str]) -> None:
         if not is_trusted(key, trusted):
             fix = f"its host's agent sets this label (--label); only {', '.join(trusted) or 'none'} can be stated"
             raise invalid([FieldProblem(f"labels.{key}", f"{fix}: GPUWARD_TRUSTED_LABELS on the controllers")])
-
-
-def refuse_preconditions(headers: Mapping[str, str], expects: str) -> None:
-    """Refuses the preconditions that a route does not know; `expects` as of the route. `If-Match: *` always holds.
-
-    Raises:
-        ApiError: 400.
-    """
-    if not expects and headers.get("If-Match", "*").strip() != "*":
-        raise ApiError(400, "invalid", "If-Match: what this path writes has no generation; leave the header out")
-    if expects != "state" and "If-None-Match" in headers:
-        fix = "send If-Match: GENERATION" if expects else "leave the header out"
-        raise ApiError(400, "invalid", f"If-None-Match: only a PUT that applies a manifest knows it; {fix}")
 
 
 def expected_state(request: web.Request) -> int | None:

@@ -3,21 +3,22 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeAlias
 
+import msgspec
 from aiohttp import web
-from pydantic import BaseModel
 
+from controller.api.body import json_response
 from controller.api.context import CONTEXT
 from controller.api.parameters import ReadOne, page_limit, parameters_of
-from controller.api.responses import json_response
 from controller.api.route import PAGING, Access, Query, Route
 from controller.live.database_full import while_full
 from schemas.api.envelopes import Page
+from schemas.api.view import View
 
 ReadPage: TypeAlias = Callable[..., Awaitable[Page[Any]]]  # (connection, *, limit, cursor, one keyword per filter)
 
 
 def list_route(
-    path: str, read_page: ReadPage, summary: str, page: type[BaseModel], filters: tuple[Query, ...] = ()
+    path: str, read_page: ReadPage, summary: str, page: type[View], filters: tuple[Query, ...] = ()
 ) -> Route:
     """`GET path`: one page. Each filter is passed to `read_page` by its name."""
     names = [query.name for query in filters]
@@ -30,13 +31,13 @@ def list_route(
         async with database.snapshot() as connection:
             found = await read_page(connection, limit=limit, cursor=cursor, **chosen)
         if database.space.full:
-            found = found.model_copy(update={"items": [while_full(one, full=True) for one in found.items]})
+            found = msgspec.structs.replace(found, items=[while_full(one, full=True) for one in found.items])
         return json_response(found)
 
     return Route("GET", path, handler, Access.READ, summary, _tag(path), page, query=(*PAGING, *filters))
 
 
-def read_route(path: str, variable: str, read_one: ReadOne, summary: str, view: type[BaseModel]) -> Route:
+def read_route(path: str, variable: str, read_one: ReadOne, summary: str, view: type[View]) -> Route:
     """`GET path/{variable}`: one object."""
 
     async def handler(request: web.Request) -> web.Response:

@@ -1,9 +1,17 @@
-"""How an answer travels: gzip where the client takes it, and an ETag by which it need not travel twice.
+"""How an answer travels: without what its caller may not read, with gzip where the client takes it, with an ETag.
 
-One middleware does both for every whole answer of JSON or text. Streams are written piece by piece and never pass here,
-and an answer with an ETag or an encoding of its own stays as it is: the ETag of one deployment is its generation, for
-`If-Match`. The ETags made here are weak, so that no `If-Match` can match one, and the same for both encodings. An
-answer that tells its own moment gets none: it would never match.
+One middleware does all of that for every complete answer of JSON or text, so that no route must think of it. Streams
+are written piece by piece and never pass here: objects are redacted in `live/object_feed.py`, events in
+`live_socket/topics.py`.
+
+**Secrets.** The values of stored secrets are taken out of answers. A refusal repeats what its caller has sent, and
+stays as it is: a guess must not be confirmed to callers that may know no secrets. So does the plan of a viewer, whose
+handler has redacted all but what the viewer wrote. **Logs.** Lines of logs that messages quote are withheld from
+callers that may read no logs.
+
+**ETags.** An answer with an ETag or an encoding of its own stays as it is: the ETag of one deployment is its
+generation, for `If-Match`. The ETags made here are weak, so that no `If-Match` can match one, and the
+same for both encodings. A momentary answer gets none: no two are equal.
 """
 
 import asyncio
@@ -18,17 +26,24 @@ from typing import Final
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
+from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.middlewares import route_of
+from controller.api.route import may_read_logs
+from controller.domain.access.quoted_lines import shown_json
+from controller.domain.access.redaction import Redaction
 
 LEAST_BYTES: Final = 1024  # a shorter answer fits in one packet as it is
 INLINE_BYTES: Final = 32 * 1024  # a longer one would hold up the loop for more than half a millisecond
+_REDACTED_INLINE_BYTES: Final = 64 * 1024  # a longer answer would hold up the loop for more than a millisecond
 MOST_BYTES: Final = 32 * 2**20  # a longer one would keep a thread for half a second
 MOST_IN_THREADS: Final = 16  # answers; while there are more they travel as they are
 _THREADS: Final = 2
 _LEVEL: Final = 4  # 15 ms a MiB; the next ones take 20 % and 40 % longer, and make it 3 % and 4 % smaller
 _GZIP: Final = 31  # zlib's number for the format
+AS_WRITTEN: Final = web.RequestKey("AS_WRITTEN", bool)  # the handler has redacted what is not the caller's own
 _OK: Final = 200
 _NOT_MODIFIED: Final = 304
+_REFUSED: Final = 400
 _QUALITY: Final = re.compile(r"0(\.\d{0,3})?|1(\.0{0,3})?")
 
 
@@ -148,9 +163,34 @@ async def representation_context(app: web.Application) -> AsyncIterator[None]:
 
 @web.middleware
 async def represent(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Compresses whole answers of JSON and text, and answers 304 to a client that has the same one."""
+    """Gives complete answers the form in which they travel; 304 to a client that has the same answer."""
     response = await handler(request)
-    if isinstance(response, web.Response) and not response.prepared:
-        route = route_of(request)
-        return await request.app[REPRESENTATION].of(request, response, tags=route is None or not route.momentary)
-    return response
+    if not isinstance(response, web.Response) or response.prepared:
+        return response
+    redaction = request.app[CONTEXT].known_secrets.redaction()
+    if redaction and response.status < _REFUSED and AS_WRITTEN not in request:
+        await _redact(response, redaction)
+    if isinstance(response.body, bytes):
+        shown = as_shown(request, response.body)
+        if shown is not response.body:
+            response.body = shown
+    route = route_of(request)
+    return await request.app[REPRESENTATION].of(request, response, tags=route is None or not route.momentary)
+
+
+async def _redact(response: web.Response, redaction: Redaction) -> None:
+    """Takes the values of secrets out of an answer of JSON."""
+    body = response.body
+    if response.content_type != "application/json" or not isinstance(body, bytes):
+        return
+    inline = len(body) <= _REDACTED_INLINE_BYTES
+    shown = redaction.shown(body) if inline else await asyncio.to_thread(redaction.shown, body)
+    if shown is not body:
+        response.body = shown
+
+
+def as_shown(request: web.Request, body: bytes) -> bytes:
+    """JSON as this caller gets it: without the lines of logs that it quotes, where the caller may read none."""
+    principal = request.get(PRINCIPAL)
+    viewers = request.app[CONTEXT].viewers_read_logs
+    return shown_json(body, logs=principal is not None and may_read_logs(principal.role, viewers=viewers))

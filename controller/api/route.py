@@ -7,9 +7,9 @@ from enum import Enum
 from typing import Any, Final, Literal
 
 from aiohttp import web
-from pydantic import BaseModel
 
 from schemas.api.access import Role
+from schemas.api.view import View
 
 _PATTERN: Final = re.compile(r"\{(\w+):[^}]*\}")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -28,6 +28,14 @@ class Access(Enum):
     def allows(self, role: Role) -> bool:
         """Whether a key of this role may call it."""
         return self is Access.OPEN or role in self.value
+
+
+def may_read_logs(role: Role, *, viewers: bool) -> bool:
+    """Whether a role may read logs, and the lines that messages quote of them, where viewers may or may not.
+
+    Engines print requests, paths and what they like.
+    """
+    return Access.OPERATE.allows(role) or (viewers and Access.READ.allows(role))
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +83,7 @@ class Route:
     access: Access
     summary: str
     tag: str
-    answer: type[BaseModel] | None = None
+    answer: type[View] | None = None
     body: Any = None
     query: tuple[Query, ...] = ()
     status: int = 200

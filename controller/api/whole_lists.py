@@ -3,13 +3,14 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+import msgspec
 from aiohttp import web
 
+from controller.api.body import json_response
 from controller.api.parameters import parameters_of, whole_number
-from controller.api.responses import json_response
 from controller.api.route import Query
 from controller.store.views.paging import MAX_LIMIT, open_cursor, seal
-from schemas.base import View
+from schemas.api.view import View
 
 T = TypeVar("T")
 WHOLE_PAGING: Final = (
@@ -48,7 +49,7 @@ def page_of_whole(
 def whole_list(request: web.Request, found: View, name_of: Callable[[Any], str]) -> web.Response:
     """The page of an answer that has all its `items`."""
     items, following = page_of_whole(found.items, parameters_of(request), name_of)  # type: ignore[attr-defined]
-    return json_response(found.model_copy(update={"items": items, "next": following}))
+    return json_response(msgspec.structs.replace(found, items=items, next=following))
 
 
 def is_paged(request: web.Request) -> bool:

@@ -12,7 +12,8 @@ from controller.engines.base import IN_CONTAINER, LOOPBACK, Engine, Launch
 from controller.engines.containers import container_env, container_of, image_key, models_of_host
 from controller.engines.pinning import named_fetches, pinned_models
 from controller.engines.registry import engine_for
-from schemas.manifest.deployment import DeploymentSpec, Probe, SecretRef
+from schemas.manifest.deployment import DeploymentSpec, SecretRef
+from schemas.manifest.probe import Probe
 from schemas.wire import ClaimOrder, StartOrder
 
 # The ports on the leader's host where the processes of a gang meet: below those that agents choose from (18000 and up)

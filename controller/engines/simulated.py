@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from controller.domain.placement import Need, Share
+from controller.domain.retired_args import RETIRED
 from controller.domain.splits import splits_to_measure
 from controller.engines.base import (
     Analysis,
@@ -31,12 +32,7 @@ _MAX_PERCENT: Final = 100.0
 _MAX_STEPS: Final = 1000
 _GPU_COUNTS: Final = (1, 2, 4, 8)  # these commonly divide a model's heads
 _NUMBERS: Final = ("load_seconds", "exit_after", "exit_code")
-# Args of earlier versions. Stored specs may have them, without effect but that of `_SERVED_AS`.
-RETIRED: Final = frozenset({
-    "token_seconds", "wait_seconds", "die_after_tokens", "refuse", "silent", "usage", "slots", "kv_tokens",
-    "hang_after", "without", "served_model_name", "heads", "kv_heads", "vocab", "vision_heads",
-})  # fmt: skip
-_SERVED_AS: Final = "served_model_name"
+_SERVED_AS: Final = "served_model_name"  # retired, but an engine of an earlier version may run under this name
 Steps = tuple[tuple[float, float], ...]
 
 
@@ -109,11 +105,6 @@ def parse_args(spec: DeploymentSpec) -> dict[str, Any]:
         except ValueError as error:
             raise SpecError(f"args.{name}: {error}") from None
     return parsed
-
-
-def retired_args(spec: DeploymentSpec) -> list[str]:
-    """The args of this spec that earlier versions knew, and that have no effect any more."""
-    return [name for name in spec.args if name in RETIRED] if spec.engine == SimulatedEngine.name else []
 
 
 class SimulatedEngine(Engine):

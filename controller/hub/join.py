@@ -5,7 +5,6 @@ import hashlib
 from typing import Final
 
 import msgspec
-import orjson
 import structlog
 from aiohttp import web
 
@@ -25,6 +24,7 @@ from controller.store.core.refusals import (
 )
 from http1.daemon.log_limit import LogLimit
 from schemas.api.envelopes import ErrorBody, ErrorView
+from schemas.api.view import to_json
 from schemas.wire import (
     CREDENTIAL_FORM,
     CREDENTIAL_HEADER,
@@ -142,6 +142,4 @@ def refusal(status: int, code: str, message: str, *, retry_after_s: float | None
     """An error in the form that all errors of the API share."""
     body = ErrorView(error=ErrorBody(code=code, message=message))
     headers = {} if retry_after_s is None else {"Retry-After": str(max(1, round(retry_after_s)))}
-    return web.json_response(
-        body.model_dump(), status=status, headers=headers, dumps=lambda v: orjson.dumps(v).decode()
-    )
+    return web.Response(body=to_json(body), status=status, headers=headers, content_type="application/json")

@@ -13,9 +13,9 @@ from controller.domain.holdings import Holdings
 from controller.domain.pending import PendingRow
 from controller.domain.placement import Ask, Need
 from controller.domain.restart_delays import RestartSettings
+from controller.domain.retired_args import retired_args
 from controller.engines.base import RefusedFlagError
 from controller.engines.registry import engine_for
-from controller.engines.simulated import retired_args
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.inventory.capacity import Inventory
 from controller.store.access.secret_keys import SecretKeys

@@ -2,11 +2,12 @@
 
 from typing import Final, TypeVar
 
-from pydantic import BaseModel
+from msgspec.structs import replace
 
 from schemas.api.deployments import DeploymentView
 from schemas.api.instances import InstanceView
 from schemas.api.pending import PendingView
+from schemas.api.view import View
 from schemas.database_disk import DATABASE_FULL, DATABASE_FULL_TEXT
 
 # Phases that a write ends. In the others the object's own reason is worth more.
@@ -14,7 +15,7 @@ _DEPLOYMENTS: Final = frozenset({"pending", "progressing", "deleting"})
 _INSTANCES: Final = frozenset({"pending", "analyzing", "scheduled", "stopping"})
 _WHY: Final = {"reason": DATABASE_FULL, "message": DATABASE_FULL_TEXT}
 
-V = TypeVar("V", bound=BaseModel)
+V = TypeVar("V", bound=View)
 
 
 def while_full(view: V, *, full: bool) -> V:
@@ -23,12 +24,12 @@ def while_full(view: V, *, full: bool) -> V:
         return view
     match view:
         case DeploymentView() if view.status.phase in _DEPLOYMENTS:
-            return view.model_copy(update={"status": view.status.model_copy(update=_WHY)})
+            return replace(view, status=replace(view.status, **_WHY))
         case InstanceView() if view.status.phase in _INSTANCES:
             explain = view.status.explain
-            line = {} if explain is None else {"explain": explain.model_copy(update={"message": DATABASE_FULL_TEXT})}
-            return view.model_copy(update={"status": view.status.model_copy(update={**_WHY, **line})})
+            line = {} if explain is None else {"explain": replace(explain, message=DATABASE_FULL_TEXT)}
+            return replace(view, status=replace(view.status, **_WHY, **line))
         case PendingView():
-            return view.model_copy(update=_WHY)
+            return replace(view, **_WHY)
         case _:
             return view

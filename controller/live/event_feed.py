@@ -10,6 +10,7 @@ from controller.live.shared_feed import READ_LIMIT_S, Reading, SharedFeed, Strea
 from controller.store.core.database import Database
 from controller.store.views.events import events_above, newest_events
 from schemas.api.events import EventView
+from schemas.api.view import to_json
 
 POLL_S: Final = 0.5
 PAGE: Final = 1000
@@ -47,7 +48,7 @@ class NewEvents:
 
 def event_message(event: EventView) -> bytes:
     """The message of an event."""
-    return b'{"type":"event","event":%b}' % event.model_dump_json().encode()
+    return b'{"type":"event","event":%b}' % to_json(event)
 
 
 def concerns(event: EventView, deployment: str | None, names: Collection[str]) -> bool:

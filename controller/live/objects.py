@@ -3,15 +3,17 @@
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import orjson
+from msgspec.structs import replace
 
 from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.live.change_fanout import Changes
 from schemas.api.deployments import DeploymentView
 from schemas.api.instances import InstanceView
 from schemas.api.policies import PolicyView
+from schemas.api.view import to_json
 from schemas.api.workers import WorkerView
 
 LISTS: Final[Mapping[str, str]] = {
@@ -63,7 +65,7 @@ class Shown:
 
 def shown(view: View, redaction: Redaction = NOTHING_REDACTED) -> Shown:
     """The object, encoded without what is redacted."""
-    body = redaction.shown(view.model_dump_json().encode())
+    body = redaction.shown(to_json(view))
     owner, deployment, mark = view.uid, "", body
     claims: frozenset[tuple[str, str, int, int]] = frozenset()
     by_clock = False
@@ -84,8 +86,8 @@ def shown(view: View, redaction: Redaction = NOTHING_REDACTED) -> Shown:
     return Shown(view.kind, view.uid, view.name, owner, deployment, body, mark, claims, by_clock)
 
 
-def _without(view: WorkerView | PolicyView, **parts: object) -> bytes:
-    return view.model_copy(update={"status": view.status.model_copy(update=parts)}).model_dump_json().encode()
+def _without(view: WorkerView | PolicyView, **parts: Any) -> bytes:
+    return to_json(replace(view, status=replace(view.status, **parts)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,9 @@
-"""Whose word on a request's origin aiohttp's handlers take: the gateway's, and that of trusted proxies."""
+"""The origin of a request on aiohttp: the gateway and trusted proxies name it."""
 
 import hmac
-from collections.abc import Callable
 from typing import Final
 
 from aiohttp import web
-from aiohttp.typedefs import Handler, Middleware
 
 from http1.forwarded import BEHIND_PROXY_HEADER, GATEWAY_HEADER, SCHEMES, TrustedProxies
 
@@ -30,29 +28,23 @@ class GatewayTrust:
         return bool(self._secret) and hmac.compare_digest(given, self._secret)
 
 
-def origin_middleware(
-    proxies: TrustedProxies, gateway: Callable[[web.BaseRequest], bool] = lambda _: False
-) -> Middleware:
-    """Gives requests their origin: `remote` and `scheme`, and `BEHIND_PROXY` where a trusted proxy sent them.
+def with_origin(request: web.Request, proxies: TrustedProxies, gateway: GatewayTrust) -> web.Request:
+    """The request with its origin: `remote` and `scheme`, and `BEHIND_PROXY` where a trusted proxy sent it.
 
     Args:
-        proxies: the trusted ones.
-        gateway: whether the gateway passes a request on, whose word on its origin counts.
+        request: as it came.
+        proxies: the trusted proxies.
+        gateway: recognizes what the gateway passes on, which names the origin.
     """
-
-    @web.middleware
-    async def from_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
-        if gateway(request):
-            if BEHIND_PROXY_HEADER in request.headers:
-                request[BEHIND_PROXY] = True
-            address = request.headers.get("X-Forwarded-For", "")
-            scheme = request.headers.get("X-Forwarded-Proto", "")
-            return await handler(request.clone(remote=address, scheme=scheme if scheme in SCHEMES else "http"))
-        peer = request.remote or ""
-        if peer not in proxies:
-            return await handler(request)
-        origin = proxies.origin(peer, request.headers, request.headers.getall("X-Forwarded-For", []))
-        request[BEHIND_PROXY] = True
-        return await handler(request.clone(remote=origin.address, scheme=origin.scheme or request.scheme))
-
-    return from_origin
+    if gateway(request):
+        if BEHIND_PROXY_HEADER in request.headers:
+            request[BEHIND_PROXY] = True
+        address = request.headers.get("X-Forwarded-For", "")
+        scheme = request.headers.get("X-Forwarded-Proto", "")
+        return request.clone(remote=address, scheme=scheme if scheme in SCHEMES else "http")
+    peer = request.remote or ""
+    if peer not in proxies:
+        return request
+    origin = proxies.origin(peer, request.headers, request.headers.getall("X-Forwarded-For", []))
+    request[BEHIND_PROXY] = True
+    return request.clone(remote=origin.address, scheme=origin.scheme or request.scheme)

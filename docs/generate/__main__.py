@@ -1,4 +1,4 @@
-"""Writes the reference pages of docs/, and the shapes of views for the command line, from the code.
+"""Writes the reference pages of docs/ from the code.
 
 make reference                 writes the pages anew
 make reference ARGS=--check    only says whether they are up to date
@@ -18,11 +18,9 @@ import reason_codes_page
 import settings_page
 import states_page
 import variable_names
-import view_shapes
 
 DOCS: Final = Path(__file__).resolve().parent.parent
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
-    "../cli/objects/view_shapes.json": view_shapes.page,
     "../schemas/variable_names.py": variable_names.page,
     "cli.md": cli_page.page,
     "manifest.md": manifest_page.page,

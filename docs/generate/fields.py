@@ -9,8 +9,7 @@ from pydantic import BaseModel, TypeAdapter
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from schemas.fields import NAME_PATTERN
-from schemas.quantities import Seconds, SizeMib
+from schemas.fields import NAME_PATTERN, Seconds, SizeMib
 from tables import code, duration, one_line, sentence, words
 
 NONE: Final = ""

@@ -6,9 +6,10 @@ from typing import Annotated, Any, Final
 from pydantic import BaseModel, TypeAdapter
 
 from fields import default_of, described, limits_of, type_of
-from schemas.manifest.deployment import DeploymentManifest, Probe, SecretRef
+from schemas.manifest.deployment import DeploymentManifest, SecretRef
 from schemas.manifest.docker import DockerOptions
 from schemas.manifest.policy import PolicyManifest, UtilizationPolicy, Webhook
+from schemas.manifest.probe import Probe
 from schemas.manifest.resources import Parallel, Placement, Resources
 from schemas.manifest.rollout import Abort, Canary, Rollout
 from schemas.manifest.scaling import ReplicaRange, Scaling

@@ -34,6 +34,7 @@ from http1.protocol.heads import Fields, RequestHead, values
 from http1.protocol.reader import MessageError
 from http1.protocol.server_connection import DROPPED, Handler, ServerConnection
 from schemas.api.models import FORM_PATHS, MODEL_PATHS, MODEL_ROLES, MODELS_PATH, ModelList, ModelState, ModelView
+from schemas.api.view import to_json
 
 log = structlog.get_logger(__name__)
 
@@ -194,13 +195,13 @@ class Router:
         served = self._shared.routes.table.served_models(principal.limits.allows)
         now = int(time.time())
         if path == _LIST:
-            body = ModelList(data=[_view(name, one, now) for name, one in served.items()]).model_dump_json().encode()
+            body = to_json(ModelList(data=[_view(name, one, now) for name, one in served.items()]))
         else:
             name = unquote_to_bytes(path.removeprefix(_ONE)).decode(errors="replace")
             if name not in served:
                 self._fail(model_not_found(name), path, connection, request_id)
                 return
-            body = _view(name, served[name], now).model_dump_json().encode()
+            body = to_json(_view(name, served[name], now))
         connection.answer(200, [_JSON, (b"x-request-id", request_id.encode())], body)
 
     def _fail(self, error: GatewayError, path: bytes, connection: ServerConnection, request_id: str) -> None:

@@ -1,15 +1,19 @@
 """API keys and join tokens as the API returns them. The secret value is returned once, at creation."""
 
-from datetime import datetime
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, get_args
 
-from schemas.base import View
+from schemas.api.view import Literal as OpenLiteral
+from schemas.api.view import Moment, View
 
 Role = Literal["admin", "operator", "viewer", "inference"]
+if TYPE_CHECKING:
+    KnownRole = Role
+else:
+    KnownRole = OpenLiteral[get_args(Role)]
 MAX_TOKEN_USES: Final = 1000
 
 
-class KeyView(View):
+class KeyView(View, frozen=True, kw_only=True):
     """An API key, without its value. A limit of null is none; no globs: all models.
 
     Attributes:
@@ -19,26 +23,26 @@ class KeyView(View):
 
     id: str
     name: str
-    role: Role
-    created_at: datetime
-    revoked_at: datetime | None = None
-    expires_at: datetime | None = None
+    role: KnownRole
+    created_at: Moment
+    revoked_at: Moment | None = None
+    expires_at: Moment | None = None
     models: list[str] = []
     rpm: int | None = None
     tpm: int | None = None
     tokens_per_day: int | None = None
     parallel: int | None = None
-    used_at: datetime | None = None
+    used_at: Moment | None = None
     rotated_to: str | None = None
 
 
-class KeyCreated(KeyView):
+class KeyCreated(KeyView, frozen=True, kw_only=True):
     """The answer to the creation of a key, the only one with its value."""
 
     key: str
 
 
-class TokenView(View):
+class TokenView(View, frozen=True, kw_only=True):
     """A join token, without its value.
 
     Attributes:
@@ -52,19 +56,19 @@ class TokenView(View):
     """
 
     id: str
-    created_at: datetime
-    expires_at: datetime
-    used_at: datetime | None = None
+    created_at: Moment
+    expires_at: Moment
+    used_at: Moment | None = None
     used_by: str | None = None
     uses: int = 0
     max_uses: int = 1
     name: str | None = None
     labels: dict[str, str] = {}
     advertise_networks: list[str] = []
-    revoked_at: datetime | None = None
+    revoked_at: Moment | None = None
 
 
-class TokenCreated(TokenView):
+class TokenCreated(TokenView, frozen=True, kw_only=True):
     """The answer to the creation of a token, the only one with its value.
 
     Where the controller has a certificate authority of its own, the token ends with a dot and the SHA-256 of that
@@ -74,7 +78,7 @@ class TokenCreated(TokenView):
     token: str
 
 
-class SecretView(View):
+class SecretView(View, frozen=True, kw_only=True):
     """A secret, without its value."""
 
     name: str
@@ -83,12 +87,12 @@ class SecretView(View):
     readable: bool
     deployments: list[str]
     admins_only: bool
-    created_at: datetime
-    updated_at: datetime
-    used_at: datetime | None = None
+    created_at: Moment
+    updated_at: Moment
+    used_at: Moment | None = None
 
 
-class SecretsRotated(View):
+class SecretsRotated(View, frozen=True, kw_only=True):
     """What a rotation of the key did.
 
     Attributes:

@@ -1,11 +1,9 @@
 """The answer to `POST /apply`: what became of each manifest."""
 
-from typing import Literal
-
-from schemas.base import View
+from schemas.api.view import Literal, View
 
 
-class AppliedObject(View):
+class AppliedObject(View, frozen=True, kw_only=True):
     """One object as it is now.
 
     Attributes:
@@ -19,7 +17,7 @@ class AppliedObject(View):
     outcome: Literal["created", "unchanged", "updated", "replaced"]
 
 
-class ApplyView(View):
+class ApplyView(View, frozen=True, kw_only=True):
     """All objects, in the order in which they were applied: policies first.
 
     Attributes:

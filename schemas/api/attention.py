@@ -1,9 +1,8 @@
 """What needs an operator, as the API returns it: one entry for each cause, the worst first."""
 
-from datetime import datetime
 from typing import Literal
 
-from schemas.base import View
+from schemas.api.view import Moment, View
 
 Severity = Literal["critical", "error", "warning", "notice"]
 Cause = Literal[
@@ -13,14 +12,14 @@ Cause = Literal[
 ]  # fmt: skip
 
 
-class AttentionObject(View):
+class AttentionObject(View, frozen=True, kw_only=True):
     """An object that an entry is about. A GPU's name is its UUID; an instance's is its id. No name: the cluster."""
 
     kind: Literal["cluster", "worker", "gpu", "deployment", "instance"]
     name: str = ""
 
 
-class AttentionEntry(View):
+class AttentionEntry(View, frozen=True, kw_only=True):
     """One cause.
 
     Attributes:
@@ -41,7 +40,7 @@ class AttentionEntry(View):
     severity: Severity
     cause: Cause
     code: str
-    since: datetime | None = None
+    since: Moment | None = None
     title: str
     message: str = ""
     count: int
@@ -50,10 +49,10 @@ class AttentionEntry(View):
     advice: str = ""
 
 
-class AttentionList(View):
+class AttentionList(View, frozen=True, kw_only=True):
     """All entries, the worst first. `more`: number of entries that are left off."""
 
-    at: datetime
+    at: Moment
     items: list[AttentionEntry]
     more: int = 0
     next: str | None = None

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from schemas.base import View
+from schemas.api.view import View
 
 
-class AuditViolation(View):
+class AuditViolation(View, frozen=True, kw_only=True):
     """A row that breaks an invariant."""
 
     invariant: str
@@ -13,7 +13,7 @@ class AuditViolation(View):
     evidence: dict[str, Any] = {}
 
 
-class AuditView(View):
+class AuditView(View, frozen=True, kw_only=True):
     """The names of the invariants that were checked, and the violations."""
 
     ok: bool
@@ -21,7 +21,7 @@ class AuditView(View):
     violations: list[AuditViolation] = []
 
 
-class LedgerRepair(View):
+class LedgerRepair(View, frozen=True, kw_only=True):
     """One change that mends the ledger: of which object, with its values before and after."""
 
     invariant: str
@@ -30,13 +30,13 @@ class LedgerRepair(View):
     after: dict[str, Any]
 
 
-class UnmendedViolation(AuditViolation):
+class UnmendedViolation(AuditViolation, frozen=True, kw_only=True):
     """A violation that is left, since to mend it would be a guess. `way_out`: what an operator does about it."""
 
     way_out: str
 
 
-class RepairView(View):
+class RepairView(View, frozen=True, kw_only=True):
     """What a repair found, what it changed (with `dry_run`: what it would change), and what is left.
 
     `mended` holds the first 1000 changes; `changes` is the number of all.

@@ -1,11 +1,9 @@
 """The audit log as the API returns it."""
 
-from datetime import datetime
-
-from schemas.base import View
+from schemas.api.view import Moment, View
 
 
-class AuditLogEntry(View):
+class AuditLogEntry(View, frozen=True, kw_only=True):
     """One change, or one read of a secret or a log.
 
     Attributes:
@@ -22,7 +20,7 @@ class AuditLogEntry(View):
     """
 
     id: int
-    at: datetime
+    at: Moment
     actor: str
     key_id: str = ""
     address: str = ""
@@ -35,7 +33,7 @@ class AuditLogEntry(View):
     left_out: int = 0
 
 
-class AuditLogFinding(View):
+class AuditLogFinding(View, frozen=True, kw_only=True):
     """Entries or seals of the audit log that are not as they were sealed.
 
     Attributes:
@@ -54,7 +52,7 @@ class AuditLogFinding(View):
     ids: list[int] = []
 
 
-class AuditLogVerification(View):
+class AuditLogVerification(View, frozen=True, kw_only=True):
     """A page of a verification of the audit log.
 
     Attributes:
@@ -71,7 +69,7 @@ class AuditLogVerification(View):
 
     protected: bool
     reason: str = ""
-    since: datetime | None = None
+    since: Moment | None = None
     anchor_id: int = 0
     sealed_id: int = 0
     unsealed: int = 0

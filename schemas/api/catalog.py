@@ -1,19 +1,17 @@
 """`GET /catalog`: well-known models, what they need, and where each fits now."""
 
-from datetime import datetime
-
 from schemas.api.needs import LayoutView
-from schemas.base import View
+from schemas.api.view import Moment, View
 
 
-class CatalogLayout(View):
+class CatalogLayout(View, frozen=True, kw_only=True):
     """A way to run a model: on so many GPUs with so much memory of each."""
 
     gpus: int
     memory_mib_per_gpu: int
 
 
-class CatalogFit(View):
+class CatalogFit(View, frozen=True, kw_only=True):
     """Where a replica would be placed now. None of it is reserved."""
 
     engine: str
@@ -23,7 +21,7 @@ class CatalogFit(View):
     layout: LayoutView
 
 
-class CatalogModel(View):
+class CatalogModel(View, frozen=True, kw_only=True):
     """A well-known model. What it needs is estimated from its published config; nothing of it was downloaded.
 
     Attributes:
@@ -55,8 +53,8 @@ class CatalogModel(View):
     message: str = ""
 
 
-class CatalogView(View):
+class CatalogView(View, frozen=True, kw_only=True):
     """All well-known models, the smallest first. `at`: the moment for which `fits` was judged, a few seconds ago."""
 
-    at: datetime
+    at: Moment
     items: list[CatalogModel]

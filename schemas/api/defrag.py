@@ -1,27 +1,9 @@
 """Defragmentation: the planned relocations of instances, and their progress."""
 
-from datetime import datetime
-from typing import Annotated, Any, Literal
-
-from pydantic import Field
-
-from schemas.base import Strict, View
-
-MAX_DEMANDS = 100
+from schemas.api.view import Literal, Moment, View
 
 
-class DefragBody(Strict):
-    """Body of `POST /defrag`. Pending instances are always considered first, then those of `manifests`.
-
-    An instance of a higher priority than those that shall fit is relocated only with `any_priority`.
-    """
-
-    apply: bool = False
-    any_priority: bool = False
-    manifests: Annotated[list[dict[str, Any]], Field(max_length=MAX_DEMANDS)] = []
-
-
-class MoveView(View):
+class MoveView(View, frozen=True, kw_only=True):
     """A planned relocation: the replacement starts there first, then the old instance stops."""
 
     instance: str
@@ -32,7 +14,7 @@ class MoveView(View):
     memory_mib: int  # claimed on all its GPUs together
 
 
-class DefragView(View):
+class DefragView(View, frozen=True, kw_only=True):
     """The plan. `fits` are the instances that fit after the relocations, `left` those that do not."""
 
     moves: list[MoveView] = []
@@ -41,7 +23,7 @@ class DefragView(View):
     applied: bool = False
 
 
-class RelocationView(View):
+class RelocationView(View, frozen=True, kw_only=True):
     """A relocation and its progress."""
 
     instance: str
@@ -52,11 +34,11 @@ class RelocationView(View):
     state: Literal["waiting", "moving", "moved", "abandoned"]
     copy_name: str | None = None
     message: str = ""
-    created_at: datetime
-    ended_at: datetime | None = None
+    created_at: Moment
+    ended_at: Moment | None = None
 
 
-class RelocationsView(View):
+class RelocationsView(View, frozen=True, kw_only=True):
     """The latest relocations, newest first."""
 
     items: list[RelocationView]

@@ -1,20 +1,19 @@
 """Deployments as the API returns them."""
 
-from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from schemas.api.envelopes import Condition
 from schemas.api.policies import DeploymentPolicy
 from schemas.api.rollouts import RolloutStatus
-from schemas.base import View
-from schemas.manifest.deployment import DeploymentSpec
+from schemas.api.specs import DeploymentSpec
+from schemas.api.view import Literal, Moment, View
 
 DeploymentPhaseName = Literal[
     "pending", "progressing", "running", "degraded", "stopped", "asleep", "succeeded", "failed", "deleting"
 ]
 
 
-class IntentView(View):
+class IntentView(View, frozen=True, kw_only=True):
     """A limit on the wanted replicas, with its source.
 
     Attributes:
@@ -26,10 +25,10 @@ class IntentView(View):
     min_replicas: int = 0
     reason: str = ""
     message: str = ""
-    created_at: datetime
+    created_at: Moment
 
 
-class ScalingStatus(View):
+class ScalingStatus(View, frozen=True, kw_only=True):
     """How the number of replicas follows the requests.
 
     Attributes:
@@ -48,15 +47,15 @@ class ScalingStatus(View):
     max: int
     reason: str
     message: str
-    since: datetime
-    at: datetime
+    since: Moment
+    at: Moment
     dry_run: bool = False
     capped_by: str = ""
-    awake_until: datetime | None = None
+    awake_until: Moment | None = None
     evidence: dict[str, Any] = {}
 
 
-class DeploymentStatus(View):
+class DeploymentStatus(View, frozen=True, kw_only=True):
     """The status of a deployment, derived from its instances.
 
     Attributes:
@@ -88,7 +87,7 @@ class DeploymentStatus(View):
     rollout: RolloutStatus | None = None
 
 
-class ModelHead(View):
+class ModelHead(View, frozen=True, kw_only=True):
     """A model on the hub: the commit that the revision runs, and the one that its branch or tag names now.
 
     Attributes:
@@ -104,27 +103,27 @@ class ModelHead(View):
     problem: str = ""
 
 
-class ModelHeads(View):
+class ModelHeads(View, frozen=True, kw_only=True):
     """The models on the hub that a deployment's newest revision runs."""
 
     items: list[ModelHead] = []
 
 
-class DeploymentView(View):
+class DeploymentView(View, frozen=True, kw_only=True):
     """A deployment. `warnings` are about what an apply has just written; empty in all other answers."""
 
     kind: Literal["Deployment"] = "Deployment"
     name: str
     uid: str
     generation: int
-    created_at: datetime
-    deleted_at: datetime | None = None
+    created_at: Moment
+    deleted_at: Moment | None = None
     spec: DeploymentSpec
     status: DeploymentStatus
     warnings: list[str] = []
 
 
-class DeploymentLoad(View):
+class DeploymentLoad(View, frozen=True, kw_only=True):
     """The requests that a deployment has at all gateways, by their last report, which is at most a few seconds old.
 
     Attributes:

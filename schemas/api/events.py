@@ -1,12 +1,11 @@
 """Events as the API returns them."""
 
-from datetime import datetime
 from typing import Any
 
-from schemas.base import View
+from schemas.api.view import Moment, View
 
 
-class Subject(View):
+class Subject(View, frozen=True, kw_only=True):
     """An object that an event concerns, with the name that it had then; empty where that was not known."""
 
     kind: str
@@ -14,7 +13,7 @@ class Subject(View):
     uid: str
 
 
-class EventView(View):
+class EventView(View, frozen=True, kw_only=True):
     """An append-only fact: a reason code with evidence, linked to the objects that it concerns.
 
     Attributes:
@@ -27,7 +26,7 @@ class EventView(View):
     """
 
     id: int
-    at: datetime
+    at: Moment
     reason: str
     message: str
     evidence: dict[str, Any] = {}

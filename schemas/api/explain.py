@@ -1,9 +1,9 @@
 """Why an instance is pending, as the API shows it."""
 
-from schemas.base import View
+from schemas.api.view import View
 
 
-class NearestMiss(View):
+class NearestMiss(View, frozen=True, kw_only=True):
     """The worker that came closest. Sizes are in GiB, with two decimals."""
 
     worker: str
@@ -13,7 +13,7 @@ class NearestMiss(View):
     message: str = ""
 
 
-class TriedLayout(View):
+class TriedLayout(View, frozen=True, kw_only=True):
     """A layout that the model itself rules out, however much is free."""
 
     gpus: int
@@ -21,7 +21,7 @@ class TriedLayout(View):
     reason: str
 
 
-class Explain(View):
+class Explain(View, frozen=True, kw_only=True):
     """Why an instance is pending.
 
     Attributes:

@@ -1,12 +1,9 @@
 """Gateways as the API returns them."""
 
-from datetime import datetime
-from typing import Literal
-
-from schemas.base import View
+from schemas.api.view import Literal, Moment, View
 
 
-class GatewayView(View):
+class GatewayView(View, frozen=True, kw_only=True):
     """One process of a gateway.
 
     Attributes:
@@ -19,6 +16,6 @@ class GatewayView(View):
 
     name: str
     state: Literal["reporting", "silent"]
-    seen_at: datetime
+    seen_at: Moment
     in_flight: int
     waiting: int

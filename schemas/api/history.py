@@ -1,11 +1,9 @@
 """The past: utilization over a window, and GPU hours that were claimed, used and wasted."""
 
-from datetime import datetime
-
-from schemas.base import View
+from schemas.api.view import Moment, View
 
 
-class SeriesView(View):
+class SeriesView(View, frozen=True, kw_only=True):
     """The utilization of one GPU over the window.
 
     Attributes:
@@ -21,7 +19,7 @@ class SeriesView(View):
     values: list[float | None]
 
 
-class WatchView(View):
+class WatchView(View, frozen=True, kw_only=True):
     """The policy of what is shown. Its name is empty if it is inline."""
 
     name: str
@@ -29,17 +27,17 @@ class WatchView(View):
     time_window: int
 
 
-class UtilizationView(View):
+class UtilizationView(View, frozen=True, kw_only=True):
     """The utilization of GPUs over the `window_s` seconds before `until`, in slots of `slot_s` seconds."""
 
-    until: datetime
+    until: Moment
     window_s: float
     slot_s: float
     series: list[SeriesView]
     policy: WatchView | None = None
 
 
-class IdleFigures(View):
+class IdleFigures(View, frozen=True, kw_only=True):
     """GPU hours. A claim of a share of a GPU's memory counts as that share.
 
     Attributes:
@@ -59,7 +57,7 @@ class IdleFigures(View):
     would_free: float | None = None
 
 
-class IdleCost(View):
+class IdleCost(View, frozen=True, kw_only=True):
     """GPU hours in money: decimal numbers with two decimals, in the report's currency.
 
     None: some of these hours were on GPUs of a model without a price, or nothing was replayed. What policies freed has
@@ -73,14 +71,14 @@ class IdleCost(View):
     would_free: str | None = None
 
 
-class UnpricedModel(View):
+class UnpricedModel(View, frozen=True, kw_only=True):
     """A model of GPUs without a price, and the GPU hours that were claimed on it. An empty name: unknown."""
 
     model: str
     gpu_hours: float
 
 
-class IdleItem(View):
+class IdleItem(View, frozen=True, kw_only=True):
     """The GPU hours of a deployment. Deployments that had the same name differ in their uid.
 
     Attributes:
@@ -98,7 +96,7 @@ class IdleItem(View):
     cost: IdleCost | None = None
 
 
-class PolicyItem(View):
+class PolicyItem(View, frozen=True, kw_only=True):
     """How often a policy acted, and the GPU hours that it freed. `policy` is its name, or `inline`."""
 
     policy: str
@@ -106,14 +104,14 @@ class PolicyItem(View):
     gpu_hours_freed: float
 
 
-class ReplayedPolicy(View):
+class ReplayedPolicy(View, frozen=True, kw_only=True):
     """A policy that was replayed over the history."""
 
     min_gpu_utilization: int
     time_window: int
 
 
-class IdleStretch(View):
+class IdleStretch(View, frozen=True, kw_only=True):
     """Minutes without a gap in which the deployment wasted GPU hours.
 
     Attributes:
@@ -123,14 +121,14 @@ class IdleStretch(View):
             claimed, or samples are missing.
     """
 
-    since: datetime
-    until: datetime
+    since: Moment
+    until: Moment
     seconds: float
     gpus: int
     gpu_hours: float
 
 
-class IdleStretches(View):
+class IdleStretches(View, frozen=True, kw_only=True):
     """When a deployment wasted GPU hours, by the rules of the idle report.
 
     Attributes:
@@ -143,8 +141,8 @@ class IdleStretches(View):
 
     deployment: str
     uid: str
-    since: datetime
-    until: datetime
+    since: Moment
+    until: Moment
     policy: str
     min_gpu_utilization: int
     gpu_hours: float
@@ -152,7 +150,7 @@ class IdleStretches(View):
     next: str | None = None
 
 
-class IdleReport(View):
+class IdleReport(View, frozen=True, kw_only=True):
     """GPU hours by deployment from `since` to `until`, the time up to which samples are rolled up.
 
     Attributes:
@@ -162,8 +160,8 @@ class IdleReport(View):
         unpriced: where prices are set, models that have none and were claimed, most hours first.
     """
 
-    since: datetime
-    until: datetime
+    since: Moment
+    until: Moment
     items: list[IdleItem]
     policies: list[PolicyItem]
     total: IdleFigures

@@ -1,12 +1,9 @@
 """Instances as the API returns them."""
 
-from datetime import datetime
-from typing import Literal
-
 from schemas.api.explain import Explain
 from schemas.api.needs import LayoutView, NeedView
 from schemas.api.policies import InstanceUtilization
-from schemas.base import View
+from schemas.api.view import Literal, Moment, View
 
 InstancePhaseName = Literal[
     "pending", "analyzing", "scheduled", "starting", "running", "unhealthy", "backoff", "succeeded", "failed",
@@ -14,7 +11,7 @@ InstancePhaseName = Literal[
 ]  # fmt: skip
 
 
-class ClaimView(View):
+class ClaimView(View, frozen=True, kw_only=True):
     """A claim of the instance. `health` is the device's; with anything but `ok`, `health_reason` says why."""
 
     device: str
@@ -28,7 +25,7 @@ class ClaimView(View):
     health_reason: str = ""
 
 
-class InstanceSpecView(View):
+class InstanceSpecView(View, frozen=True, kw_only=True):
     """What the instance runs."""
 
     deployment: str
@@ -39,7 +36,7 @@ class InstanceSpecView(View):
     model: str | None = None
 
 
-class InstanceStatus(View):
+class InstanceStatus(View, frozen=True, kw_only=True):
     """The status of an instance.
 
     Attributes:
@@ -68,20 +65,20 @@ class InstanceStatus(View):
     claims: list[ClaimView] = []
     restarts: int = 0
     epoch: int = 0
-    phase_since: datetime
-    not_before: datetime | None = None
+    phase_since: Moment
+    not_before: Moment | None = None
     explain: Explain | None = None
     utilization: InstanceUtilization | None = None
 
 
-class InstanceView(View):
+class InstanceView(View, frozen=True, kw_only=True):
     """An instance. Its name is its id."""
 
     kind: Literal["Instance"] = "Instance"
     name: str
     uid: str
     generation: int
-    created_at: datetime
-    deleted_at: datetime | None = None
+    created_at: Moment
+    deleted_at: Moment | None = None
     spec: InstanceSpecView
     status: InstanceStatus

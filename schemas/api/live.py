@@ -1,28 +1,11 @@
 """The messages of `GET /live`, a WebSocket with several topics."""
 
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import Field
-
-from schemas.base import Strict, View
+from schemas.api.view import Literal, View
 
 
-class LiveRequest(Strict):
-    """What the client sends, as text: it opens or closes a topic under an id of its own choice, or asks for a `pong`.
-
-    Attributes:
-        id: of the topic; of a `ping` any number, with which the answer comes.
-        topic: `objects`, `gpus`, `events` or `logs`; needed to open one.
-        params: of the topic, as the query of the route of the same data has them.
-    """
-
-    op: Literal["open", "close", "ping"]
-    id: int = Field(ge=0, le=2**53)
-    topic: str = ""
-    params: dict[str, str | int | bool | list[str] | None] = Field(default={}, max_length=16)
-
-
-class LiveMessage(View):
+class LiveMessage(View, frozen=True, kw_only=True):
     """What the server sends: a message of a topic, with the id under which it was opened.
 
     The topic's own fields stand beside `id` and `type`.

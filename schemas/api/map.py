@@ -1,14 +1,11 @@
 """The map of all GPUs: one answer in columns, so that thousands of GPUs are small and quick to read."""
 
-from datetime import datetime
-from typing import Literal
-
-from schemas.base import View
+from schemas.api.view import Literal, Moment, View
 
 MapGpuState = Literal["ok", "unknown", "cordoned", "mig_mode", "unhealthy", "absent"]
 
 
-class MapWorkers(View):
+class MapWorkers(View, frozen=True, kw_only=True):
     """All workers by name. Entry `i` of each column is of worker `i`.
 
     Attributes:
@@ -24,7 +21,7 @@ class MapWorkers(View):
     state: list[str]
     reason: list[str]
     message: list[str | None]
-    since: list[datetime | None]
+    since: list[Moment | None]
     connected: list[bool]
     cordoned: list[bool]
     draining: list[bool]
@@ -32,7 +29,7 @@ class MapWorkers(View):
     labels: list[dict[str, str]]
 
 
-class MapGpus(View):
+class MapGpus(View, frozen=True, kw_only=True):
     """All GPUs by worker and index. Entry `i` of each column is of GPU `i`. The figures are those of `GpuStatus`.
 
     Attributes:
@@ -67,10 +64,10 @@ class MapGpus(View):
     exclusive: list[bool]
 
 
-class MapView(View):
+class MapView(View, frozen=True, kw_only=True):
     """All workers and GPUs at one moment."""
 
-    at: datetime
+    at: Moment
     workers: MapWorkers
     gpus: MapGpus
     models: list[str]

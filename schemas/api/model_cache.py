@@ -1,11 +1,9 @@
 """Models in a worker's cache as the agent tells them and the API returns them."""
 
-from datetime import datetime
-
-from schemas.base import View
+from schemas.api.view import Moment, View
 
 
-class CachedRevisionView(View):
+class CachedRevisionView(View, frozen=True, kw_only=True):
     """One revision of a cached model.
 
     Attributes:
@@ -19,11 +17,11 @@ class CachedRevisionView(View):
     commit: str
     names: tuple[str, ...] = ()
     size_bytes: int
-    used_at: datetime
+    used_at: Moment
     in_use: bool
 
 
-class CachedModelView(View):
+class CachedModelView(View, frozen=True, kw_only=True):
     """A model of the hub on a worker.
 
     Attributes:
@@ -37,13 +35,13 @@ class CachedModelView(View):
 
     name: str
     size_bytes: int
-    used_at: datetime
+    used_at: Moment
     in_use: bool
     revisions: dict[str, str] = {}
     snapshots: tuple[CachedRevisionView, ...] = ()
 
 
-class CachedModels(View):
+class CachedModels(View, frozen=True, kw_only=True):
     """What a cache holds, or what was removed from it."""
 
     items: tuple[CachedModelView, ...]

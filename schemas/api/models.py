@@ -1,20 +1,22 @@
 """The API of models, in OpenAI's and Anthropic's form: its paths, which the gateway answers."""
 
-from typing import Final, Literal
+from typing import Annotated, Final
 
-from pydantic import Field
+import msgspec
 
-from schemas.base import View
+from schemas.api.view import Literal, View
 
 
-class ModelState(View):
+class ModelState(View, frozen=True, kw_only=True):
     """Whether a model answers at once, or a request for it waits."""
 
     state: Literal["asleep", "waking", "running"]
-    adapter_of: str | None = Field(None, description="The deployment whose adapter it is; null: another name.")
+    adapter_of: Annotated[
+        str | None, msgspec.Meta(description="The deployment whose adapter it is; null: another name.")
+    ] = None
 
 
-class ModelView(View):
+class ModelView(View, frozen=True, kw_only=True):
     """A model in the form of OpenAI's API."""
 
     id: str
@@ -24,7 +26,7 @@ class ModelView(View):
     gpuward: ModelState
 
 
-class ModelList(View):
+class ModelList(View, frozen=True, kw_only=True):
     """The models that requests may ask for: all but those that are stopped."""
 
     object: str = "list"

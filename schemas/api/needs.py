@@ -1,9 +1,9 @@
 """The need of an instance and its layout, as the API shows them."""
 
-from schemas.base import View
+from schemas.api.view import View
 
 
-class LayoutView(View):
+class LayoutView(View, frozen=True, kw_only=True):
     """How an instance is spread: its GPUs, its workers, and the degrees of parallelism."""
 
     gpus: int
@@ -13,7 +13,7 @@ class LayoutView(View):
     dp: int = 1
 
 
-class NeedView(View):
+class NeedView(View, frozen=True, kw_only=True):
     """The need of an instance: estimated, else as the user states it.
 
     Attributes:

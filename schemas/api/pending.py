@@ -1,13 +1,10 @@
 """The pending instances as the API returns them, in the order in which they are placed."""
 
-from datetime import datetime
-from typing import Literal
-
 from schemas.api.explain import Explain
-from schemas.base import View
+from schemas.api.view import Literal, Moment, View
 
 
-class PendingView(View):
+class PendingView(View, frozen=True, kw_only=True):
     """A pending instance.
 
     Attributes:
@@ -31,16 +28,16 @@ class PendingView(View):
     phase: Literal["pending", "analyzing"]
     priority: int
     preempt: bool = False
-    since: datetime
-    queued_at: datetime
-    not_before: datetime | None = None
+    since: Moment
+    queued_at: Moment
+    not_before: Moment | None = None
     reason: str = ""
     message: str = ""
     explain: Explain | None = None
     reserved_on: list[str] = []
 
 
-class PendingList(View):
+class PendingList(View, frozen=True, kw_only=True):
     """All pending instances: those with a place, in order, then the others.
 
     Attributes:
@@ -49,7 +46,7 @@ class PendingList(View):
         more: further ones are pending than the answer has.
     """
 
-    at: datetime
+    at: Moment
     of: int
     more: bool = False
     items: list[PendingView]

@@ -1,15 +1,14 @@
 """The answer to `POST /plan`: what an apply would do."""
 
-from datetime import datetime
-from typing import Any, Literal
+from typing import Any
 
 from schemas.api.explain import Explain
 from schemas.api.needs import LayoutView, NeedView
 from schemas.api.policies import PlannedPolicy
-from schemas.base import View
+from schemas.api.view import Literal, Moment, View
 
 
-class PlanItem(View):
+class PlanItem(View, frozen=True, kw_only=True):
     """What would happen to one instance."""
 
     deployment: str
@@ -27,7 +26,7 @@ class PlanItem(View):
     explain: Explain | None = None
 
 
-class FieldChange(View):
+class FieldChange(View, frozen=True, kw_only=True):
     """A field of a manifest that an apply changes.
 
     Attributes:
@@ -43,7 +42,7 @@ class FieldChange(View):
     effect: Literal["in_place", "replaces"]
 
 
-class PlanCandidates(View):
+class PlanCandidates(View, frozen=True, kw_only=True):
     """Which GPUs could be selected by hand, in columns. Entry `i` of each column is of GPU `i`, by worker and index.
 
     The checks are those of every placement. They are made when the plan decides the first instance: after what comes
@@ -73,10 +72,10 @@ class PlanCandidates(View):
     selectable: list[bool]
     code: list[str]
     message: list[str]
-    since: list[datetime | None]
+    since: list[Moment | None]
 
 
-class PolicyStop(View):
+class PolicyStop(View, frozen=True, kw_only=True):
     """A deployment of which a policy would stop replicas at its next step, as far as that is known.
 
     Attributes:
@@ -95,7 +94,7 @@ class PolicyStop(View):
     message: str = ""
 
 
-class PolicyStops(View):
+class PolicyStops(View, frozen=True, kw_only=True):
     """What policies would stop at once because of an apply, beyond what they would stop without it.
 
     Attributes:
@@ -111,7 +110,7 @@ class PolicyStops(View):
     items: list[PolicyStop] = []
 
 
-class PlanView(View):
+class PlanView(View, frozen=True, kw_only=True):
     """What an apply would do, by name of deployments and policies.
 
     Attributes:

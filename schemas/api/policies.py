@@ -1,23 +1,20 @@
 """Utilization policies as the API returns them, and their effect on deployments and instances."""
 
-from datetime import datetime
-from typing import Literal
-
-from schemas.base import View
-from schemas.manifest.policy import PolicySpec, UtilizationPolicy
+from schemas.api.specs import PolicySpec, UtilizationPolicy
+from schemas.api.view import Literal, Moment, View
 
 PolicyOrigin = Literal["inline", "named", "default"]
 VerdictName = Literal["idle", "busy", "unknown"]
 
 
-class PolicyWatches(View):
+class PolicyWatches(View, frozen=True, kw_only=True):
     """How many live deployments a policy applies to, and how many of their instances are not final."""
 
     deployments: int = 0
     instances: int = 0
 
 
-class PolicyVerdicts(View):
+class PolicyVerdicts(View, frozen=True, kw_only=True):
     """How many instances have each verdict now."""
 
     idle: int = 0
@@ -25,7 +22,7 @@ class PolicyVerdicts(View):
     unknown: int = 0
 
 
-class PolicyStatus(View):
+class PolicyStatus(View, frozen=True, kw_only=True):
     """What a policy watches and has done.
 
     Attributes:
@@ -43,21 +40,21 @@ class PolicyStatus(View):
     gpu_seconds_freed: float = 0.0
 
 
-class PolicyView(View):
+class PolicyView(View, frozen=True, kw_only=True):
     """A utilization policy. `warnings` are about stored fields that no longer act as written."""
 
     kind: Literal["UtilizationPolicy"] = "UtilizationPolicy"
     name: str
     uid: str
     generation: int
-    created_at: datetime
-    deleted_at: datetime | None = None
+    created_at: Moment
+    deleted_at: Moment | None = None
     spec: PolicySpec
     status: PolicyStatus
     warnings: list[str] = []
 
 
-class PlannedPolicy(View):
+class PlannedPolicy(View, frozen=True, kw_only=True):
     """The policy that would apply to a deployment. An inline policy has no name."""
 
     origin: PolicyOrigin
@@ -65,13 +62,13 @@ class PlannedPolicy(View):
     spec: UtilizationPolicy
 
 
-class DeploymentPolicy(PlannedPolicy):
+class DeploymentPolicy(PlannedPolicy, frozen=True, kw_only=True):
     """The effective policy of a deployment. An inline policy has the generation of the deployment."""
 
     generation: int
 
 
-class InstanceUtilization(View):
+class InstanceUtilization(View, frozen=True, kw_only=True):
     """The verdict of a policy on an instance.
 
     Attributes:
@@ -95,6 +92,6 @@ class InstanceUtilization(View):
     verdict: VerdictName
     reason: str = ""
     message: str = ""
-    since: datetime
-    low_since: datetime | None = None
-    due_at: datetime | None = None
+    since: Moment
+    low_since: Moment | None = None
+    due_at: Moment | None = None

@@ -1,16 +1,15 @@
-"""Bodies of requests other than manifests."""
+"""Bodies of requests other than manifests, and what clients send on a live socket."""
 
 import re
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from schemas.api.access import MAX_TOKEN_USES, Role
 from schemas.api.stated import Networks, StatedLabelChanges, StatedLabels
 from schemas.base import Strict
-from schemas.fields import Line, Text, Whole
+from schemas.fields import Line, Seconds, Text, Whole
 from schemas.manifest.scaling import MAX_REPLICAS
-from schemas.quantities import Seconds
 from schemas.wire.join import WORKER_NAME
 
 MAX_AWAKE_S = 30 * 86400.0
@@ -66,6 +65,7 @@ class WakeBody(Strict):
     for_s: Annotated[Seconds, Field(ge=0, le=MAX_AWAKE_S)] = 3600.0
 
 
+MAX_DEMANDS = 100
 MAX_DRAIN_S = 30 * 86400.0
 DEFAULT_DRAIN_S = 1800.0
 
@@ -307,3 +307,35 @@ class SecretBody(SecretScopeBody):
     plain: bool = Field(
         False, description="Store it unencrypted where the controller has no key. With a key it is encrypted anyway."
     )
+
+
+class DefragBody(Strict):
+    """Body of `POST /defrag`. Pending instances are always considered first, then those of `manifests`.
+
+    An instance of a higher priority than those that shall fit is relocated only with `any_priority`.
+    """
+
+    apply: bool = False
+    any_priority: bool = False
+    manifests: Annotated[list[dict[str, Any]], Field(max_length=MAX_DEMANDS)] = []
+
+
+class SessionBody(Strict):
+    """`POST /session`: the API key of which the browser gets a session."""
+
+    key: Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class LiveRequest(Strict):
+    """What the client sends, as text: it opens or closes a topic under an id of its own choice, or asks for a `pong`.
+
+    Attributes:
+        id: of the topic; of a `ping` any number, with which the answer comes.
+        topic: `objects`, `gpus`, `events` or `logs`; needed to open one.
+        params: of the topic, as the query of the route of the same data has them.
+    """
+
+    op: Literal["open", "close", "ping"]
+    id: int = Field(ge=0, le=2**53)
+    topic: str = ""
+    params: dict[str, str | int | bool | list[str] | None] = Field(default={}, max_length=16)

@@ -1,16 +1,13 @@
 """Rollouts and revisions of deployments as the API returns them."""
 
-from datetime import datetime
-from typing import Literal
-
 from schemas.api.plan import FieldChange
-from schemas.base import View
-from schemas.manifest.deployment import DeploymentSpec
+from schemas.api.specs import DeploymentSpec
+from schemas.api.view import Literal, Moment, View
 
 RolloutStateName = Literal["canary", "progressing", "complete", "failed", "aborted"]
 
 
-class RolloutStatus(View):
+class RolloutStatus(View, frozen=True, kw_only=True):
     """How far the rollout of the newest revision is, with `update: rolling`.
 
     Attributes:
@@ -34,16 +31,16 @@ class RolloutStatus(View):
     stable: int | None = None
     reason: str = ""
     message: str = ""
-    since: datetime
+    since: Moment
     updated: int = 0
     available: int = 0
     weight: int | None = None
-    canary_until: datetime | None = None
+    canary_until: Moment | None = None
     requests: int = 0
     errors: int = 0
 
 
-class RevisionView(View):
+class RevisionView(View, frozen=True, kw_only=True):
     """A revision of a deployment: the spec that its processes run. Fields that change in place are as they were then.
 
     Attributes:
@@ -60,8 +57,8 @@ class RevisionView(View):
     """
 
     revision: int
-    created_at: datetime
-    applied_at: datetime
+    created_at: Moment
+    applied_at: Moment
     actor: str = ""
     request_id: str = ""
     newest: bool = False
@@ -72,13 +69,13 @@ class RevisionView(View):
     spec: DeploymentSpec
 
 
-class RevisionList(View):
+class RevisionList(View, frozen=True, kw_only=True):
     """A deployment's revisions, the one that was applied last first. A bounded number is kept."""
 
     items: list[RevisionView]
 
 
-class RevisionDiff(View):
+class RevisionDiff(View, frozen=True, kw_only=True):
     """The fields in which two revisions of a deployment differ, as a plan tells the changes of an apply.
 
     Attributes:

@@ -1,22 +1,12 @@
 """The caller, and sessions of browsers."""
 
-from typing import Annotated, Literal
-
-from pydantic import Field
-
 from schemas.api.access import Role
-from schemas.base import Strict, View
+from schemas.api.view import Literal, View
 
 Right = Literal["read", "operate", "administer", "infer", "logs"]
 
 
-class SessionBody(Strict):
-    """`POST /session`: the API key of which the browser gets a session."""
-
-    key: Annotated[str, Field(min_length=1, max_length=256)]
-
-
-class MeView(View):
+class MeView(View, frozen=True, kw_only=True):
     """The caller.
 
     Attributes:

@@ -1,11 +1,9 @@
 """What keys used of models."""
 
-from datetime import datetime
-
-from schemas.base import View
+from schemas.api.view import Moment, View
 
 
-class UsageFigures(View):
+class UsageFigures(View, frozen=True, kw_only=True):
     """Requests, tokens and seconds.
 
     Attributes:
@@ -29,7 +27,7 @@ class UsageFigures(View):
     first_token_s: float | None = None
 
 
-class UsageItem(UsageFigures):
+class UsageItem(UsageFigures, frozen=True, kw_only=True):
     """The figures of one key, model and endpoint; of those that were not asked for: None."""
 
     key: str | None = None
@@ -38,9 +36,9 @@ class UsageItem(UsageFigures):
     endpoint: str | None = None
 
 
-class UsageReport(View):
+class UsageReport(View, frozen=True, kw_only=True):
     """`GET /usage`: most tokens first."""
 
-    since: datetime
-    until: datetime
+    since: Moment
+    until: Moment
     items: list[UsageItem]

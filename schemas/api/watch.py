@@ -1,16 +1,18 @@
 """The stream of `GET /watch`."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Final
 
-from schemas.api.deployments import DeploymentView
-from schemas.api.instances import InstanceView
-from schemas.api.policies import PolicyView
-from schemas.api.workers import WorkerView
-from schemas.base import View
+import msgspec
+
+from schemas.api.view import Literal, View
+
+_OBJECTS: Final = [
+    {"$ref": f"#/components/schemas/{name}"} for name in ("DeploymentView", "InstanceView", "WorkerView", "PolicyView")
+]
 
 
-class WatchEvent(View):
+class WatchEvent(View, frozen=True, kw_only=True):
     """One server-sent event: `snapshot` first, then `changed` or `gone` objects."""
 
     type: Literal["snapshot", "changed", "gone"]
-    object: DeploymentView | InstanceView | WorkerView | PolicyView | dict[str, Any]
+    object: Annotated[Any, msgspec.Meta(extra_json_schema={"anyOf": [*_OBJECTS, {"type": "object"}]})]

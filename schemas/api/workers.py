@@ -1,15 +1,12 @@
 """Workers as the API returns them."""
 
-from datetime import datetime
-from typing import Literal
-
 from schemas.api.envelopes import Condition
-from schemas.base import View
+from schemas.api.view import Literal, Moment, View
 
 WorkerPhaseName = Literal["joining", "ready", "unreachable", "lost"]
 
 
-class RuntimeView(View):
+class RuntimeView(View, frozen=True, kw_only=True):
     """What a worker can run besides processes of its host.
 
     Attributes:
@@ -27,7 +24,7 @@ class RuntimeView(View):
     version: str = ""
 
 
-class EngineView(View):
+class EngineView(View, frozen=True, kw_only=True):
     """An engine that is installed on a worker.
 
     Attributes:
@@ -39,7 +36,7 @@ class EngineView(View):
     version: str | None = None
 
 
-class WorkerSpecView(View):
+class WorkerSpecView(View, frozen=True, kw_only=True):
     """What an operator has set for the worker.
 
     Attributes:
@@ -49,11 +46,11 @@ class WorkerSpecView(View):
 
     cordoned: bool = False
     draining: bool = False
-    drain_until: datetime | None = None
+    drain_until: Moment | None = None
     restart_tasks: bool = False
 
 
-class WorkerStatus(View):
+class WorkerStatus(View, frozen=True, kw_only=True):
     """The status of a worker.
 
     Attributes:
@@ -71,7 +68,7 @@ class WorkerStatus(View):
     reason: str = ""
     conditions: list[Condition] = []
     connected: bool = False
-    last_seen: datetime | None = None
+    last_seen: Moment | None = None
     os: str = ""
     arch: str = ""
     driver: str | None = None
@@ -93,10 +90,10 @@ class WorkerStatus(View):
     free_cpu_milli: int = 0
     instances: int = 0
     proxy_address: str = ""
-    fence_until: datetime | None = None
+    fence_until: Moment | None = None
 
 
-class DrainStepView(View):
+class DrainStepView(View, frozen=True, kw_only=True):
     """What a drain does to one instance.
 
     Attributes:
@@ -117,20 +114,20 @@ class DrainStepView(View):
     message: str = ""
 
 
-class DrainPlanView(View):
+class DrainPlanView(View, frozen=True, kw_only=True):
     """What a drain would do, by instance. Nothing is changed."""
 
     items: list[DrainStepView] = []
 
 
-class WorkerView(View):
+class WorkerView(View, frozen=True, kw_only=True):
     """A worker."""
 
     kind: Literal["Worker"] = "Worker"
     name: str
     uid: str
     generation: int = 1
-    created_at: datetime
-    deleted_at: datetime | None = None
+    created_at: Moment
+    deleted_at: Moment | None = None
     spec: WorkerSpecView
     status: WorkerStatus

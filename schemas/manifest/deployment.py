@@ -6,14 +6,14 @@ from typing import Annotated, Any, Final, Literal
 from pydantic import Field, field_validator, model_validator
 
 from schemas.base import Strict
-from schemas.fields import Name, ScalarText, Text, Whole
-from schemas.manifest.docker import DockerOptions, Image, check_docker
+from schemas.fields import Name, ScalarText, Seconds, Text, Whole
+from schemas.manifest.docker import DockerOptions, Image
 from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
+from schemas.manifest.probe import Probe
 from schemas.manifest.resources import Parallel, Placement, Resources
-from schemas.manifest.rollout import Rollout, check_rolling
+from schemas.manifest.rollout import Rollout
 from schemas.manifest.scaling import ReplicaRange, Replicas, Scaling, bounds_of
 from schemas.manifest.serving import ServingLimits
-from schemas.quantities import Seconds
 
 _ENV_NAME: Final = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _PLACEHOLDER: Final = re.compile(r"\{([a-z_]+)\}")
@@ -28,56 +28,6 @@ class SecretRef(Strict):
     """A reference to a stored secret. The value is read when a command is dispatched and never returned."""
 
     secret: Name = Field(description="Name of the stored secret, as given to `gpuward secret set`.")
-
-
-class Probe(Strict):
-    """The health check of an instance: HTTP GET on its port. A 2xx status is healthy."""
-
-    path: Annotated[str, Field(pattern=r"^/[^\s]*$", max_length=1024)] = Field(
-        "/health", description="URL path of the health check. It begins with `/`."
-    )
-    period: Seconds = Field(5.0, description="Time between two health checks, at least 50 ms.")
-    timeout: Seconds = Field(3.0, description="Longest time to wait for the answer to one check, at least 50 ms.")
-    failures: Annotated[Whole, Field(ge=1, le=1000)] = Field(
-        3,
-        description="Failed checks in a row after which the instance is unhealthy. "
-        "Failures before the first success do not count: the instance is still starting.",
-    )
-
-    no_answer_requests: Annotated[Whole, Field(ge=0, le=1000)] = Field(
-        3,
-        description="Requests without an answer after which the instance is unhealthy, though its health check "
-        "succeeds; 0: never. Its engine must count tokens (vLLM, SGLang, llama.cpp), the counts must stand still, and "
-        "its GPUs must do nothing. An engine that is slow is not unhealthy.",
-    )
-    no_answer_after: Seconds = Field(
-        120.0, description="How long the engine must be without progress before these requests count, at least 1 s."
-    )
-    generate: bool = Field(
-        default=False,
-        description="Ask the engine for one token where nothing else shows that it generates. `failures` such probes "
-        "in a row without an answer make the instance unhealthy. An engine without `/v1/completions` is not judged.",
-    )
-    generate_every: Seconds = Field(
-        60.0, description="Time without a sign that the engine generates before it is asked for a token, at least 1 s."
-    )
-    generate_timeout: Seconds = Field(
-        60.0, description="Longest time to wait for that token, at least 1 s. It should exceed a long prefill."
-    )
-
-    @field_validator("no_answer_after", "generate_every", "generate_timeout")
-    @classmethod
-    def _at_least_a_second(cls, value: float) -> float:
-        if value < 1:
-            raise ValueError(f"must be at least 1s, got {value:g}s")
-        return value
-
-    @field_validator("period", "timeout")
-    @classmethod
-    def _positive(cls, value: float) -> float:
-        if value < 0.05:  # noqa: PLR2004 - faster than 20/s the probe is the load
-            raise ValueError(f"must be at least 50ms, got {value:g}s")
-        return value
 
 
 SERVED_DRAIN_S: Final = 600.0
@@ -249,9 +199,9 @@ class DeploymentSpec(Strict):
             raise ValueError(
                 "probe.generate: needs a server, and the command has no {port}; use {port} in it, or remove the field"
             )
-        check_docker(self)
+        self._check_container()
         self._check_range()
-        check_rolling(self)
+        self._check_rolling()
         world, gpus = self.parallel.world, self.resources.gpus
         if world is not None and gpus not in ("auto", world):
             raise ValueError(
@@ -259,12 +209,33 @@ class DeploymentSpec(Strict):
             )
         return self
 
-    def _check_range(self) -> None:
-        """Only what requests reach can follow them.
+    def _check_container(self) -> None:
+        """What concerns containers is for `runtime: docker` alone."""
+        if self.runtime == "docker":
+            if self.command and self.image is None:
+                raise ValueError("image: is required by a command with runtime: docker; name one that has the program")
+        elif self.image is not None:
+            raise ValueError("image: requires runtime: docker; remove it or set the runtime")
+        elif self.docker != DockerOptions():
+            raise ValueError("docker: requires runtime: docker; remove the section or set the runtime")
 
-        Raises:
-            ValueError: the replicas are a range, and nothing here takes requests.
-        """
+    def _check_rolling(self) -> None:
+        """Only what serves can be replaced while it works."""
+        if self.update != "rolling":
+            return
+        if self.restart != "always":
+            raise ValueError(
+                f"update: must be recreate with restart: {self.restart}, since a task is not replaced while it works; "
+                "write update: recreate or restart: always"
+            )
+        if (self.rollout.canary or self.rollout.abort) and not self.takes_requests:
+            raise ValueError(
+                "rollout: canary and abort need requests, and none reaches a command without {port}; "
+                "remove them or add {port} to the command"
+            )
+
+    def _check_range(self) -> None:
+        """Only what requests reach can follow them."""
         if not isinstance(self.replicas, ReplicaRange):
             return
         if self.restart != "always":
@@ -277,6 +248,11 @@ class DeploymentSpec(Strict):
                 "replicas: must be a number for a command without {port}, which no request reaches; "
                 "write a number or add {port} to the command"
             )
+
+    @property
+    def secrets(self) -> dict[str, str]:
+        """The names of its secrets, by environment variable."""
+        return {variable: value.secret for variable, value in self.env.items() if isinstance(value, SecretRef)}
 
     @property
     def replica_bounds(self) -> tuple[int, int]:

@@ -2,16 +2,12 @@
 
 import posixpath
 import re
-from typing import TYPE_CHECKING, Annotated, Final, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
 from schemas.base import Strict
-from schemas.fields import Text
-from schemas.quantities import SizeMibOrAuto
-
-if TYPE_CHECKING:
-    from schemas.manifest.deployment import DeploymentSpec
+from schemas.fields import SizeMibOrAuto, Text
 
 # As in https://github.com/distribution/reference: [registry[:port]/]path[:tag][@digest].
 _PART: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
@@ -107,19 +103,3 @@ def _target_problem(target: str) -> str:
     if any(place == root or place.startswith(f"{root}/") for root in _OF_THE_KERNEL):
         return "belongs to the kernel; choose another folder"
     return ""
-
-
-def check_docker(spec: "DeploymentSpec") -> None:
-    """Checks that what concerns containers stands with `runtime: docker` alone.
-
-    Raises:
-        ValueError: names the field and what to do.
-    """
-    if spec.runtime == "docker":
-        if spec.command and spec.image is None:
-            raise ValueError("image: is required by a command with runtime: docker; name one that has the program")
-        return
-    if spec.image is not None:
-        raise ValueError("image: requires runtime: docker; remove it or set the runtime")
-    if spec.docker != DockerOptions():
-        raise ValueError("docker: requires runtime: docker; remove the section or set the runtime")

@@ -1,13 +1,12 @@
 """Parses manifests into specs. Every refusal names the field and the fix. Shared by the command line and the API."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
-from schemas.manifest.marks import problems_of_marks
 from schemas.manifest.policy import PolicyManifest, PolicySpec
 from schemas.manifest.problems import (
     MOST_PROBLEMS,
@@ -17,9 +16,10 @@ from schemas.manifest.problems import (
     join_path,
     most_specific,
     nearest,
+    unknown_keys,
 )
 from schemas.manifest.strict_yaml import read_documents
-from schemas.manifest.unknown_keys import unknown_keys
+from schemas.redaction import MARK
 
 __all__ = [
     "FieldProblem",
@@ -35,6 +35,7 @@ Manifest: TypeAlias = DeploymentManifest | PolicyManifest
 M = TypeVar("M", bound=BaseModel)
 MAX_MANIFESTS: Final = 1000
 _KINDS: Final[Mapping[str, type[Manifest]]] = {"Deployment": DeploymentManifest, "UtilizationPolicy": PolicyManifest}
+_SHOWN: Final = f"contains {MARK}, which answers show in place of a secret's value"
 _BEGIN: Final = f"begins with kind: {' or kind: '.join(_KINDS)}"
 
 
@@ -152,3 +153,31 @@ def _validate(model: type[M], value: dict[str, Any], base: str) -> M:
     if problems or parsed is None:
         raise ManifestError(most_specific(problems))
     return parsed
+
+
+def problems_of_marks(manifest: dict[str, Any], base: str) -> Iterator[FieldProblem]:
+    """A problem for each field that holds the mark which answers show in place of a secret's value.
+
+    Else a manifest that was read, and is applied again, would replace the value by the mark. Paths begin with `base`.
+    """
+    for field, value in manifest.items():
+        path = join_path(base, field)
+        if field == "env" and isinstance(value, dict):
+            for variable, text in value.items():
+                if any(True for _ in _marked(text, "")):
+                    yield FieldProblem(join_path(path, variable), f"{_SHOWN}; name the secret: {{secret: NAME}}")
+            continue
+        for found in _marked(value, path):
+            yield FieldProblem(found, f"{_SHOWN}; write the value that it stands for")
+
+
+def _marked(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, str):
+        if MARK in value:
+            yield path
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield from _marked(one, join_path(path, key))
+    elif isinstance(value, list | tuple):
+        for index, one in enumerate(value):
+            yield from _marked(one, join_path(path, index))

@@ -1,12 +1,12 @@
-"""What is wrong with a manifest: the path of the field, the problem, and the fix."""
+"""What is wrong with a manifest, an unknown key among others: the path of the field, the problem, and the fix."""
 
 import difflib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Annotated, Any, Final, Union, get_args, get_origin
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 # Pydantic's own message for these fields would show a pattern, which does not help a user.
 _FIXES: Final[Mapping[str, str]] = {
@@ -149,3 +149,43 @@ def _alternatives(messages: list[str]) -> str:
         return messages[0]
     heads = [message.rpartition(", got ")[0] or message for message in messages[:-1]]
     return " or ".join([*heads, messages[-1].removeprefix("must ").removeprefix("be ")]) if heads else messages[-1]
+
+
+def unknown_keys(model: type[BaseModel], data: object, base: str = "") -> Iterator[FieldProblem]:
+    """Finds the keys that `model` does not have, at any depth. Each comes with the most similar known key."""
+    if not isinstance(data, dict):
+        return
+    fields = model.model_fields
+    for key, value in data.items():
+        path = join_path(base, str(key))
+        if key not in fields:
+            yield FieldProblem(path, f"unknown key; {nearest(str(key), fields)}")
+            continue
+        yield from _unknown_within(fields[key].annotation, value, path)
+
+
+def _unknown_within(annotation: Any, value: object, path: str) -> Iterator[FieldProblem]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield from unknown_keys(annotation, value, path)
+        return
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        yield from _unknown_within(arguments[0], value, path)
+    elif not _holds_model(annotation):
+        return  # many values may be there, and each has a path
+    elif origin is dict and isinstance(value, dict):
+        for key, inner in value.items():
+            yield from _unknown_within(arguments[1], inner, join_path(path, str(key)))
+    elif origin in (list, tuple) and isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _unknown_within(arguments[0], inner, join_path(path, index))
+    elif origin is Union or type(annotation).__name__ == "UnionType":
+        for choice in arguments:
+            yield from _unknown_within(choice, value, path)
+
+
+def _holds_model(annotation: Any) -> bool:
+    """Whether any value of this type has keys that a schema knows."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return True
+    return any(_holds_model(one) for one in get_args(annotation))

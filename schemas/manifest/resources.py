@@ -5,9 +5,8 @@ from typing import Annotated, Final, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from schemas.base import Strict
-from schemas.fields import ScalarText, Text, Whole, no_flag
+from schemas.fields import ScalarText, SizeMibOrAuto, SizeMibOrAutoOrAll, SizeMibOrNone, Text, Whole, no_flag
 from schemas.manifest.gpu_requirements import compute_capability_text, gpu_model_text
-from schemas.quantities import SizeMibOrAuto, SizeMibOrAutoOrAll, SizeMibOrNone
 
 MAX_GPUS: Final = 4096
 

@@ -1,12 +1,11 @@
 """How a new revision replaces the old one under `update: rolling`."""
 
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
 from schemas.base import Strict
-from schemas.fields import Whole, no_flag
-from schemas.quantities import Seconds
+from schemas.fields import Seconds, Whole, no_flag
 
 MAX_SURGE: Final = 1000
 LONGEST_S: Final = 7 * 86_400.0
@@ -83,23 +82,3 @@ class Rollout(Strict):
         if self.surge == 0 and self.unavailable == 0:
             raise ValueError("surge and unavailable are both 0, so no instance could be replaced; raise one of them")
         return self
-
-
-def check_rolling(spec: Any) -> None:
-    """Only what serves can be replaced while it works.
-
-    Raises:
-        ValueError: the spec cannot have `update: rolling`.
-    """
-    if spec.update != "rolling":
-        return
-    if spec.restart != "always":
-        raise ValueError(
-            f"update: must be recreate with restart: {spec.restart}, since a task is not replaced while it works; "
-            "write update: recreate or restart: always"
-        )
-    if (spec.rollout.canary or spec.rollout.abort) and not spec.takes_requests:
-        raise ValueError(
-            "rollout: canary and abort need requests, and none reaches a command without {port}; "
-            "remove them or add {port} to the command"
-        )

@@ -5,9 +5,7 @@ from typing import Any, Final
 
 from controller.live.demand import DemandReports, GatewayLoad, RevisionCount
 from controller.store.core.refusals import RefusedError
-from controller.store.deployments import apply as deployments
-from controller.store.deployments import rollouts
-from controller.store.deployments import stop as switch
+from controller.store.deployments import rollouts, verbs
 from machine.faults import StruckDatabase
 from schemas.manifest.problems import ManifestError
 
@@ -77,9 +75,9 @@ async def ask(database: StruckDatabase, verb: str, name: str) -> None:
             case "resume":
                 await rollouts.resume(database, name)
             case "undo":
-                await deployments.undo(database, name, None)
+                await verbs.undo(database, name, None)
             case "wake":
-                await switch.wake(database, name, KEPT_AWAKE_S)
+                await verbs.wake(database, name, KEPT_AWAKE_S)
 
 
 async def count_events(database: StruckDatabase, tally: Any) -> None:

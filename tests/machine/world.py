@@ -14,8 +14,7 @@ import asyncpg
 from controller.hub.admission import Identification
 from controller.hub.devices import write_device_change
 from controller.store.core.refusals import RefusedError
-from controller.store.deployments import apply as deployments
-from controller.store.deployments import stop as switch
+from controller.store.deployments import verbs
 from controller.store.workers import maintenance
 from controller.store.workers.sessions import WorkerGoneError
 from machine.bounds import READ, Moment, check_bounds
@@ -157,13 +156,13 @@ class World:
         with suppress(RefusedError):
             match verb:
                 case "delete":
-                    await deployments.delete(self.database, name)
+                    await verbs.delete(self.database, name)
                 case "scale":
-                    await deployments.scale(self.database, name, replicas, replicas)
+                    await verbs.scale(self.database, name, replicas, replicas)
                 case "stop":
-                    await switch.stop(self.database, name)
+                    await verbs.stop(self.database, name)
                 case "start":
-                    await switch.start(self.database, name)
+                    await verbs.start(self.database, name)
 
     async def operator(self, verb: Any, host: Host) -> None:
         with suppress(RefusedError):

@@ -19,6 +19,7 @@ from cli.text.details import describe
 from cli.text.formatting import printable
 from cli.text.logs import LogText
 from schemas.api.events import EventView
+from schemas.api.view import from_plain
 from schemas.api.workers import WorkerView
 from schemas.printing import block, escape_log_event, one_line
 
@@ -50,7 +51,7 @@ def test_a_line_stays_one_line(value: str) -> None:
 @given(text)
 def test_tables_and_descriptions_of_objects_are_safe(value: str) -> None:
     event = EventView(id=1, at=NOW, reason=value, message=value, objects=[value], actor=value, request_id=value)
-    worker = WorkerView.model_validate({
+    worker = from_plain(WorkerView, {
         "name": value, "uid": "u", "created_at": NOW, "spec": {},
         "status": {"phase": "ready", "state": "ready", "reason": value, "hostname": value, "os": value, "arch": value,
                    "driver": value, "agent_version": value, "labels": {value: value}, "proxy_address": value,

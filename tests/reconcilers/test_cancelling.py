@@ -14,7 +14,7 @@ from controller.runtime.feed import ChangeFeed
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.core.database import Database
-from controller.store.deployments import apply as deployments
+from controller.store.deployments import verbs
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.apply import apply_spec
 from support.leading.leader_term import LeaderTerm
@@ -59,7 +59,7 @@ async def test_cancels_the_analysis_of_a_deleted_or_changed_deployment(
 ) -> None:
     uid = await begun(db, leader_term)
     if change is None:
-        await deployments.delete(db, "d")
+        await verbs.delete(db, "d")
     else:
         await apply_spec(db, "d", spec(**change))
     cancelling = CancellingReconciler(db, leader_term.analyses)
@@ -70,7 +70,7 @@ async def test_cancels_the_analysis_of_a_deleted_or_changed_deployment(
 
 async def test_cancels_the_analysis_of_a_missing_deployment(db: Database, leader_term: LeaderTerm) -> None:
     uid = await begun(db, leader_term)
-    await deployments.delete(db, "d")
+    await verbs.delete(db, "d")
     other = await LeaderTerm.begin(db)
     await other.settle()
     await CancellingReconciler(db, leader_term.analyses).step([uid])
@@ -113,7 +113,7 @@ async def test_a_cancel_does_not_wait_for_a_step(db: Database) -> None:
             waiting = "select count(*) from pg_locks where not granted"
             async with db.connection() as looker:
                 assert await looker.fetchval(waiting) >= 2
-                await deployments.delete(db, "slow")
+                await verbs.delete(db, "slow")
                 await until(lambda: in_flight() == 0, STEPS_HANG_S / 2)
                 assert await looker.fetchval(waiting) >= 2
     (cancelled,) = [
@@ -137,7 +137,7 @@ async def test_a_deletion_ends_a_computation_without_a_read(db: Database) -> Non
         await until(lambda: in_flight() == 1)
         async with db.connection() as blocker, blocker.transaction():
             await blocker.execute("lock table revisions in access exclusive mode")
-            deleting = asyncio.create_task(deployments.delete(db, "slow"))
+            deleting = asyncio.create_task(verbs.delete(db, "slow"))
             await until(lambda: in_flight() == 0, STEPS_HANG_S / 2)
         await deleting
 

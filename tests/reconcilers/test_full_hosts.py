@@ -6,7 +6,7 @@ import pytest
 
 from controller.decide.attention import find_attention
 from controller.store.core.database import Database
-from controller.store.deployments import apply as deployments
+from controller.store.deployments import verbs
 from controller.store.views.attention import read_attention
 from controller.store.views.deployments import deployment_by_name
 from controller.store.views.instances import list_instances
@@ -79,7 +79,7 @@ async def test_growth_that_finds_no_place_does_not_hold_up_a_rollout(
     number = {"replicas": 4} if by == "manifest" else {}
     await apply_spec(db, "chat", chat(0.02, **change, **number))
     if by == "scale":
-        await deployments.scale(db, "chat", 4, 4)
+        await verbs.scale(db, "chat", 4, 4)
     for _ in range(6):
         await site.play(4)
         await site.pass_by(15)

@@ -9,7 +9,7 @@ from controller.api.resources.metrics import figures_text
 from controller.domain.effects import StaleError
 from controller.runtime.outcome import Requeue
 from controller.store.core.database import Database
-from controller.store.deployments import stop as switch
+from controller.store.deployments import verbs
 from controller.store.views.metrics import INLINE, Figures, read_figures
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.apply import apply_spec
@@ -67,7 +67,7 @@ async def test_a_start_resumes_and_ends_the_action(world: PolicyLedger) -> None:
     leader = await world.leader()
     await settle(leader)
     assert (await world.actions())[0]["ended_at"] is None
-    await switch.start(world.db, "d")
+    await verbs.start(world.db, "d")
     await settle(leader)
     assert await world.intents() == [], "it is stopped no sooner than a new window or episode allows"
     assert (await world.actions())[0]["ended_at"] is not None

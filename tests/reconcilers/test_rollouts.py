@@ -12,8 +12,7 @@ from controller.live.endpoints import EndpointReader, RolloutRoute
 from controller.store.core.database import Database
 from controller.store.core.events import acting
 from controller.store.core.refusals import NotFoundError, NothingToUndoError, NotRollingError
-from controller.store.deployments import apply as deployments
-from controller.store.deployments import revisions, rollouts
+from controller.store.deployments import revisions, rollouts, verbs
 from controller.store.views.deployments import deployment_by_name
 from controller.store.views.metrics import read_figures
 from controller.store.views.rollouts import revisions_of
@@ -162,7 +161,7 @@ async def test_g55_a_failed_rollout_stands_and_undo_goes_back(db: Database, site
         await c.execute("delete from instances where id = (select min(id) from instances)")
     await site.play(4)
     assert await site.running() == [(1, "running")] * 2
-    view = await deployments.undo(db, "chat", None)
+    view = await verbs.undo(db, "chat", None)
     assert (view.status.revision, view.generation) == (1, 3)
     await site.play(4)
     assert (await site.rollout())["state"] == "complete"
@@ -187,15 +186,15 @@ async def test_undo_keeps_what_changes_in_place_and_goes_to_a_named_revision(db:
     for seconds in (0.02, 0.03):
         await apply_spec(db, "chat", chat(seconds))
         await site.play(16)
-    await deployments.scale(db, "chat", 3, 3)
-    view = await deployments.undo(db, "chat", 1)
+    await verbs.scale(db, "chat", 3, 3)
+    view = await verbs.undo(db, "chat", 1)
     assert (view.status.revision, view.spec.args["load_seconds"], view.spec.replicas) == (1, 0.01, 3)
     with pytest.raises(NothingToUndoError, match="at revision 1 already"):
-        await deployments.undo(db, "chat", 1)
+        await verbs.undo(db, "chat", 1)
     with pytest.raises(NotFoundError, match="has no revision 9"):
-        await deployments.undo(db, "chat", 9)
+        await verbs.undo(db, "chat", 9)
     await site.play(20)
-    again = await deployments.undo(db, "chat", None)
+    again = await verbs.undo(db, "chat", None)
     assert again.status.revision == 3
 
 
@@ -222,7 +221,7 @@ async def test_a_pause_needs_update_rolling(db: Database) -> None:
     with pytest.raises(NotRollingError):
         await rollouts.pause(db, "chat")
     with pytest.raises(NothingToUndoError, match="no revision before 1"):
-        await deployments.undo(db, "chat", None)
+        await verbs.undo(db, "chat", None)
 
 
 async def test_back_to_recreate_forgets_the_rollout(db: Database, site: Site) -> None:
@@ -239,7 +238,7 @@ async def test_a_deletion_in_mid_rollout_leaves_nothing(db: Database, site: Site
     await up(db, site)
     await apply_spec(db, "chat", chat(0.02))
     await site.play(3)
-    await deployments.delete(db, "chat")
+    await verbs.delete(db, "chat")
     await site.play(6)
     left = """select 1 from instances union all select 1 from claims union all select 1 from rollouts
               union all select 1 from revisions union all select 1 from deployments"""

@@ -15,8 +15,7 @@ from controller.leader import scaling_watch
 from controller.runtime import tasks as time_slice
 from controller.runtime.clock import SystemClock
 from controller.store.core.database import Database
-from controller.store.deployments import apply as deployments
-from controller.store.deployments import stop as switch
+from controller.store.deployments import verbs
 from controller.store.deployments.observe import observe
 from controller.store.scaling import effects
 from controller.store.scaling.gateways import forget_gateway
@@ -181,7 +180,7 @@ async def test_a_number_rests_on_what_was_read(
     carry_out = effects.carry_out_scaling
 
     async def late(connection: object, steps: object) -> None:
-        await deployments.scale(db, "chat", 1, 2)
+        await verbs.scale(db, "chat", 1, 2)
         await carry_out(connection, steps)  # type: ignore[arg-type]  # passed on
 
     await world.look(11, {uid: load(8)})
@@ -239,7 +238,7 @@ async def test_a_manifest_that_gets_a_range_stops_no_busy_replica(db: Database, 
 
 async def test_a_stopped_manifest_that_gets_a_range_begins_at_its_min(db: Database, world: ScaledLedger) -> None:
     await world.deployment(replicas=3)
-    await switch.stop(db, "chat")
+    await verbs.stop(db, "chat")
     await apply_spec(db, "chat", ranged(0, 3))
     assert (await wanted(db))[0] == 0
 

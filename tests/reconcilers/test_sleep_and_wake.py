@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from controller.store.core.database import Database
-from controller.store.deployments import stop as switch
+from controller.store.deployments import verbs
 from controller.store.views.deployments import deployment_by_name
 from support.database.ledger import add_instance, rows
 from support.database.scaled_ledger import ScaledLedger, load
@@ -127,7 +127,7 @@ async def test_g35_a_policys_stop_of_a_deployment_with_min_0_is_a_sleep_that_a_r
 
 async def test_g35_a_users_stop_does_not_end_by_a_request(db: Database, world: ScaledLedger) -> None:
     uid = await world.deployment()
-    await switch.stop(db, "chat")
+    await verbs.stop(db, "chat")
     await world.gateways[0].wake(uid)
     await world.look(2)
     await world.term.settle()
@@ -139,7 +139,7 @@ async def test_g35_a_users_stop_does_not_end_by_a_request(db: Database, world: S
 async def test_g35_an_operators_wake_holds_it_for_its_time(db: Database, world: ScaledLedger) -> None:
     await world.deployment(scaling={"target": 8, "idle_after": 5, "down_window": 5})
     await world.look(10)
-    view = await switch.wake(db, "chat", 7200)
+    view = await verbs.wake(db, "chat", 7200)
     assert view.status.wanted == 0
     await world.look(60)
     assert await world.number() == 1

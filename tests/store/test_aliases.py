@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.store.core.database import Database
-from controller.store.deployments import apply as deployments
+from controller.store.deployments import verbs
 from controller.store.deployments.names import problems_of_names
 from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
 from schemas.manifest.problems import ManifestError, join_path
@@ -41,7 +41,7 @@ async def test_an_alias_is_free_again_once_it_is_dropped_or_its_deployment_delet
     await apply_spec(migrated, "a", spec("x", "y"))
     await apply_spec(migrated, "a", spec("y"))
     await apply_spec(migrated, "b", spec("x"))
-    await deployments.delete(migrated, "a")
+    await verbs.delete(migrated, "a")
     await apply_spec(migrated, "c", spec("y"))
 
 
@@ -110,7 +110,7 @@ async def test_plan_finds_the_first_name_that_applies_in_order_find_taken(migrat
         await outcome(manifest())
     file = {f"manifests[{n}]": manifest() for n in range(4)}
     async with migrated.snapshot() as connection:
-        problems = await problems_of_names(connection, file)
+        problems = await problems_of_names(connection, {path: (one.name, one.spec()) for path, one in file.items()})
     for path, one in file.items():
         found = await outcome(one)
         if found is not None:

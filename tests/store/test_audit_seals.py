@@ -4,6 +4,7 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 from controller.store.access import audit_verify
 from controller.store.access.audit_log import Entry, prune_entries, write_entries
@@ -45,7 +46,7 @@ async def verify(db: Database, keys: SecretKeys = KEYS) -> AuditLogVerification:
         findings += page.findings
         cursor = page.next
         if cursor is None:
-            return page.model_copy(update={"findings": findings})
+            return replace(page, findings=findings)
     raise AssertionError("it never ends")
 
 

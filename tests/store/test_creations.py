@@ -4,11 +4,11 @@ import asyncio
 
 import pytest
 
-from controller.domain.spec_changes import change_between
+from controller.domain.access.grants import Grant, Power
 from controller.store.core.database import Database
 from controller.store.core.events import acting
 from controller.store.core.notify import CHANNEL
-from controller.store.core.refusals import GenerationConflictError
+from controller.store.core.refusals import GenerationConflictError, NotGrantedError
 from controller.store.deployments.apply import Applied, apply
 from controller.store.deployments.creations import Creations
 from schemas.manifest.deployment import DeploymentSpec
@@ -19,19 +19,14 @@ SPEC = DeploymentSpec.model_validate({"engine": "simulated", "resources": {"gpus
 MANY = 40
 
 
-class JudgedError(Exception):
-    """What a judge raises."""
-
-
-def judge(name: str, old: DeploymentSpec | None, new: DeploymentSpec) -> None:
-    if name.startswith("refused") and (old is None or change_between(old, new) != "unchanged"):
-        raise JudgedError(name)
+POWER = Power("command", Grant.COMMAND, "runs a program on the host")
 
 
 async def applied(creations: Creations, name: str, spec: DeploymentSpec = SPEC, if_match: int | None = None) -> Applied:
     with acting(f"key:of-{name}", f"request-{name}"):
+        lacks = (POWER,) if name.startswith("refused") else ()
         return await creations.apply(
-            name, spec, input_hash=f"hash-{name}", if_match=if_match, longest_window_s=3600.0, judge=judge
+            name, spec, input_hash=f"hash-{name}", if_match=if_match, longest_window_s=3600.0, lacks=lacks
         )
 
 
@@ -84,7 +79,7 @@ async def test_each_leaves_what_it_leaves_alone(migrated: Database) -> None:
 
 
 async def test_other_applies_go_alone_and_spoil_nothing(migrated: Database) -> None:
-    creations = Creations(migrated, refusals=(JudgedError,))
+    creations = Creations(migrated)
     await applied(creations, "there")
     outcomes = await asyncio.gather(
         *(applied(creations, f"new-{n}") for n in range(5)),
@@ -104,7 +99,7 @@ async def test_other_applies_go_alone_and_spoil_nothing(migrated: Database) -> N
     assert {unchanged.outcome, updated.outcome} <= {"unchanged", "updated", "replaced"}
     assert isinstance(exists, GenerationConflictError)
     assert {type(once), type(again)} == {Applied, GenerationConflictError}
-    assert isinstance(refused, JudgedError)
+    assert isinstance(refused, NotGrantedError)
     assert isinstance(itself, ManifestError)
 
 

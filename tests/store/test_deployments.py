@@ -9,8 +9,7 @@ import pytest
 from controller.store.core.database import Database
 from controller.store.core.notify import CHANNEL
 from controller.store.core.refusals import GenerationConflictError, NotFoundError
-from controller.store.deployments import apply as store
-from controller.store.deployments import stop as switch
+from controller.store.deployments import verbs
 from controller.store.deployments.revisions import KEPT
 from controller.store.views.deployments import deployment_by_name
 from schemas.api.deployments import DeploymentView
@@ -78,7 +77,7 @@ async def test_an_unchanged_apply_clears_no_limit_and_a_changed_one_clears_all_b
     migrated: Database,
 ) -> None:
     uid = (await apply_spec(migrated, "a", spec(replicas=4))).view.uid
-    await switch.stop(migrated, "a")
+    await verbs.stop(migrated, "a")
     await limit(migrated, uid, "policy")
     await limit(migrated, uid, "autoscaler", 3)
     unchanged = await apply_spec(migrated, "a", spec(replicas=4))
@@ -92,27 +91,27 @@ async def test_an_unchanged_apply_clears_no_limit_and_a_changed_one_clears_all_b
 async def test_stop_and_start_write_one_event_each(migrated: Database) -> None:
     await apply_spec(migrated, "a", spec(replicas=2))
     for _ in range(2):
-        assert (await switch.stop(migrated, "a")).status.wanted == 0
+        assert (await verbs.stop(migrated, "a")).status.wanted == 0
     await limit(migrated, (await read(migrated)).uid, "policy")
     for _ in range(2):
-        assert (await switch.start(migrated, "a")).status.wanted == 2
+        assert (await verbs.start(migrated, "a")).status.wanted == 2
     assert await reasons(migrated) == ["applied", "stopped", "started"]
 
 
 async def test_scaling_is_a_change_in_place(migrated: Database) -> None:
     await apply_spec(migrated, "a", spec(replicas=2))
-    view = await store.scale(migrated, "a", 5, 5)
+    view = await verbs.scale(migrated, "a", 5, 5)
     assert (view.spec.replicas, view.generation, view.status.revision) == (5, 2, 1)
-    assert (await store.scale(migrated, "a", 5, 5)).generation == 2
+    assert (await verbs.scale(migrated, "a", 5, 5)).generation == 2
     assert await reasons(migrated) == ["applied", "scaled"]
 
 
 async def test_a_deleted_name_is_free_at_once(migrated: Database) -> None:
     old = (await apply_spec(migrated, "a", spec())).view.uid
-    gone = await store.delete(migrated, "a")
+    gone = await verbs.delete(migrated, "a")
     assert gone.deleted_at is not None
     assert gone.status.phase == "deleting"
-    assert (await store.delete(migrated, "a")).deleted_at == gone.deleted_at
+    assert (await verbs.delete(migrated, "a")).deleted_at == gone.deleted_at
     new = await apply_spec(migrated, "a", spec())
     assert new.outcome == "created"
     assert new.view.uid != old
@@ -121,11 +120,11 @@ async def test_a_deleted_name_is_free_at_once(migrated: Database) -> None:
 
 
 async def test_unknown_names_are_refused_with_the_command_that_lists_them(migrated: Database) -> None:
-    for act in (switch.stop, switch.start, store.delete):
+    for act in (verbs.stop, verbs.start, verbs.delete):
         with pytest.raises(NotFoundError, match="no deployment is named 'x'"):
             await act(migrated, "x")
     with pytest.raises(NotFoundError):
-        await store.scale(migrated, "x", 1, 1)
+        await verbs.scale(migrated, "x", 1, 1)
 
 
 async def test_a_lost_update_is_refused(migrated: Database) -> None:
@@ -136,12 +135,12 @@ async def test_a_lost_update_is_refused(migrated: Database) -> None:
     with pytest.raises(GenerationConflictError, match="at generation 2, not 1"):
         await apply_spec(migrated, "a", spec(replicas=3), if_match=1)
     with pytest.raises(GenerationConflictError):
-        await store.scale(migrated, "a", 3, 3, if_match=1)
+        await verbs.scale(migrated, "a", 3, 3, if_match=1)
     assert (await read(migrated)).spec.replicas == 2
     with pytest.raises(GenerationConflictError, match="at generation 2, not 1"):
-        await store.delete(migrated, "a", if_match=1)
+        await verbs.delete(migrated, "a", if_match=1)
     assert (await read(migrated)).deleted_at is None
-    assert (await store.delete(migrated, "a", if_match=2)).deleted_at is not None
+    assert (await verbs.delete(migrated, "a", if_match=2)).deleted_at is not None
 
 
 async def test_concurrent_creations_of_one_name_both_succeed(migrated: Database) -> None:
@@ -190,10 +189,10 @@ async def test_every_change_wakes_with_its_commit(migrated: Database) -> None:
         await listening.add_listener(CHANNEL, hear)
         uid = (await apply_spec(migrated, "a", spec())).view.uid
         await apply_spec(migrated, "a", spec())  # unchanged: silent
-        await switch.stop(migrated, "a")
-        await switch.start(migrated, "a")
-        await store.scale(migrated, "a", 3, 3)
-        await store.delete(migrated, "a")
+        await verbs.stop(migrated, "a")
+        await verbs.start(migrated, "a")
+        await verbs.scale(migrated, "a", 3, 3)
+        await verbs.delete(migrated, "a")
         async with asyncio.timeout(10):
             payloads = [await heard.get() for _ in range(6)]
         assert payloads[:4] == [f"deployment {uid}"] * 4

@@ -5,7 +5,7 @@ from typing import Any
 
 from controller.store.core.database import Database
 from controller.store.deployments.processes import SessionReport, write_reports
-from controller.store.deployments.restart import pull
+from controller.store.deployments.verbs import pull
 from controller.store.views.deployments import deployment_by_name
 from controller.store.views.rollouts import revisions_of
 from rig.agent import process

@@ -10,7 +10,7 @@ from controller.store.access.secrets import put_secret
 from controller.store.core.database import Database
 from controller.store.core.notify import CHANNEL
 from controller.store.core.refusals import GenerationConflictError, InUseError, NotFoundError
-from controller.store.deployments import apply as deployments
+from controller.store.deployments import verbs
 from controller.store.policies.apply import AppliedPolicy, apply_policy, delete_policy
 from controller.store.policies.effective import effective_policies
 from controller.store.views.deployments import deployment_by_name
@@ -19,6 +19,7 @@ from controller.store.views.instances import instance_by_id
 from controller.store.views.policies import list_policies, policy_by_name
 from schemas.api.deployments import DeploymentView
 from schemas.api.policies import PolicyView
+from schemas.api.view import to_plain
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.policy import PolicySpec
 from schemas.manifest.problems import ManifestError
@@ -156,7 +157,7 @@ async def test_a_policy_in_use_is_not_deleted(migrated: Database) -> None:
     with pytest.raises(InUseError, match="named by a, b, c, d, e and 2 more"):
         await delete_policy(migrated, "p")
     for name in "abcdef":
-        await deployments.delete(migrated, name)
+        await verbs.delete(migrated, name)
     with pytest.raises(InUseError, match="named by g;"):
         await delete_policy(migrated, "p")
     await deploy(migrated, "g")
@@ -217,7 +218,7 @@ async def test_a_changed_window_applies_in_place_and_the_event_has_both_values(m
     )
     assert (reported[1]["evidence"]["old"]["time_window"], reported[1]["evidence"]["new"]) == (600, "p")
     assert (reported[2]["evidence"]["old"], reported[2]["evidence"]["new"]) == ("p", None)
-    await deployments.scale(migrated, "a", 3, 3)
+    await verbs.scale(migrated, "a", 3, 3)
     assert len(await events(migrated, "policy_changed")) == 3
 
 
@@ -274,8 +275,8 @@ async def test_a_policys_status_has_what_it_watches_found_and_freed(migrated: Da
                         values (now() - interval '100 s', 'p', $1, 1, $2, $3, $4, 'd', '{{}}', $5, '{{}}', {ended})"""  # noqa: S608
             await connection.execute(query, view.uid, action, dry_run, uid, gpus)
     status = (await seen(migrated, "p")).status
-    assert status.watches.model_dump() == {"deployments": 1, "instances": 3}
-    assert status.verdicts.model_dump() == {"idle": 1, "busy": 1, "unknown": 0}, "of an earlier epoch: it says nothing"
+    assert to_plain(status.watches) == {"deployments": 1, "instances": 3}
+    assert to_plain(status.verdicts) == {"idle": 1, "busy": 1, "unknown": 0}, "of an earlier epoch: it says nothing"
     assert (status.actions, status.would_have_acted) == (3, 1)
     assert status.gpu_seconds_freed == pytest.approx(2 * 50 + 0.5 * 100, abs=5)
     async with migrated.snapshot() as connection:

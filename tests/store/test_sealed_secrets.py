@@ -124,7 +124,7 @@ async def test_a_deployment_out_of_a_secrets_scope_is_refused(migrated: Database
 
     async def apply(name: str) -> None:
         spec = parse_spec(with_secret(), name=name)
-        await creations.apply(name, spec, input_hash="", if_match=None, longest_window_s=600, judge=lambda *_: None)
+        await creations.apply(name, spec, input_hash="", if_match=None, longest_window_s=600)
 
     await apply("team-a-chat")
     with pytest.raises(ManifestError) as refused:

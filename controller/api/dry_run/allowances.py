@@ -12,10 +12,9 @@ from controller.api.body import MAX_BODY_BYTES
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.dry_run.passes import PASSES, PASSES_OF_VIEWERS, Passes
 from controller.api.key_share import KeyShare
-from controller.api.spec_privileges import granted_to, judge_for
+from controller.api.spec_checks import granted_to
 from controller.domain.access.grants import Grant
 from controller.domain.placement import Need
-from controller.store.deployments.apply import Judge
 from schemas.manifest.deployment import DeploymentSpec
 
 MAX_MANIFESTS: Final = 1_000
@@ -41,7 +40,6 @@ class DryRunCaller:
     """The caller of a dry run.
 
     Attributes:
-        judge: raises for what it may not write.
         granted: what it may write beside what each may.
         analyse: works out an unknown need; None: only needs that are known are told.
         analysing: held while needs are worked out.
@@ -55,7 +53,6 @@ class DryRunCaller:
         knows_secrets: whether it may learn which secrets exist.
     """
 
-    judge: Judge
     granted: frozenset[Grant]
     analyse: Analyse | None
     analysing: AbstractAsyncContextManager[Any]
@@ -76,11 +73,10 @@ def viewers_at_once() -> KeyShare:
 
 def caller_of_dry_run(request: web.Request) -> DryRunCaller:
     """The caller of this request."""
-    judge, app, principal = judge_for(request), request.app, request[PRINCIPAL]
+    app, principal = request.app, request[PRINCIPAL]
     analyses, judging, judging_of_viewers = app[ANALYSES_AT_ONCE], app[JUDGING], app[JUDGING_OF_VIEWERS]
     if principal.role == "viewer":
         return DryRunCaller(
-            judge,
             granted_to(request),
             analyse=None,
             analysing=nullcontext(),
@@ -94,7 +90,6 @@ def caller_of_dry_run(request: web.Request) -> DryRunCaller:
             knows_secrets=False,
         )
     return DryRunCaller(
-        judge,
         granted_to(request),
         analyse=app[CONTEXT].analyse,
         analysing=analyses,

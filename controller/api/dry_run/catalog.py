@@ -24,6 +24,7 @@ from controller.scheduling.search.cached_search import find
 from controller.store.views.moment import read_moment
 from schemas.api.catalog import CatalogFit, CatalogLayout, CatalogModel, CatalogView
 from schemas.api.needs import LayoutView
+from schemas.api.view import to_json
 
 KEPT_S: Final = 3.0  # an answer; all that ask meanwhile get it
 READ_LIMIT_S: Final = 20.0
@@ -78,7 +79,7 @@ async def _look(app: web.Application) -> bytes:
     async with asyncio.timeout(READ_LIMIT_S), app[KEPT_INVENTORY].moment() as moment:
         at = await read_moment(moment.connection)
     found = await app[PASSES].run(judged, moment.seen.inventory, at)  # without a limit, which would not end its thread
-    return found.model_dump_json().encode()
+    return to_json(found)
 
 
 def judged(inventory: Inventory, at: datetime) -> CatalogView:

@@ -4,17 +4,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
-from controller.api.body import read_model
+from controller.api.apply import validate_all
+from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT
 from controller.api.dry_run.allowances import caller_of_dry_run
 from controller.api.dry_run.changes import ManifestEffect
 from controller.api.dry_run.effects import asks_of
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
-from controller.api.dry_run.manifests import effects_of, validate_all
+from controller.api.dry_run.manifests import effects_of
 from controller.api.dry_run.passes import PASSES
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.domain.holdings import Holder
 from controller.domain.pending import PendingInstance
@@ -32,8 +33,9 @@ from controller.store.placement.plan_reads import (
     read_movable,
     read_relocations,
 )
-from schemas.api.defrag import MAX_DEMANDS, DefragBody, DefragView, MoveView, RelocationsView, RelocationView
-from schemas.manifest.deployment import DeploymentManifest
+from schemas.api.defrag import DefragView, MoveView, RelocationsView, RelocationView
+from schemas.api.requests import MAX_DEMANDS, DefragBody
+from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
 from schemas.manifest.parse import parse_manifest_objects
 from schemas.manifest.problems import FieldProblem, ManifestError, join_path
 
@@ -52,12 +54,12 @@ async def post(request: web.Request) -> web.Response:
     """`POST /defrag`."""
     context = request.app[CONTEXT]
     body = await read_model(request, DefragBody)
-    manifests = _deployments(body)
+    specs = _deployments(body)
     effects: list[ManifestEffect] = []
-    if manifests:
+    if specs:
         caller = caller_of_dry_run(request)
         async with caller.analysing:
-            effects = await effects_of(context.database, manifests, caller)
+            effects = await effects_of(context.database, specs, caller)
     async with request.app[KEPT_INVENTORY].moment() as moment:
         connection, seen = moment.connection, moment.seen
         await check_none_in_progress(connection)
@@ -69,21 +71,23 @@ async def post(request: web.Request) -> web.Response:
     view = _view(outcome, effects)
     if body.apply and outcome.plan.relocations:
         await request_relocations(context.database, _relocations(outcome))
-        view = view.model_copy(update={"applied": True})
+        view = msgspec.structs.replace(view, applied=True)
     return json_response(view)
 
 
-def _deployments(body: DefragBody) -> list[DeploymentManifest]:
+def _deployments(body: DefragBody) -> dict[str, DeploymentSpec]:
+    """The specs of the manifests, by name."""
     if not body.manifests:
-        return []
-    written: dict[str, DeploymentManifest] = {}
+        return {}
+    written: dict[str, DeploymentSpec] = {}
+    specs: dict[str, DeploymentSpec] = {}
     for number, one in enumerate(parse_manifest_objects(list(body.manifests))):
         path = join_path("manifests", number)
         if not isinstance(one, DeploymentManifest):
             raise ManifestError([FieldProblem(path, "must be a deployment")])
-        written[path] = one
+        written[path] = specs[one.name] = one.spec()
     validate_all(written)
-    return list(written.values())
+    return specs
 
 
 def _consolidate(

@@ -2,14 +2,13 @@
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from aiohttp import web
 
-from controller.api.body import read_model
+from controller.api.body import json_response, read_model
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.dry_run.passes import PASSES
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.decide.instances.gang import is_finished
 from controller.decide.instances.relocate import drained_now, starts_elsewhere, until_drained_s
@@ -99,6 +98,7 @@ def _view(one: _Step, workers: list[str], to: list[str], why: str) -> DrainStepV
     after = duration_text(round(until_drained_s(facts, instance.id)))
     nowhere = f"; fits nowhere now: {why}" if why else ""
     task = facts.revisions[instance.revision].spec.restart == "never"
+    action: Literal["moves", "stops", "stays"]
     if drained_now(facts, instance) is not None:
         action, message = "stops", "stops at once, and starts elsewhere where there is a place"
         if task:
@@ -109,11 +109,9 @@ def _view(one: _Step, workers: list[str], to: list[str], why: str) -> DrainStepV
         action, message = "stays", "runs until it ends (restart: never)"
     else:
         action, message = "stays", f"runs until it ends; after {after} it stops and starts elsewhere from its beginning"
-    return DrainStepView.model_validate(
-        {
-            "instance": instance.id, "deployment": facts.name, "workers": workers, "action": action, "to_workers": to,
-            "fits": fits, "message": message + nowhere,
-        }
+    return DrainStepView(
+        instance=instance.id, deployment=facts.name, workers=workers, action=action, to_workers=to, fits=fits,
+        message=message + nowhere,
     )  # fmt: skip
 
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from controller.api.dry_run.candidates import CandidateWatch
 from controller.api.dry_run.changes import ManifestEffect, instance_name
 from controller.api.dry_run.present import Present, Rehearsed
@@ -102,12 +104,12 @@ def _item(
     preempts = [one.instance for one in entry.victims]
     why: Explain | None = None
     if isinstance(answer.decision, Unplaced):
-        why = answer.decision.explain.model_copy(update={"advice": [] if preempts else advice})
+        why = msgspec.structs.replace(answer.decision.explain, advice=[] if preempts else advice)
     decision = entry.placed or answer.after_victims
     if decision is None:
         unplaced = answer.decision
         if why is not None and held:
-            why = why.model_copy(update={"message": f"{why.message}; {held}"})
+            why = msgspec.structs.replace(why, message=f"{why.message}; {held}")
         return PlanItem(
             deployment=effect.name,
             instance=index,

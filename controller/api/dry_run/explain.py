@@ -3,12 +3,13 @@
 from collections.abc import Sequence
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
+from controller.api.body import json_response
 from controller.api.dry_run.allowances import caller_of_dry_run
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.errors import ApiError
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.domain.holdings import Holder
 from controller.domain.placement import Placed
@@ -53,7 +54,7 @@ def explain_instance(inventory: Inventory, standing: Standing, holders: Sequence
         return Explain(workers=workers, gpus=gpus, fit=1, message="it fits and will be placed in a moment")
     advice = advise(inventory, AdviceRequest(spec, need, engine, uid, decision.explain, holders))
     note = "" if standing.explain is None else standing.explain.note
-    return with_note(decision.explain.model_copy(update={"advice": advice}), note)
+    return with_note(msgspec.structs.replace(decision.explain, advice=advice), note)
 
 
 ROUTES: Final = (

@@ -2,27 +2,28 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Final
 
 from controller.api.dry_run.allowances import Analyse, DryRunCaller
 from controller.api.dry_run.changes import ManifestEffect, PlanChange
-from controller.api.errors import as_api_error, invalid
+from controller.api.errors import invalid
 from controller.domain.placement import Need
 from controller.domain.spec_changes import change_between, field_changes
 from controller.domain.wanted import asked_replicas
-from controller.engines.base import SpecError
-from controller.engines.registry import engine_for, validate
+from controller.engines.arguments.privileges import ungranted
+from controller.engines.registry import engine_for
 from controller.leader.analyses import assumed_need
 from controller.runtime.child import ChildError, ChildFailure
 from controller.scheduling.estimate import input_hash
 from controller.store.core.database import Database
+from controller.store.deployments.apply import refuse_change
 from controller.store.deployments.revisions import revision_under_way
 from controller.store.placement.plan_reads import known_needs, placed_counts
 from controller.store.views.deployments import live_by_name
 from schemas.api.deployments import DeploymentView
-from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
-from schemas.manifest.problems import FieldProblem, join_path
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.problems import FieldProblem
 
 ANALYSES_LIMIT_S: Final = 25.0  # for all analyses of one plan
 _ANALYSIS_LIMIT_S: Final = 15.0  # for one analysis, so that a hanging one leaves time for others
@@ -30,45 +31,24 @@ _NOT_READ: Final = "no model is read for a key of the role viewer; plan it with 
 _CHANGES: Final[dict[str, PlanChange]] = {"unchanged": "unchanged", "updated": "update", "replaced": "replace"}
 
 
-def validate_all(manifests: Mapping[str, DeploymentManifest]) -> None:
-    """Runs the engines' checks on manifests, given by their path in the request.
-
-    Raises:
-        ApiError: 400, names every problem.
-        SpecError: the same for a single manifest, whose path is empty.
-    """
-    problems: list[FieldProblem] = []
-    for path, manifest in manifests.items():
-        try:
-            validate(manifest.spec())
-        except SpecError as error:
-            if not path:
-                raise
-            known = as_api_error(error)
-            problems.extend(
-                FieldProblem(join_path(path, problem["path"]), problem["message"])
-                for problem in (known.details["problems"] if known else ())
-            )
-    if problems:
-        raise invalid(problems)
-
-
 async def effects_of(
-    database: Database, manifests: Sequence[DeploymentManifest], caller: DryRunCaller, *, every_need: bool = False
+    database: Database, specs: Mapping[str, DeploymentSpec], caller: DryRunCaller, *, every_need: bool = False
 ) -> list[ManifestEffect]:
-    """The effect of each manifest, with its need: known, or analysed here where the caller may have that.
+    """The effect of each spec, given by the deployment's name, with its need.
 
-    The need of a manifest without an instance to place is worked out for `every_need` alone.
+    The need is known, or analysed here where the caller may have that.
+
+    The need of a spec without an instance to place is worked out for `every_need` alone.
 
     Raises:
-        ApiError: 400 for too many instances together; 403 for what the caller may not apply.
+        ApiError: 400 for too many instances together.
+        NotGrantedError: the caller may not apply one of them.
     """
-    specs = {manifest.name: manifest.spec() for manifest in manifests}
     hashes = {name: input_hash(spec, engine_for(spec)) for name, spec in specs.items()}
     async with database.snapshot() as connection:
         live = await live_by_name(connection, specs)
         for name, spec in specs.items():
-            caller.judge(name, live[name].spec if name in live else None, spec)
+            refuse_change(name, live[name].spec if name in live else None, spec, ungranted(caller.granted, spec))
         placed = await placed_counts(connection, [view.uid for view in live.values()])
         needs = await known_needs(connection, hashes.values())
         changes = {name: _change(live.get(name), spec) for name, spec in specs.items()}

@@ -6,11 +6,12 @@ It takes seconds where thousands are pending: all that ask meanwhile share the n
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import partial
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
 from controller.api.context import CONTEXT
@@ -28,11 +29,13 @@ from controller.live.database_full import while_full
 from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit, may_reserve
 from controller.scheduling.inventory.capacity import Inventory
 from controller.store.access.secret_keys import SecretKeys
+from controller.store.core.database import view_of
 from controller.store.placement.pending import read_awaited, read_holders, read_pending, read_planned_copies
 from controller.store.placement.plan_reads import count_queued
 from controller.store.views.moment import read_moment
 from controller.store.views.pending import MOST_UNQUEUED, PendingFacts, read_pending_facts, read_unqueued
 from schemas.api.pending import PendingList, PendingView
+from schemas.api.view import from_json, to_json
 
 NOT_LISTED: Final = 1_000_000_000  # of one deployment: none is left out for being one of many
 READ_LIMIT_S: Final = 20.0
@@ -65,7 +68,7 @@ async def get(request: web.Request) -> web.Response:
     """`GET /pending`."""
     whole = await request.app[PENDING].get()
     if is_paged(request):
-        return whole_list(request, PendingList.model_validate_json(whole), lambda one: one.instance)
+        return whole_list(request, from_json(PendingList, whole), lambda one: one.instance)
     return web.Response(body=whole, content_type="application/json")
 
 
@@ -88,8 +91,8 @@ async def _pass(app: web.Application) -> bytes:
         reserved_on = await app[PASSES].run(reservations_of, seen.one_pass, reserve)
     found = _list(seen, reserved_on)
     if app[CONTEXT].database.space.full:
-        found = found.model_copy(update={"items": [while_full(one, full=True) for one in found.items]})
-    return found.model_dump_json().encode()
+        found = msgspec.structs.replace(found, items=[while_full(one, full=True) for one in found.items])
+    return to_json(found)
 
 
 async def _read(moment: Moment, reserve: ReserveTimes, keys: SecretKeys) -> _Seen:
@@ -156,24 +159,14 @@ def _list(seen: _Seen, reserved_on: Mapping[str, Sequence[str]]) -> PendingList:
 
 def _view(facts: PendingFacts, of: int, place: int | None = None, reserved_on: Sequence[str] = ()) -> PendingView:
     line = facts.explain.message if facts.explain is not None and facts.phase == "pending" else ""
-    return PendingView.model_validate(
-        {
-            "instance": facts.id,
-            "deployment": facts.deployment,
-            "deployment_uid": facts.deployment_uid,
-            "place": place,
-            "of": of,
-            "phase": facts.phase,
-            "priority": facts.priority,
-            "preempt": facts.preempt,
-            "since": facts.since,
-            "queued_at": facts.queued_at,
-            "not_before": facts.not_before,
-            "reason": facts.reason,
-            "message": line or facts.message or facts.reason,
-            "explain": facts.explain,
-            "reserved_on": list(reserved_on),
-        }
+    return view_of(
+        PendingView,
+        asdict(facts) | {"message": line or facts.message or facts.reason},
+        instance=facts.id,
+        explain=facts.explain,
+        place=place,
+        of=of,
+        reserved_on=list(reserved_on),
     )
 
 

@@ -3,31 +3,35 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
+import msgspec
 from aiohttp import web
 
-from controller.api.body import parse_model, read_body
-from controller.api.context import CONTEXT
+from controller.api.apply import Documents, check_documents, read_documents
+from controller.api.body import json_response, parse_model, read_body
+from controller.api.context import CONTEXT, ApiContext
 from controller.api.dry_run.allowances import DryRunCaller, caller_of_dry_run
 from controller.api.dry_run.candidates import candidates_of, watch_for
 from controller.api.dry_run.changes import ManifestEffect
-from controller.api.dry_run.documents import Checked, Documents, check_documents, read_documents
 from controller.api.dry_run.effects import plan_items
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.dry_run.manifests import effects_of
+from controller.api.dry_run.policy_effects import PolicyEffects, policy_effects
 from controller.api.dry_run.policy_stops import policy_stops
 from controller.api.dry_run.present import Present
 from controller.api.dry_run.queue import read_queue, read_successors
 from controller.api.dry_run.rollouts import planned_rollouts, read_deployments
 from controller.api.errors import invalid
-from controller.api.redact_secrets import AS_WRITTEN, without_stored_values
-from controller.api.responses import json_response
+from controller.api.representation import AS_WRITTEN
 from controller.api.route import Access, Route
+from controller.domain.access.redaction import Redaction
 from controller.leader.placement_inputs import check_specs
 from controller.scheduling.admission.admit import ReserveTimes, may_reserve
 from controller.store.placement.pending import read_holders
 from controller.store.placement.plan_reads import Absences, read_absences
 from schemas.api.plan import PlanCandidates, PlanItem, PlanView, PolicyStops
+from schemas.api.policies import PlannedPolicy
 from schemas.api.requests import PlanBody, PolicyPlanBody
+from schemas.api.view import from_plain, to_plain
 from schemas.manifest.problems import FieldProblem
 
 MAX_WITH_BLOCKERS: Final = 10  # manifests; beyond it the slowest advice, naming blocking instances, is left out
@@ -43,7 +47,7 @@ async def post(request: web.Request) -> web.Response:
     if not caller.knows_secrets:
         request[AS_WRITTEN] = True
         redaction = request.app[CONTEXT].known_secrets.redaction()
-        view = without_stored_values(view, redaction)
+        view = _without_stored_values(view, redaction)
     return json_response(view)
 
 
@@ -53,9 +57,9 @@ async def post_policies(request: web.Request) -> web.Response:
     body = await read_body(request, caller.body_bytes)
     with caller.computing:
         documents = _documents(parse_model(body, PolicyPlanBody).manifests, caller)
-        checked = await _checked(request.app, documents, caller)
-        database = request.app[CONTEXT].database
-        return json_response(await policy_stops(database, documents, checked.policies, caller))
+        context = request.app[CONTEXT]
+        policies, _ = await _checked(context, documents, caller)
+        return json_response(await policy_stops(context.database, documents, policies, caller))
 
 
 def _documents(manifests: Sequence[dict[str, Any]], caller: DryRunCaller) -> Documents:
@@ -65,30 +69,34 @@ def _documents(manifests: Sequence[dict[str, Any]], caller: DryRunCaller) -> Doc
     return read_documents(manifests)
 
 
-async def _checked(app: web.Application, documents: Documents, caller: DryRunCaller) -> Checked:
-    context = app[CONTEXT]
-    return await check_documents(
-        context.database,
-        documents,
-        longest_window_s=context.longest_window_s,
-        known=context.known_secrets.redaction() if caller.knows_secrets else None,
-        keys=context.secret_keys,
-        granted=caller.granted,
-    )
+async def _checked(context: ApiContext, documents: Documents, caller: DryRunCaller) -> tuple[PolicyEffects, list[str]]:
+    """Runs an apply's checks; returns the effect on policies, and the warnings."""
+    async with context.database.snapshot() as connection:
+        warnings = await check_documents(
+            connection,
+            documents,
+            longest_window_s=context.longest_window_s,
+            known=context.known_secrets.redaction() if caller.knows_secrets else None,
+            keys=context.secret_keys,
+            granted=caller.granted,
+        )
+        policies = await policy_effects(
+            connection, dict(documents.deployments.values()), dict(documents.policies.values())
+        )
+    return policies, warnings
 
 
 async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> PlanView:
     context = app[CONTEXT]
     documents = _documents(body.manifests, caller)
-    deployments = documents.deployments
-    if body.candidates and len(deployments) > MAX_WITH_CANDIDATES:
-        fix = f"must be with at most {MAX_WITH_CANDIDATES} deployments, got {len(deployments)}"
+    specs = dict(documents.deployments.values())
+    if body.candidates and len(specs) > MAX_WITH_CANDIDATES:
+        fix = f"must be with at most {MAX_WITH_CANDIDATES} deployments, got {len(specs)}"
         raise invalid([FieldProblem("candidates", fix)])
-    checked = await _checked(app, documents, caller)
-    policies = checked.policies
+    policies, warnings = await _checked(context, documents, caller)
     stops = await policy_stops(context.database, documents, policies, caller)
     async with caller.analysing:
-        effects = await effects_of(context.database, list(deployments.values()), caller, every_need=body.candidates)
+        effects = await effects_of(context.database, specs, caller, every_need=body.candidates)
     replaced = [effect.uid for effect in effects if effect.change == "replace"]
     name_blockers = len(effects) <= MAX_WITH_BLOCKERS and not body.candidates
     async with app[KEPT_INVENTORY].moment() as moment:
@@ -103,7 +111,6 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
         absences = await read_absences(connection) if body.candidates else None
         no_preemption: dict[str, str] = {}
         if caller.knows_secrets:
-            specs = {effect.name: effect.spec for effect in effects}
             no_preemption = await check_specs(connection, specs, context.secret_keys)
     unable = {effect.uid: no_preemption[effect.name] for effect in effects if effect.name in no_preemption}
     present = Present(seen.inventory, seen.holdings, holders, queue, facts, successors, unable)
@@ -112,7 +119,7 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
     )
     changes = {effect.name: effect.change for effect in effects}
     return PlanView(
-        items=items, changes=changes, policy_changes=dict(policies.changes), warnings=checked.warnings,
+        items=items, changes=changes, policy_changes=dict(policies.changes), warnings=warnings,
         policies=dict(policies.effective), rollouts=planned_rollouts(facts, effects),
         field_changes={effect.name: list(effect.fields) for effect in effects if effect.fields},
         replaces={effect.name: effect.replaces for effect in effects if effect.replaces},
@@ -121,6 +128,21 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
         candidates=candidates,
         policy_stops=stops,
     )  # fmt: skip
+
+
+def _without_stored_values(view: PlanView, redaction: Redaction) -> PlanView:
+    """A plan of which all is redacted that its caller has not written: values before, and stored policies."""
+    changes = {
+        name: [msgspec.structs.replace(one, old=redaction.value(one.old, written=True)) for one in fields]
+        for name, fields in view.field_changes.items()
+    }
+    policies = {
+        name: policy
+        if policy.origin == "inline" or policy.name in view.policy_changes
+        else from_plain(PlannedPolicy, redaction.value(to_plain(policy)))
+        for name, policy in view.policies.items()
+    }
+    return msgspec.structs.replace(view, field_changes=changes, policies=policies)
 
 
 def _played(

@@ -13,9 +13,8 @@ from controller.store.policies.checks import (
 )
 from controller.store.views.policies import KnownPolicy, named_and_default
 from schemas.api.policies import PlannedPolicy
-from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
-from schemas.manifest.parse import Manifest
-from schemas.manifest.policy import PolicyManifest, UtilizationPolicy
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.policy import PolicySpec, UtilizationPolicy
 from schemas.manifest.problems import FieldProblem
 
 PolicyChange = Literal["create", "update", "unchanged"]
@@ -30,7 +29,6 @@ class PolicyEffects:
         changes: of the policies among them, by name.
         generations: of these policies until now; 0: new.
         effective: the effective policies of the deployments among them.
-        problems: of the manifests.
         before: the policies that they write or name, and the default one, as they are.
         after: the same as the apply leaves them.
     """
@@ -38,64 +36,73 @@ class PolicyEffects:
     changes: Mapping[str, PolicyChange]
     generations: Mapping[str, int]
     effective: Mapping[str, PlannedPolicy]
-    problems: tuple[FieldProblem, ...]
     before: Policies
     after: Policies
 
 
 async def policy_effects(
-    connection: Reader, manifests: Mapping[str, Manifest], *, longest_window_s: float, secrets: bool = True
+    connection: Reader, specs: Mapping[str, DeploymentSpec], written: Mapping[str, PolicySpec]
 ) -> PolicyEffects:
-    """The effect of applying all these manifests, given by their path in the request.
+    """The effect of applying deployments and policies, given by their names."""
+    present = await named_and_default(connection, {*written, *_named(specs)})
+    after = _after(present, written)
+    changes = {name: _change(present.get(name), spec) for name, spec in written.items()}
+    generations = {name: present[name].generation if name in present else 0 for name in written}
+    effective = {name: policy for name, spec in specs.items() if (policy := effective_after(spec, after))}
+    return PolicyEffects(changes, generations, effective, present, after)
+
+
+async def policy_problems(
+    connection: Reader,
+    deployments: Mapping[str, tuple[str, DeploymentSpec]],
+    policies: Mapping[str, tuple[str, PolicySpec]],
+    *,
+    longest_window_s: float,
+    secrets: bool = True,
+) -> list[FieldProblem]:
+    """Problems of manifests, given as names and specs by their path in the request.
 
     Without `secrets` nothing tells whether the secrets exist that policies name.
     """
-    written = {path: one for path, one in manifests.items() if isinstance(one, PolicyManifest)}
-    specs = {path: one.spec() for path, one in manifests.items() if isinstance(one, DeploymentManifest)}
-    names = {one.name for one in written.values()}
-    names |= {name for spec in specs.values() if (name := named_policy(spec)) is not None}
-    present = await named_and_default(connection, names)
-    after = {**present, **{one.name: _after(present, one) for one in written.values()}}
-    problems = [
-        *await problems_of_policies(connection, written, longest_window_s=longest_window_s, secrets=secrets),
-        *_second_defaults(written, after),
-        *await problems_of_deployments(
-            connection,
-            specs,
-            longest_window_s=longest_window_s,
-            also_known={one.name for one in written.values()},
-            secrets=secrets,
-        ),
-    ]
-    effective = {
-        manifests[path].name: policy for path, spec in specs.items() if (policy := effective_after(spec, after))
-    }
-    changes = {one.name: _change(present, one) for one in written.values()}
-    generations = {name: present[name].generation if name in present else 0 for name in changes}
-    return PolicyEffects(changes, generations, effective, tuple(problems), present, after)
+    specs, written = {path: spec for path, (_, spec) in deployments.items()}, dict(policies.values())
+    problems = await problems_of_policies(
+        connection,
+        {path: spec for path, (_, spec) in policies.items()},
+        longest_window_s=longest_window_s,
+        secrets=secrets,
+    )
+    if any(spec.default for spec in written.values()):
+        after = _after(await named_and_default(connection, written), written)
+        defaults = {name for name, one in after.items() if one.spec.default}
+        problems += [
+            problem_of_second_default(path, min(defaults - {name}))
+            for path, (name, spec) in policies.items()
+            if spec.default and defaults != {name}
+        ]
+    return problems + await problems_of_deployments(
+        connection, specs, longest_window_s=longest_window_s, also_known=written.keys(), secrets=secrets
+    )
 
 
-def _change(present: Policies, manifest: PolicyManifest) -> PolicyChange:
-    if manifest.name not in present:
+def _named(specs: Mapping[str, DeploymentSpec]) -> set[str]:
+    return {name for spec in specs.values() if (name := named_policy(spec)) is not None}
+
+
+def _change(present: KnownPolicy | None, spec: PolicySpec) -> PolicyChange:
+    if present is None:
         return "create"
-    return "unchanged" if present[manifest.name].spec == manifest.spec() else "update"
+    return "unchanged" if present.spec == spec else "update"
 
 
-def _after(present: Policies, manifest: PolicyManifest) -> KnownPolicy:
-    before = present.get(manifest.name)
-    if before is None:
-        return KnownPolicy(f"new {manifest.name}", 1, manifest.spec())
-    generation = before.generation + (_change(present, manifest) != "unchanged")
-    return KnownPolicy(before.uid, generation, manifest.spec())
-
-
-def _second_defaults(written: Mapping[str, PolicyManifest], after: Policies) -> list[FieldProblem]:
-    defaults = {name for name, one in after.items() if one.spec.default}
-    return [
-        problem_of_second_default(path, min(defaults - {manifest.name}))
-        for path, manifest in written.items()
-        if manifest.default and defaults != {manifest.name}
-    ]
+def _after(present: Policies, written: Mapping[str, PolicySpec]) -> dict[str, KnownPolicy]:
+    after = dict(present)
+    for name, spec in written.items():
+        before = present.get(name)
+        if before is None:
+            after[name] = KnownPolicy(f"new {name}", 1, spec)
+        else:
+            after[name] = KnownPolicy(before.uid, before.generation + (_change(before, spec) != "unchanged"), spec)
+    return after
 
 
 def effective_after(spec: DeploymentSpec, policies: Policies) -> PlannedPolicy | None:

@@ -10,8 +10,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from controller.api.apply import Documents
 from controller.api.dry_run.allowances import DryRunCaller
-from controller.api.dry_run.documents import Documents
 from controller.api.dry_run.policy_effects import PolicyEffects, effective_after
 from controller.decide.policies.actions import is_judged
 from controller.decide.policies.foresight import NOTHING, Foreseen, changed_facts, foresee, stops_more
@@ -47,7 +47,7 @@ async def policy_stops(
         policies: their effect on policies.
         caller: whose bounds hold.
     """
-    change = _Change({one.name: one.spec() for one in documents.deployments.values()}, policies)
+    change = _Change(dict(documents.deployments.values()), policies)
     async with database.snapshot() as connection:
         names = await list_concerned(connection, change.specs, change.changed, default=change.of_default)
         leaps = await read_leaps(connection)

@@ -13,13 +13,14 @@ from controller.api.errors import ApiError, as_api_error, error_form, invalid
 from controller.api.key_share import KeyShare
 from controller.api.live_socket.outbox import Outbox
 from controller.api.live_socket.topics import TOPICS, Topic
-from controller.api.log_access import as_shown
 from controller.api.parameters import refuse_unknown
+from controller.api.representation import as_shown
 from controller.api.route import Access, Route
 from controller.api.streams import SlowClientError, cut, while_taken
 from http1.protocol.peer_state import taken_bytes
 from http1.rate import Rate
-from schemas.api.live import LiveMessage, LiveRequest
+from schemas.api.live import LiveMessage
+from schemas.api.requests import LiveRequest
 from schemas.manifest.problems import FieldProblem
 
 log = structlog.get_logger(__name__)

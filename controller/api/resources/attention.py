@@ -15,6 +15,7 @@ from controller.api.whole_lists import WHOLE_PAGING, is_paged, whole_list
 from controller.decide.attention import find_attention
 from controller.store.views.attention import read_attention
 from schemas.api.attention import AttentionList
+from schemas.api.view import from_json, to_json
 
 MAX_ENTRIES: Final = 200
 READ_LIMIT_S: Final = 25.0
@@ -34,7 +35,7 @@ async def get(request: web.Request) -> web.Response:
     """`GET /attention`."""
     whole = await request.app[ATTENTION].get()
     if is_paged(request):
-        return whole_list(request, AttentionList.model_validate_json(whole), lambda entry: entry.id)
+        return whole_list(request, from_json(AttentionList, whole), lambda entry: entry.id)
     return web.Response(body=whole, content_type="application/json")
 
 
@@ -54,7 +55,7 @@ async def _look(app: web.Application, ledger: LedgerVerdict) -> bytes:
     # Thousands of instances may be in trouble. Without a limit, which would not end the thread.
     entries = await asyncio.to_thread(find_attention, facts)
     more = max(0, len(entries) - MAX_ENTRIES)
-    return AttentionList(at=facts.at, items=entries[:MAX_ENTRIES], more=more).model_dump_json().encode()
+    return to_json(AttentionList(at=facts.at, items=entries[:MAX_ENTRIES], more=more))
 
 
 ROUTES: Final = (

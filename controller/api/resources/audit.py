@@ -4,9 +4,9 @@ from typing import Final
 
 from aiohttp import web
 
+from controller.api.body import json_response
 from controller.api.context import CONTEXT
 from controller.api.parameters import flag, parameters_of, refuse_unknown
-from controller.api.responses import json_response
 from controller.api.route import Access, Query, Route
 from controller.store.core.audit import audit
 from controller.store.core.repair import repair

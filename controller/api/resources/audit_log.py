@@ -4,10 +4,10 @@ from typing import Final, get_args
 
 from aiohttp import web
 
+from controller.api.body import json_response
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
 from controller.api.parameters import moment, page_limit, parameters_of
-from controller.api.responses import json_response
 from controller.api.route import PAGING, Access, Query, Route
 from controller.store.access.audit_log import EntryFilter, Outcome, list_entries
 from controller.store.access.audit_verify import verify_page

@@ -4,29 +4,32 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import replace
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
-from controller.api.body import read_model
+from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT
 from controller.api.manifest_routes import ManifestResource, etag
-from controller.api.named_secrets import named_secret_warnings
 from controller.api.parameters import expected_generation
-from controller.api.placement_names import placement_warnings
-from controller.api.redact_secrets import secret_warnings
-from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Route
-from controller.api.spec_privileges import grant_warnings, granted_to, judge_for
+from controller.api.spec_checks import (
+    coverage_warnings,
+    grant_warnings,
+    granted_to,
+    named_secret_warnings,
+    placement_warnings,
+    secret_warnings,
+)
 from controller.domain.access.grants import Grant
 from controller.domain.access.redaction import Redaction
+from controller.engines.arguments.privileges import ungranted
 from controller.engines.registry import engine_for, validate
 from controller.scheduling.estimate import input_hash
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Database
-from controller.store.deployments import apply as store
-from controller.store.deployments import restart as restarts
-from controller.store.deployments import stop as switch
+from controller.store.deployments import verbs
+from controller.store.deployments.apply import Applied
 from controller.store.deployments.creations import Creations
-from controller.store.policies.checks import coverage_warnings
 from controller.store.views.deployments import deployment_by_name, list_deployments
 from controller.store.views.load import load_of
 from schemas.api.deployments import DeploymentLoad, DeploymentView
@@ -51,12 +54,11 @@ async def _apply(
     *,
     if_match: int | None,
     longest_window_s: float,
-    judge: store.Judge,
     granted: Collection[Grant],
     creations: Creations,
     redaction: Redaction,
     secret_keys: SecretKeys,
-) -> store.Applied:
+) -> Applied:
     async with database.snapshot() as connection:
         warnings = [
             *await placement_warnings(connection, spec),
@@ -70,9 +72,9 @@ async def _apply(
         input_hash=input_hash(spec, engine_for(spec)),
         if_match=if_match,
         longest_window_s=longest_window_s,
-        judge=judge,
+        lacks=ungranted(granted, spec),
     )
-    return replace(applied, view=applied.view.model_copy(update={"warnings": warnings})) if warnings else applied
+    return replace(applied, view=msgspec.structs.replace(applied.view, warnings=warnings)) if warnings else applied
 
 
 async def scale(request: web.Request) -> web.Response:
@@ -80,14 +82,14 @@ async def scale(request: web.Request) -> web.Response:
     body = await read_model(request, ScaleBody)
     database = request.app[CONTEXT].database
     name, (low, high) = request.match_info["name"], body.bounds
-    view = await store.scale(database, name, low, high, if_match=expected_generation(request))
+    view = await verbs.scale(database, name, low, high, if_match=expected_generation(request))
     return json_response(view, headers=etag(view))
 
 
 async def wake(request: web.Request) -> web.Response:
     """`POST /deployments/{name}/wake`."""
     body = await read_model(request, WakeBody)
-    view = await switch.wake(
+    view = await verbs.wake(
         request.app[CONTEXT].database, request.match_info["name"], body.for_s, if_match=expected_generation(request)
     )
     return json_response(view, headers=etag(view))
@@ -99,9 +101,9 @@ async def restart(request: web.Request) -> web.Response:
     database, name = request.app[CONTEXT].database, request.match_info["name"]
     if_match = expected_generation(request)
     if body.pull:
-        view = await restarts.pull(database, name, if_match=if_match)
+        view = await verbs.pull(database, name, if_match=if_match)
     else:
-        view = await restarts.restart(database, name, body.instance, if_match=if_match)
+        view = await verbs.restart(database, name, body.instance, if_match=if_match)
     return json_response(view, headers=etag(view))
 
 
@@ -134,20 +136,19 @@ _MANIFEST_ROUTES: Final = ManifestResource(
     read=deployment_by_name,
     apply=_apply,
     of_caller=lambda request: {
-        "judge": judge_for(request),
         "granted": granted_to(request),
         "creations": request.app[CREATIONS],
         "redaction": request.app[CONTEXT].known_secrets.redaction(),
         "secret_keys": request.app[CONTEXT].secret_keys,
     },
-    delete=store.delete,
+    delete=verbs.delete,
     delete_status=202,  # removed once its instances have ended
 ).routes()
 ROUTES: Final = (
     *_MANIFEST_ROUTES,
     Route("GET", _PATH + "/{name}/load", load, Access.READ, "Requests at gateways now", _TAG, DeploymentLoad),
     Route(
-        "POST", _PATH + "/{name}/start", _verb(switch.start), Access.OPERATE,
+        "POST", _PATH + "/{name}/start", _verb(verbs.start), Access.OPERATE,
         "Undo stops, and run ended tasks again (If-Match: generation)", _TAG, DeploymentView, expects="generation",
     ),
     Route(
@@ -156,7 +157,7 @@ ROUTES: Final = (
         RestartBody, expects="generation",
     ),
     Route(
-        "POST", _PATH + "/{name}/stop", _verb(switch.stop), Access.OPERATE, "Stop replicas (If-Match: generation)",
+        "POST", _PATH + "/{name}/stop", _verb(verbs.stop), Access.OPERATE, "Stop replicas (If-Match: generation)",
         _TAG, DeploymentView, expects="generation",
     ),
     Route(

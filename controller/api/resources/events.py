@@ -6,10 +6,10 @@ from typing import Final
 
 from aiohttp import web
 
+from controller.api.body import json_response
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
 from controller.api.parameters import moment, page_limit, parameters_of, whole_number
-from controller.api.responses import json_response
 from controller.api.route import PAGING, Access, Query, Route
 from controller.store.core.database import Reader
 from controller.store.views.events import EventFilter, list_events, objects_named

@@ -4,10 +4,10 @@ from typing import Final
 
 from aiohttp import web
 
+from controller.api.body import json_response
 from controller.api.context import CONTEXT
 from controller.api.parameters import expect_first_generation
 from controller.api.read_routes import list_route, read_route
-from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Query, Route
 from controller.store.views.gpus import gpu_by_uuid, list_gpus
 from controller.store.workers.devices import GpuVerb, set_gpu_cordon

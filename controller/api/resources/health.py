@@ -5,34 +5,34 @@ from typing import Final
 
 from aiohttp import web
 
-from controller.api.callers import caller_of
+from controller.api.body import json_response
 from controller.api.context import CONTEXT, Check
 from controller.api.errors import ApiError
-from controller.api.responses import json_response
+from controller.api.middlewares import caller_of
 from controller.api.route import Access, Query, Route
 from controller.live.errors import UnknownWhileAwayError
 from http1.forwarded import is_from_this_host
-from schemas.base import View
+from schemas.api.view import View
 
 MAX_LOOP_LAG_S: Final = 5.0
 _CHECKS_LIMIT_S: Final = 5.0
 
 
-class HealthView(View):
+class HealthView(View, frozen=True, kw_only=True):
     """`ok` or `lagging`, and the event loop's lag in seconds."""
 
     status: str
     loop_lag_s: float
 
 
-class CheckView(View):
+class CheckView(View, frozen=True, kw_only=True):
     """One readiness check."""
 
     ok: bool
     message: str = ""  # empty for a stranger
 
 
-class ReadyView(View):
+class ReadyView(View, frozen=True, kw_only=True):
     """All readiness checks."""
 
     ready: bool

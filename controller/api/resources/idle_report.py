@@ -7,12 +7,12 @@ from typing import Final
 
 from aiohttp import web
 
+from controller.api.body import json_response
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
 from controller.api.parameters import duration_s, parameters_of, whole_number
 from controller.api.resources.idle_cost import idle_cost, total_cost, unpriced
 from controller.api.resources.idle_replay import would_free
-from controller.api.responses import json_response
 from controller.api.route import Access, Query, Route
 from controller.domain.policies import EffectivePolicy
 from controller.domain.telemetry.gpu_prices import GpuPrices

@@ -2,12 +2,12 @@
 
 from typing import Final
 
+import msgspec
 from aiohttp import web
 
-from controller.api.body import read_model
+from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT
 from controller.api.parameters import check_trusted
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.access.tokens import TokenTerms, create_token, list_tokens, revoke_token
@@ -25,7 +25,7 @@ async def post(request: web.Request) -> web.Response:
     terms = TokenTerms(body.name, body.labels, body.advertise_networks)
     made = await create_token(context.database, ttl_s=body.expires_s, uses=body.uses, terms=terms)
     if context.authority is not None:
-        made = made.model_copy(update={"token": token_with_authority(made.token, context.authority.public_key_hash)})
+        made = msgspec.structs.replace(made, token=token_with_authority(made.token, context.authority.public_key_hash))
     return json_response(made, status=201)
 
 

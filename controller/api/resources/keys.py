@@ -4,10 +4,9 @@ from typing import Final
 
 from aiohttp import web
 
-from controller.api.body import read_model
+from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.access.keys import KeyChanges, create_key, list_keys, revoke_key, rotate_key, update_key

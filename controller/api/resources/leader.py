@@ -4,8 +4,8 @@ from typing import Final
 
 from aiohttp import web
 
+from controller.api.body import json_response
 from controller.api.context import CONTEXT
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.store.views.leader import read_leader
 from schemas.api.leader import LeaderView

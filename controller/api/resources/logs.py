@@ -8,11 +8,10 @@ import aiohttp
 from aiohttp import web
 
 from controller.api.agent_proxies import AGENT_PROXIES, ask, unreachable
-from controller.api.audit_trail import note_log_read
+from controller.api.audit_trail import check_log_access, note_log_read
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError, invalid
 from controller.api.key_share import KeyShare
-from controller.api.log_access import check_log_access
 from controller.api.merged_logs.asked import MOST_RANK, LogFinder, agent_query
 from controller.api.merged_logs.merge import Look, Merge, Told
 from controller.api.merged_logs.texts import as_json, as_text

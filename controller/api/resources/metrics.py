@@ -14,8 +14,8 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
 
-from controller.api.context import CONTEXT, DATABASE_WAITS
-from controller.api.database_waits import DatabaseWaits
+from controller.api.context import CONTEXT
+from controller.api.middlewares import DATABASE_WAITS, DatabaseWaits
 from controller.api.resources.exposition import exposition
 from controller.api.resources.fleet_metrics import fleet_families
 from controller.api.resources.gpu_metrics import gpu_families

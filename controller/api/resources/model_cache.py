@@ -5,20 +5,20 @@ from collections.abc import Sequence
 from typing import Final
 
 import aiohttp
+import msgspec
 from aiohttp import web
-from pydantic import ValidationError
 
 from controller.api.agent_proxies import AGENT_PROXIES, ask, unreachable
-from controller.api.body import read_model
+from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, unavailable
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.views.instances import cache_source
 from schemas.api.envelopes import Page
 from schemas.api.model_cache import CachedModels, CachedModelView
 from schemas.api.requests import PruneBody
+from schemas.api.view import from_json
 from schemas.wire import PROXY_CACHE
 
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=25.0)
@@ -60,10 +60,10 @@ async def _ask(request: web.Request, method: str, query: Sequence[tuple[str, str
                 content = await answer.content.readexactly(_MOST_BYTES)
             except asyncio.IncompleteReadError as ended:  # as it does, unless the answer is too long to be a list
                 content = ended.partial
-        found = Page[CachedModelView](items=list(CachedModels.model_validate_json(content).items))
+        found = Page[CachedModelView](items=list(from_json(CachedModels, content).items))
     except (aiohttp.ClientError, TimeoutError) as error:
         raise unreachable(source) from error
-    except ValidationError as error:
+    except msgspec.DecodeError as error:
         message = f"the agent of worker {source.worker!r} gave an answer that is not understood; see its log"
         raise unavailable("bad_answer", message) from error
     return found

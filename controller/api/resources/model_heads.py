@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from controller.api.body import json_response
 from controller.api.context import CONTEXT
 from controller.api.dry_run.allowances import ANALYSES_AT_ONCE
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.runtime.child import ChildError, ChildFailure, run_child
 from controller.store.views.deployments import deployment_by_name

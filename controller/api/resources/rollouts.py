@@ -1,21 +1,22 @@
 """Rollouts of deployments: their revisions, pause, resume, undo."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Final
 
 from aiohttp import web
 
-from controller.api.body import read_model
+from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
 from controller.api.manifest_routes import etag
 from controller.api.parameters import expected_generation, parameters_of, whole_number
-from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Query, Route
-from controller.api.spec_privileges import judge_for
+from controller.api.spec_checks import granted_to
 from controller.domain.spec_changes import field_changes
-from controller.store.deployments.apply import undo
+from controller.engines.arguments.privileges import ungranted
 from controller.store.deployments.rollouts import pause, resume
+from controller.store.deployments.verbs import undo
 from controller.store.views.deployments import deployment_by_name
 from controller.store.views.rollouts import revision_specs, revisions_of
 from schemas.api.deployments import DeploymentView
@@ -43,7 +44,8 @@ async def _diff(request: web.Request) -> web.Response:
 async def _undo(request: web.Request) -> web.Response:
     body = await read_model(request, UndoBody)
     database, name = request.app[CONTEXT].database, request.match_info["name"]
-    view = await undo(database, name, body.revision, judge=judge_for(request), if_match=expected_generation(request))
+    lacking = partial(ungranted, granted_to(request))
+    view = await undo(database, name, body.revision, lacking=lacking, if_match=expected_generation(request))
     return json_response(view, headers=etag(view))
 
 

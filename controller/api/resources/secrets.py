@@ -5,10 +5,9 @@ from typing import Final
 
 from aiohttp import web
 
-from controller.api.body import read_model
+from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT, ApiContext
 from controller.api.parameters import new_name
-from controller.api.responses import json_response
 from controller.api.route import Access, Route
 from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.access.audit_seals import renew_seals

@@ -6,14 +6,11 @@ from typing import Final
 
 from aiohttp import web
 
-from controller.api.body import read_model
-from controller.api.callers import refuse_other_origins, sessions_of
+from controller.api.body import json_response, read_model
 from controller.api.context import BODY, CONTEXT, KEYS, PRINCIPAL
 from controller.api.errors import ApiError
-from controller.api.log_access import may_read_logs
-from controller.api.middlewares import REQUEST_ID
-from controller.api.responses import json_response
-from controller.api.route import Access, Route
+from controller.api.middlewares import REQUEST_ID, refuse_other_origins, sessions_of
+from controller.api.route import Access, Route, may_read_logs
 from controller.live.credentials import SESSION_COOKIES
 from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import Principal, key_credential
@@ -23,7 +20,8 @@ from controller.store.access.key_reads import SECURE_SESSION_COOKIE, SESSION_COO
 from controller.store.access.sessions import SESSION_S, close_session, open_session
 from controller.store.core.events import acting
 from schemas.api.access import Role
-from schemas.api.session import MeView, Right, SessionBody
+from schemas.api.requests import SessionBody
+from schemas.api.session import MeView, Right
 
 # An address beyond its limit of wrong keys may still log in with a right one, since behind a proxy that is not trusted
 # all browsers are one address. Then the key is only compared with those in memory, which reads no row. The limit keeps

@@ -5,10 +5,10 @@ from typing import Final
 
 from aiohttp import web
 
+from controller.api.body import json_response
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import invalid
 from controller.api.parameters import duration_s, parameters_of
-from controller.api.responses import json_response
 from controller.api.route import Access, Query, Route
 from controller.store.access.usage import DIMENSIONS, USAGE_KEPT, UsageSum, period, read_usage
 from schemas.api.usage import UsageItem, UsageReport

@@ -5,10 +5,10 @@ from typing import Final
 
 from aiohttp import web
 
+from controller.api.body import json_response
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
 from controller.api.parameters import duration_s, parameters_of
-from controller.api.responses import json_response
 from controller.api.route import Access, Query, Route
 from controller.store.core.database import Reader
 from controller.store.policies.effective import effective_policies

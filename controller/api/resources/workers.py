@@ -4,11 +4,10 @@ from typing import Final
 
 from aiohttp import web
 
-from controller.api.body import read_model
+from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT
 from controller.api.parameters import check_trusted, expect_first_generation, flag, parameters_of
 from controller.api.read_routes import list_route, read_route
-from controller.api.responses import json_response
 from controller.api.route import Access, Handler, Query, Route
 from controller.store.views.workers import list_workers, worker_by_name
 from controller.store.workers.maintenance import WorkerVerb, delete_worker, set_maintenance

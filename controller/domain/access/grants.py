@@ -1,6 +1,8 @@
 """What an administrator may allow operators to write in a deployment."""
 
+from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 
 class Grant(StrEnum):
@@ -10,3 +12,23 @@ class Grant(StrEnum):
     CODE = "code"  # flags that load or run code that does not come with the engine
     HOST_FILES = "host_files"  # flags that read or write files of the host
     ENVIRONMENT = "environment"  # variables that load code into a process or send it elsewhere
+
+
+EVERY_GRANT: Final = frozenset(Grant)
+
+
+@dataclass(frozen=True, slots=True)
+class Power:
+    """One field of a spec that needs a grant, and why.
+
+    Attributes:
+        path: of the field.
+        grant: what operators need.
+        why: what the field does.
+        unlisted: what it does is unknown: it needs the grant since no list has it.
+    """
+
+    path: str
+    grant: Grant
+    why: str
+    unlisted: bool = False

@@ -166,7 +166,7 @@ class Redaction:
         self._forms = SoughtValues(form for value in names for form in _forms(value))
 
     def __bool__(self) -> bool:
-        return bool(self._forms)
+        return bool(self._names)
 
     def shown(self, body: bytes) -> bytes:
         """JSON, or server-sent events, without the values. The same object where it holds none."""

@@ -1,10 +1,9 @@
 """What in a spec gives its process power over the host. Operators need it granted; administrators do not."""
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Final
 
-from controller.domain.access.grants import Grant
+from controller.domain.access.grants import Grant, Power
 from controller.engines.arguments.environment import UNLISTED, power_of
 from controller.engines.arguments.flags import Arg, args_of
 from controller.engines.arguments.llama_cpp_options import LLAMA_CPP
@@ -22,16 +21,6 @@ OPTIONS: Final[Mapping[str, Options]] = {
     "transformers": TRANSFORMERS,
 }
 UNKNOWN: Final = "is a flag that Gpuward does not know, so that what it does is unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Power:
-    """One field of a spec that needs a grant, and why."""
-
-    path: str  # of the field
-    grant: Grant  # what operators need
-    why: str  # what the field does
-    unlisted: bool = False  # what it does is unknown: it needs the grant since no list has it
 
 
 def powers(spec: DeploymentSpec) -> Iterator[Power]:
@@ -52,6 +41,11 @@ def powers(spec: DeploymentSpec) -> Iterator[Power]:
         why = power_of(name, spec.engine)
         if why is not None:
             yield Power(f"env.{name}", Grant.ENVIRONMENT, why, unlisted=why == UNLISTED)
+
+
+def ungranted(granted: Collection[Grant], spec: DeploymentSpec) -> list[Power]:
+    """What of a spec needs other grants than these."""
+    return [power for power in powers(spec) if power.grant not in granted]
 
 
 def next_change_needs(spec: DeploymentSpec, granted: Collection[Grant]) -> str:

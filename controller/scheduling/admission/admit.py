@@ -19,6 +19,8 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Protocol
 
+import msgspec
+
 from controller.domain.holdings import Holder, Holders
 from controller.domain.pending import Destination, PendingInstance
 from controller.domain.placement import Ask, Decision, Placed, Unplaced
@@ -293,7 +295,7 @@ def _explain(reservations: Reservations, ask: Ask, *, blocked: bool) -> Explain:
         placed = find(reservations.inventory, ask)
     names = worker_names(reservations.inventory, placed) if placed is not None else ""
     nearest = NearestMiss(worker=names, code=Reason.RESERVED, message=f"{names} has enough, but it is reserved")
-    return explain.model_copy(update={"nearest": nearest, "message": f"0/{explain.workers} fit"})
+    return msgspec.structs.replace(explain, nearest=nearest, message=f"0/{explain.workers} fit")
 
 
 def _duration(seconds: float) -> str:
@@ -306,7 +308,7 @@ def _freeing(admission: AdmissionDecision) -> AdmissionDecision:
     decision = admission.decision
     if not isinstance(decision, Unplaced):
         return admission
-    explain = decision.explain.model_copy(update={"freeing": True})
+    explain = msgspec.structs.replace(decision.explain, freeing=True)
     return replace(admission, decision=replace(decision, explain=explain))
 
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
 import numpy as np
 
 from controller.domain.placement import Ask, ContainerRuntime, Layout
@@ -64,13 +65,13 @@ def explain_unplaced(inventory: Inventory, ask: Ask) -> Explain:
     found = [(search, worker_misses(search)) for search in searches]
     search, misses = max(found, key=lambda pair: int(_nearness(pair[0].request, pair[1]).max(initial=-1)))
     explain, parts = _explained(search, misses), (_held(search.request, misses), _outside(search.request, misses))
-    explain = explain.model_copy(update={"message": one_line(explain, *parts)})
+    explain = msgspec.structs.replace(explain, message=one_line(explain, *parts))
     nearest = explain.nearest
     if nearest is None or nearest.code != Reason.ENGINE_MISSING:
         return explain
-    named = nearest.model_copy(update={"message": _missing_engines(searches, nearest.worker)})
-    explain = explain.model_copy(update={"nearest": named})
-    return explain.model_copy(update={"message": one_line(explain, *parts)})
+    named = msgspec.structs.replace(nearest, message=_missing_engines(searches, nearest.worker))
+    explain = msgspec.structs.replace(explain, nearest=named)
+    return msgspec.structs.replace(explain, message=one_line(explain, *parts))
 
 
 def _outside(request: Request, misses: WorkerMisses) -> dict[str, int]:
@@ -318,7 +319,7 @@ def with_note(explain: Explain, note: str) -> Explain:
     """The explanation with a note about the queue, which ends its headline too."""
     if not note:
         return explain
-    return explain.model_copy(update={"message": f"{explain.message}; {note}", "note": note})
+    return msgspec.structs.replace(explain, message=f"{explain.message}; {note}", note=note)
 
 
 def short(code: str) -> str:

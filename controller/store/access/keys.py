@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, TypeAlias, cast
 
+from msgspec.structs import asdict
 from sqlalchemy import func, text
 from sqlalchemy.ext.asyncio import AsyncSession
 from sqlmodel import col, select
@@ -18,7 +19,7 @@ from controller.store.access.key_reads import (
     hash_secret,
 )
 from controller.store.access.orm_rows import KeyRow
-from controller.store.core.database import Database
+from controller.store.core.database import Database, view_of
 from controller.store.core.notify import CHANNEL, payloads
 from controller.store.core.orm import write_event_in_session
 from controller.store.core.refusals import AlreadyRotatedError, LastAdminKeyError, NotFoundError
@@ -112,7 +113,7 @@ async def _create(
     if action:
         await write_entry_in_session(session, Entry("host", action, "done", f"keys/{row.id}"))
     keep(key)
-    return KeyCreated(key=key, **_view(row).model_dump())
+    return KeyCreated(key=key, **asdict(_view(row)))
 
 
 async def update_key(
@@ -271,9 +272,4 @@ def as_uuid(text_id: str) -> uuid.UUID:
 
 
 def _view(row: KeyRow) -> KeyView:
-    return KeyView.model_validate(
-        {"id": str(row.id), "name": row.name, "role": row.role, "created_at": row.created_at,
-         "revoked_at": row.revoked_at, "expires_at": row.expires_at, "used_at": row.used_at,
-         "rotated_to": None if row.rotated_to is None else str(row.rotated_to),
-         **{name: getattr(row, name) for name in _LIMITS}}
-    )  # fmt: skip
+    return view_of(KeyView, row.model_dump())

@@ -12,7 +12,7 @@ from controller.store.core.events import write_events
 from controller.store.core.notify import notify, notify_all
 from controller.store.core.refusals import NoSecretsKeyError, NotFoundError
 from schemas.api.access import SecretView
-from schemas.manifest.deployment import DeploymentSpec, SecretRef
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.problems import FieldProblem, join_path
 
 _USE_NOTED_EVERY: Final = "1 minute"
@@ -243,11 +243,6 @@ def _stored(row: Any, keys: SecretKeys) -> StoredSecret:
         return StoredSecret("", scope, str(error))
 
 
-def secrets_of(spec: DeploymentSpec) -> dict[str, str]:
-    """The names of a deployment's secrets, by environment variable."""
-    return {variable: value.secret for variable, value in spec.env.items() if isinstance(value, SecretRef)}
-
-
 async def problems_of_secrets(
     connection: Reader, specs: Mapping[str, tuple[str, DeploymentSpec]], role: str
 ) -> list[FieldProblem]:
@@ -261,7 +256,7 @@ async def problems_of_secrets(
     named = [
         (path, deployment, variable, secret)
         for path, (deployment, spec) in specs.items()
-        for variable, secret in secrets_of(spec).items()
+        for variable, secret in spec.secrets.items()
     ]
     if not named:
         return []

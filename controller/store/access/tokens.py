@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import asyncpg
 import orjson
+from msgspec.structs import asdict
 from sqlalchemy import func, text
 from sqlmodel import col, select
 
@@ -79,7 +80,7 @@ async def create_token(
         hosts = "" if uses == 1 else f" and {uses} hosts"
         message = f"a join token was created, valid for {ttl_s:g} s{hosts}"
         await write_event_in_session(session, NewEvent("token_created", message, (f"token:{row.id}",)))
-    return TokenCreated(token=token, **_view(row, terms).model_dump())
+    return TokenCreated(token=token, **asdict(_view(row, terms)))
 
 
 async def list_tokens(database: Database) -> list[TokenView]:

@@ -8,11 +8,11 @@ from dataclasses import fields
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, TypeVar
 from urllib.parse import urlsplit, urlunsplit
+from uuid import UUID
 
 import asyncpg
 import orjson
 from asyncpg.pool import PoolConnectionProxy
-from pydantic import BaseModel
 
 from controller.store.core.database_space import DatabaseSpace, is_disk_full
 from controller.store.core.server_sessions import (
@@ -21,6 +21,7 @@ from controller.store.core.server_sessions import (
     STARTUP_SETTINGS,
     ServerSessions,
 )
+from schemas.api.view import View, from_plain
 
 if TYPE_CHECKING:  # slow to import, and gateways need none
     from sqlalchemy.ext.asyncio import AsyncSession
@@ -31,6 +32,7 @@ POOL_SIZE: Final = 16
 DRIVER_ERRORS: Final = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 Connection: TypeAlias = "PoolConnectionProxy[Any]"
 T = TypeVar("T")
+V = TypeVar("V", bound=View)
 Row = Mapping[str, Any]
 
 
@@ -285,7 +287,7 @@ def row_mapper(cls: type[T]) -> Callable[[Row], T]:
     return lambda row: cls(*values(row))
 
 
-def columns_of(model: type[BaseModel], row: Row) -> dict[str, Any]:
-    """The values of a row's columns that have the name of a field of `model`."""
-    columns = set(row.keys())
-    return {name: row[name] for name in model.model_fields if name in columns}
+def view_of(view: type[V], row: Row, /, **given: Any) -> V:
+    """A view of a row: its fields are the columns of their names, but for those that are given. UUIDs become text."""
+    values = {name: row[name] for name in view.__struct_fields__ if name in row} | given
+    return from_plain(view, {name: str(one) if isinstance(one, UUID) else one for name, one in values.items()})

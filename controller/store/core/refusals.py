@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
+
+from controller.domain.access.grants import Power
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +24,9 @@ class Changed:
         if not self.expected:
             return f"{self.kind} {self.name!r} exists already"
         return f"{self.kind} {self.name!r} is at generation {self.found}, not {self.expected}"
+
+
+RETIRED: Final = "has no effect any more; remove it"
 
 
 class RefusedError(Exception):
@@ -69,6 +75,40 @@ class ChangedMeanwhileError(RefusedError):
     def __init__(self, changed: Sequence[Changed]) -> None:
         super().__init__(f"nothing was applied, since {'; '.join(one.text for one in changed)}; plan again and repeat")
         self.changed = changed
+
+
+class NotGrantedError(RefusedError):
+    """The caller may not write fields that give a process power over its host.
+
+    Args:
+        name: of the deployment.
+        powers: of these fields.
+    """
+
+    code = "forbidden"
+
+    def __init__(self, name: str, powers: Sequence[Power]) -> None:
+        setting = "GPUWARD_OPERATORS_MAY=" + ",".join(dict.fromkeys(power.grant for power in powers))
+        super().__init__(
+            f"deployment {name}: {'; '.join(f'{power.path} {power.why}' for power in powers)}; "
+            f"use a key of role admin, or of role operator with {setting} on the controller"
+        )
+        self.problems = [{"path": power.path, "message": f"{power.why}; needs {power.grant}"} for power in powers]
+
+
+class RetiredArgsError(RefusedError):
+    """A new or changed spec has args that earlier versions knew, and that have no effect any more.
+
+    Args:
+        name: of the deployment.
+        args: their names.
+    """
+
+    code = "invalid"
+
+    def __init__(self, name: str, args: Sequence[str]) -> None:
+        super().__init__(f"deployment {name}: {', '.join(f'args.{arg}' for arg in args)}: {RETIRED}")
+        self.problems = [{"path": f"args.{arg}", "message": f"deployment {name}: {RETIRED}"} for arg in args]
 
 
 class InUseError(RefusedError):

@@ -16,6 +16,7 @@ from controller.store.core.database import Connection, Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify_all
 from schemas.api.audit import AuditView, LedgerRepair, RepairView, UnmendedViolation
+from schemas.api.view import to_plain
 
 REPAIRS: Final = read_blocks(Path(__file__).parent / "repair.sql")
 SHOWN: Final = 1000
@@ -154,7 +155,7 @@ def _event(view: RepairView) -> NewEvent:
     message = f"the ledger was repaired: {view.changes} changes, of {', '.join(invariants)}"
     if view.left:
         message += f"; {len(view.left)} violations are left"
-    shown = [one.model_dump() for one in view.mended[:_SHOWN_IN_EVENT]]
+    shown = [to_plain(one) for one in view.mended[:_SHOWN_IN_EVENT]]
     return NewEvent(
         "ledger_repaired",
         message,

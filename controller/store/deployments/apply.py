@@ -1,74 +1,89 @@
-"""What users request of a deployment's spec: apply, scale, undo, delete.
+"""Applies of deployments, and of all manifests of one request: one transaction with its events and notifications.
 
-Each is one transaction with its event and notification. It writes only the API's columns; the reconciler derives the
-rest.
+An apply writes only the API's columns; the reconciler derives the rest.
 """
 
 import uuid
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, NamedTuple
 
 import asyncpg
 from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
+from controller.domain.access.grants import Power
 from controller.domain.events import NewEvent
+from controller.domain.retired_args import retired_args
 from controller.domain.spec_changes import Change, change_between
 from controller.domain.wanted import scales
 from controller.store.access.secrets import problems_of_secrets
 from controller.store.core.database import Database
-from controller.store.core.events import current_actor, current_role, write_events
-from controller.store.core.notify import CHANNEL
-from controller.store.core.refusals import GenerationConflictError
-from controller.store.deployments.changes import clear_limits, record_change
-from controller.store.deployments.live import LIVE, live_row, missing
-from controller.store.deployments.names import change_names, check_held, names_of
-from controller.store.deployments.revisions import (
-    apply_again,
-    revision_to_undo,
-    revision_under_way,
-    spec_of_revision,
-    write_change,
-    write_revision,
+from controller.store.core.events import Actor, current_actor, current_role, write_events
+from controller.store.core.notify import CHANNEL, payloads
+from controller.store.core.refusals import (
+    Changed,
+    ChangedMeanwhileError,
+    GenerationConflictError,
+    NotGrantedError,
+    RetiredArgsError,
 )
+from controller.store.deployments.changes import LIVE, clear_limits, record_change
+from controller.store.deployments.names import change_names, check_held, names_of
+from controller.store.deployments.revisions import apply_again, revision_under_way, write_change, write_revision
 from controller.store.deployments.specs import spec_to_json
-from controller.store.policies.apply import changed_fields, lock_policy
+from controller.store.policies.apply import apply_policy_on, changed_fields, lock_policy
 from controller.store.policies.checks import named_policy, problems_of_coverage, problems_of_deployments
 from controller.store.policies.webhooks import problems_of_webhook_secrets
 from controller.store.scaling.effects import keep_number
-from controller.store.views.deployments import deployment_by_uid, views_of
+from controller.store.views.deployments import deployment_by_uid
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.manifest.parse import parse_spec
-from schemas.manifest.policy import MAX_WINDOW_S
-from schemas.manifest.problems import ManifestError
-from schemas.manifest.scaling import bounds_of
+from schemas.manifest.policy import MAX_WINDOW_S, PolicySpec
+from schemas.manifest.problems import FieldProblem, ManifestError, join_path
 
 ApplyOutcome = Literal["created", "unchanged", "updated", "replaced"]
-Judge = Callable[[str, DeploymentSpec | None, DeploymentSpec], None]
+Kind = Literal["policy", "deployment"]
+Expected = Mapping[Kind, Mapping[str, int]]  # generations by name; 0: it does not exist
+# Of two concurrent creations of one name, the second waits for the first, fails on the name, and finds it there. Of two
+# deployments that swap aliases at once, one is chosen to fail, and finds what the other did.
+retried = retry(
+    retry=retry_if_exception_type((asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError)),
+    stop=stop_after_attempt(3),
+    reraise=True,
+)
+# One statement, since transactions that notify commit one after the other.
 _CREATE: Final = """
-    with created as (
-        insert into deployments (uid, name, generation, revision, spec) values ($1, $2, 1, 1, $3)),
+    with wanted as materialized (
+        select * from jsonb_to_recordset($1)
+               as x (uid uuid, name text, spec jsonb, input_hash text, names jsonb, actor text, request_id text)),
+    created as (
+        insert into deployments (uid, name, generation, revision, spec)
+        select uid, name, 1, 1, spec from wanted order by name),
     revised as (
         insert into revisions (deployment_uid, generation, spec, input_hash, actor, request_id)
-        values ($1, 1, $3, $4, $6, $7))
-    insert into model_names (name, deployment_uid) select name, $1 from unnest($5::text[]) name
-        on conflict do nothing returning name"""
-# One statement, so one round trip: the commit follows the written time closely. The delay until the deployment's
-# computations have ended is measured from that time.
-_DELETE: Final = """
-    with gone as (
-        update deployments set deleted_at = clock_timestamp()
-         where name = $1 and deleted_at is null and generation = coalesce($4, generation) returning *),
-    freed as (
-        delete from model_names n using gone where n.deployment_uid = gone.uid),
+        select uid, 1, spec, input_hash, actor, request_id from wanted),
     noted as (
-        insert into events (reason, message, objects, actor, request_id, subjects)
-        select 'deleted', $2, array['deployment:' || uid], $5, $6,
-               event_subjects(array['deployment:' || uid], '{}') from gone)
-    select gone.*, pg_notify($3, 'gone ' || uid || '@' || extract(epoch from deleted_at)),
-           pg_notify($3, 'deployment ' || uid)
-      from gone"""
+        insert into events (reason, message, evidence, objects, actor, request_id, subjects)
+        select 'applied', 'deployment ' || name || ' was created', '{"old_generation": null, "generation": 1}',
+               array['deployment:' || uid], actor, request_id,
+               jsonb_build_array(jsonb_build_object('kind', 'deployment', 'uid', uid, 'name', name))
+          from wanted order by name),
+    held as (
+        insert into model_names (name, deployment_uid)
+        select n.name, w.uid from wanted w, jsonb_array_elements_text(w.names) as n (name) order by n.name
+            on conflict do nothing returning name),
+    woken as materialized (
+        select count(pg_notify($2, payload)) as n from unnest($3::text[]) payload)
+    select (select coalesce(array_agg(name), '{}') from held) as held, n from woken"""
+# What does not exist has no row to lock: two applies that create the same objects in different orders would each wait
+# for the other. So applies of several objects go one after the other.
+_ONE_AT_A_TIME: Final = "select pg_advisory_xact_lock(hashtext('gpuward.apply_all'))"
+# In the order of locks (`core/locks.py`), each by key.
+_LOCK: Final[Mapping[Kind, str]] = {
+    "deployment": """select * from deployments where name = any($1) and deleted_at is null order by uid
+                      for no key update""",
+    "policy": "select name, generation from policies where name = any($1) order by uid for no key update",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +102,54 @@ class Written(NamedTuple):
     outcome: ApplyOutcome
 
 
-def allow_all(_name: str, _old: DeploymentSpec | None, _new: DeploymentSpec) -> None:
-    """Judges that every change may be made."""
+@dataclass(frozen=True, slots=True)
+class NewDeployment:
+    """A deployment to create. `names`: under which requests ask for it, each with the field that brings it."""
+
+    name: str
+    spec: DeploymentSpec
+    input_hash: str
+    names: Mapping[str, str]
+    actor: Actor = field(default_factory=current_actor)
+    uid: str = field(default_factory=lambda: str(uuid.uuid4()))
 
 
-# Of two concurrent creations of one name, the second waits for the first, fails on the name, and finds it there. Of two
-# deployments that swap aliases at once, one is chosen to fail, and finds what the other did.
-@retry(
-    retry=retry_if_exception_type((asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError)),
-    stop=stop_after_attempt(3),
-    reraise=True,
-)
+@dataclass(frozen=True, slots=True)
+class Document:
+    """One manifest of a request.
+
+    Attributes:
+        path: in the request.
+        name: of the object.
+        spec: the engine's checks have passed.
+        input_hash: of what the analysis of a deployment reads.
+        lacks: what of the spec needs a grant that the caller lacks.
+    """
+
+    path: str
+    name: str
+    spec: DeploymentSpec | PolicySpec
+    input_hash: str = ""
+    lacks: Sequence[Power] = ()
+
+    @property
+    def kind(self) -> Kind:
+        """The kind of the object."""
+        return "policy" if isinstance(self.spec, PolicySpec) else "deployment"
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedDocument:
+    """What an apply did with one manifest."""
+
+    kind: Kind
+    name: str
+    uid: str
+    generation: int
+    outcome: ApplyOutcome
+
+
+@retried
 async def apply(
     database: Database,
     name: str,
@@ -106,7 +158,7 @@ async def apply(
     input_hash: str,
     if_match: int | None = None,
     longest_window_s: float = MAX_WINDOW_S,
-    judge: Judge = allow_all,
+    lacks: Sequence[Power] = (),
 ) -> Applied:
     """Applies `spec` under `name`; a deleted name gets a new uid at once.
 
@@ -117,152 +169,180 @@ async def apply(
         input_hash: of what the spec's analysis reads, stored with a new revision.
         if_match: the present generation must be this one; 0: it must not exist.
         longest_window_s: how long samples are kept, which bounds a policy's window.
-        judge: called with the name, the stored spec and the new one; raises for what the caller may not change.
+        lacks: what of the spec needs a grant that the caller lacks.
 
     Raises:
         GenerationConflictError: the deployment is at another generation.
         ManifestError: its policy does not exist, or has a window longer than samples are kept.
+        NotGrantedError: the caller may not make this change.
     """
     async with database.transaction() as connection:
-        written = await apply_on(
-            connection, name, spec, input_hash=input_hash, if_match=if_match, longest_window_s=longest_window_s,
-            judge=judge,
-        )  # fmt: skip
+        await _check(connection, name, spec, longest_window_s)
+        row = await connection.fetchrow(LIVE, name)
+        found = row["generation"] if row else 0
+        if if_match is not None and found != if_match:
+            raise GenerationConflictError(name, wanted=if_match, found=found or None, applied=True)
+        written = await _apply(connection, name, spec, row, input_hash, lacks)
         return Applied(await deployment_by_uid(connection, written.uid), written.outcome)
 
 
-async def apply_on(
+async def apply_all(
     connection: Any,
-    name: str,
-    spec: DeploymentSpec,
+    documents: Sequence[Document],
+    expected: Expected,
     *,
-    input_hash: str,
-    if_match: int | None,
     longest_window_s: float,
-    judge: Judge,
+) -> list[AppliedDocument]:
+    """Applies policies first, a new default one last, then deployments in their order: all of them, or none.
+
+    Args:
+        connection: in a transaction that is `retried`.
+        documents: of different objects.
+        expected: the generations at which objects must be, also such as no document is of.
+        longest_window_s: how long samples are kept, which bounds a policy's window.
+
+    Raises:
+        ChangedMeanwhileError: objects are at other generations; names all of them.
+        ManifestError: as of a single apply; its paths are those in the request.
+        NotGrantedError: as of a single apply.
+    """
+    if len(documents) > 1:
+        await connection.execute(_ONE_AT_A_TIME)
+    present = await _lock(connection, documents, expected)
+    done: list[AppliedDocument] = []
+    for one in sorted(documents, key=_order):
+        try:
+            if isinstance(one.spec, DeploymentSpec):
+                await _check(connection, one.name, one.spec, longest_window_s)
+                row = present.get(("deployment", one.name))
+                written = await _apply(connection, one.name, one.spec, row, one.input_hash, one.lacks)
+                done.append(AppliedDocument("deployment", one.name, *written))
+            else:
+                done.append(await _apply_policy(connection, one.name, one.spec, longest_window_s))
+        except ManifestError as error:
+            raise ManifestError([_within(one.path, each) for each in error.problems]) from error
+    return done
+
+
+def _order(document: Document) -> int:
+    if isinstance(document.spec, PolicySpec):
+        return int(document.spec.default)
+    return 2
+
+
+def _within(path: str, problem: FieldProblem) -> FieldProblem:
+    return FieldProblem(join_path(path, problem.path) if problem.path else path, problem.message)
+
+
+async def _lock(connection: Any, documents: Sequence[Document], expected: Expected) -> dict[tuple[Kind, str], Any]:
+    """Locks the objects that exist, and compares their generations; returns their rows."""
+    present: dict[tuple[Kind, str], Any] = {}
+    changed: list[Changed] = []
+    for kind, query in _LOCK.items():
+        wanted = expected.get(kind, {})
+        names = {one.name for one in documents if one.kind == kind} | wanted.keys()
+        rows = await connection.fetch(query, sorted(names)) if names else ()
+        present |= {(kind, row["name"]): row for row in rows}
+        for name, generation in wanted.items():
+            row = present.get((kind, name))
+            found = row["generation"] if row else 0
+            if found != generation:
+                changed.append(Changed(kind, name, generation, found))
+    if changed:
+        raise ChangedMeanwhileError(changed)
+    return present
+
+
+async def _apply_policy(connection: Any, name: str, spec: PolicySpec, longest_window_s: float) -> AppliedDocument:
+    outcome = await apply_policy_on(connection, name, spec, if_match=None, longest_window_s=longest_window_s)
+    row = await connection.fetchrow("select uid, generation from policies where name = $1", name)
+    return AppliedDocument("policy", name, str(row["uid"]), row["generation"], outcome)
+
+
+async def _apply(
+    connection: Any, name: str, spec: DeploymentSpec, row: Any, input_hash: str, lacks: Sequence[Power]
 ) -> Written:
-    """`apply` as a part of a transaction."""
-    await _check_policy(connection, name, spec, longest_window_s)
-    await _check_secrets(connection, name, spec)
-    row = await connection.fetchrow(LIVE, name)
-    if if_match is not None and (row["generation"] if row else 0) != if_match:
-        raise GenerationConflictError(name, wanted=if_match, found=row["generation"] if row else None, applied=True)
+    """Creates a deployment, or changes the one of the locked row."""
     if row is None:
-        judge(name, None, spec)
-        return Written(str(await _create(connection, name, spec, input_hash)), 1, "created")
-    judge(name, DeploymentSpec.model_validate(row["spec"]), spec)
-    change = await _change(connection, row, spec, "applied", input_hash)
+        refuse_change(name, None, spec, lacks)
+        new = NewDeployment(name, spec, input_hash, names_of(name, spec))
+        await check_held(connection, new.names, await create_all(connection, [new]))
+        return Written(new.uid, 1, "created")
+    refuse_change(name, DeploymentSpec.model_validate(row["spec"]), spec, lacks)
+    change = await change_spec(connection, row, spec, "applied", input_hash)
     return Written(str(row["uid"]), row["generation"] + (change != "unchanged"), change)
 
 
-async def scale(
-    database: Database, name: str, low: int | None, high: int | None, *, if_match: int | None = None
-) -> DeploymentView:
-    """Changes the fewest and the most replicas, in place.
+def refuse_change(name: str, old: DeploymentSpec | None, new: DeploymentSpec, lacks: Sequence[Power]) -> None:
+    """Refuses a change from `old`, None for a new deployment, to `new`, for missing grants or retired args.
 
-    Args:
-        database: where.
-        name: of the deployment.
-        low: the fewest; None: as it is.
-        high: the most; None: as it is.
-        if_match: the present generation must be this one.
+    Only a change that makes a new revision is judged, and then the complete new spec: what is stored continues to run,
+    and may be scaled, stopped and started.
 
     Raises:
-        NotFoundError: no live deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
-        ManifestError: the result is not valid, such as fewer at most than at least.
+        NotGrantedError: names each field that needs a grant that the caller lacks.
+        RetiredArgsError: names each arg of an earlier version.
     """
-    async with database.transaction() as connection:
-        row = await live_row(connection, name, if_match)
-        bounds = bounds_of(row["spec"]["replicas"])
-        fewest, most = (bounds[0] if low is None else low), (bounds[1] if high is None else high)
-        replicas = fewest if fewest == most else {"min": fewest, "max": most}
-        spec = parse_spec({**row["spec"], "replicas": replicas}, name=name)
-        await _change(connection, row, spec, "scaled", input_hash="")  # in place: no new revision
-        return await deployment_by_uid(connection, str(row["uid"]))
+    retired = retired_args(new)
+    if not (lacks or retired) or (old is not None and change_between(old, new) != "replaced"):
+        return
+    if lacks:
+        raise NotGrantedError(name, lacks)
+    raise RetiredArgsError(name, retired)
 
 
-async def undo(
-    database: Database, name: str, to: int | None, *, judge: Judge = allow_all, if_match: int | None = None
-) -> DeploymentView:
-    """Goes back to an older revision. Fields that change in place stay as they are.
+async def _check(connection: Any, name: str, spec: DeploymentSpec, longest_window_s: float) -> None:
+    """Locks the policy that a spec names, and checks what it refers to."""
+    if spec.utilization_policy is not None:
+        if (named := named_policy(spec)) is not None:
+            await lock_policy(connection, named)
+        problems = await problems_of_deployments(connection, {"": spec}, longest_window_s=longest_window_s)
+        problems += await problems_of_coverage(connection, deployments={"": (name, spec)}, policies={})
+        if problems:
+            raise ManifestError(problems)
+    await check_secrets(connection, name, spec)
 
-    Args:
-        database: where.
-        name: of the deployment.
-        to: number of the revision; None: the one before.
-        judge: as in `apply`.
-        if_match: the present generation must be this one.
+
+async def check_secrets(connection: Any, name: str, spec: DeploymentSpec) -> None:
+    """Checks the secrets of a deployment's environment and of its policy's webhook.
 
     Raises:
-        NotFoundError: no live deployment has this name, or the revision is not kept.
-        GenerationConflictError: it is not at generation `if_match`.
-        NothingToUndoError: there is no other revision.
-        ManifestError: the older revision does not fit the fields that stay.
+        ManifestError: the caller or the deployment may not have one of them.
     """
-    async with database.transaction() as connection:
-        row = await live_row(connection, name, if_match)
-        number, old = await revision_to_undo(connection, row, to)
-        present = DeploymentSpec.model_validate(row["spec"])
-        spec = parse_spec(spec_of_revision(present, old), name=name)
-        judge(name, present, spec)
-        await _check_secrets(connection, name, spec)
-        await _change(connection, row, spec, "rollout_undone", input_hash="", back_to=number)
-        return await deployment_by_uid(connection, str(row["uid"]))
-
-
-async def delete(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
-    """Sets the tombstone; the row is removed once all its processes are confirmed dead. Repeating it changes nothing.
-
-    Raises:
-        NotFoundError: no deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
-    """
-    message = f"deployment {name} was deleted by its user"
-    async with database.connection() as connection:
-        row = await connection.fetchrow(_DELETE, name, message, CHANNEL, if_match, *current_actor())
-        if row is None:
-            query = (
-                "select * from deployments where name = $1 order by deleted_at desc limit 1"  # a live one comes first
-            )
-            row = await connection.fetchrow(query, name)
-        if row is None:
-            raise missing(name)
-        if if_match is not None and row["generation"] != if_match:
-            raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
-        # From the row as it was: a deployment that never started may be finished by now.
-        return (await views_of(connection, [row]))[0]
-
-
-async def _check_policy(connection: Any, name: str, spec: DeploymentSpec, longest_window_s: float) -> None:
-    named = named_policy(spec)
-    if named is not None:
-        await lock_policy(connection, named)
-    problems = await problems_of_deployments(connection, {"": spec}, longest_window_s=longest_window_s)
-    problems += await problems_of_coverage(connection, deployments={"": (name, spec)}, policies={})
-    if problems:
-        raise ManifestError(problems)
-
-
-async def _check_secrets(connection: Any, name: str, spec: DeploymentSpec) -> None:
-    written, role = {"": (name, spec)}, current_role()
-    problems = await problems_of_secrets(connection, written, role)
+    written, role, problems = {"": (name, spec)}, current_role(), []
+    if spec.secrets:
+        problems += await problems_of_secrets(connection, written, role)
     if spec.utilization_policy is not None:
         problems += await problems_of_webhook_secrets(connection, deployments=written, policies={}, role=role)
     if problems:
         raise ManifestError(problems)
 
 
-async def _create(connection: Any, name: str, spec: DeploymentSpec, input_hash: str) -> uuid.UUID:
-    uid, names = uuid.uuid4(), names_of(name, spec)
-    stored = spec_to_json(spec)
-    held = await connection.fetch(_CREATE, uid, name, stored, input_hash, sorted(names), *current_actor())
-    await check_held(connection, names, (row["name"] for row in held))
-    await record_change(connection, uid, "applied", f"deployment {name} was created", new=1, scaled=scales(spec))
-    return uid
+async def create_all(connection: Any, new: Sequence[NewDeployment]) -> list[str]:
+    """Writes deployments that do not exist, with their events and notifications; returns the names that they got.
+
+    Raises:
+        asyncpg.UniqueViolationError: one of them exists.
+    """
+    uids, scaled = [one.uid for one in new], [one.uid for one in new if scales(one.spec)]
+    rows = [
+        {
+            "uid": one.uid,
+            "name": one.name,
+            "spec": spec_to_json(one.spec),
+            "input_hash": one.input_hash,
+            "names": sorted(one.names),
+            "actor": one.actor.name,
+            "request_id": one.actor.request_id,
+        }
+        for one in new
+    ]
+    row = await connection.fetchrow(_CREATE, rows, CHANNEL, payloads({"deployment": uids, "scaling": scaled}))
+    held: list[str] = row["held"]
+    return held
 
 
-async def _change(
+async def change_spec(
     connection: Any, row: Any, spec: DeploymentSpec, reason: str, input_hash: str, back_to: int | None = None
 ) -> Change:
     """Writes `spec` to the locked `row`, and removes the limits of the old one.

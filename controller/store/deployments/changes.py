@@ -1,11 +1,34 @@
-"""What every change of a deployment by its user does: an event, a notification, and old limits that end."""
+"""What every change of a deployment by its user needs: its locked row, an event, a notification, the end of limits."""
 
 import uuid
-from typing import Any
+from typing import Any, Final
 
 from controller.domain.events import NewEvent
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify_all
+from controller.store.core.refusals import GenerationConflictError, NotFoundError
+
+LIVE: Final = "select * from deployments where name = $1 and deleted_at is null for no key update"
+
+
+async def live_row(connection: Any, name: str, if_match: int | None = None) -> Any:
+    """Locks and returns the row of a live deployment.
+
+    Raises:
+        NotFoundError: no live deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
+    """
+    row = await connection.fetchrow(LIVE, name)
+    if row is None:
+        raise missing(name)
+    if if_match is not None and row["generation"] != if_match:
+        raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
+    return row
+
+
+def missing(name: str) -> NotFoundError:
+    """The error for a name that no live deployment has."""
+    return NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists them")
 
 
 async def record_change(

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from controller.store.core.database import Reader
-from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
+from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.problems import FieldProblem, ManifestError, join_path
 
 _HOLDERS: Final = """
@@ -57,27 +57,28 @@ async def check_held(connection: Any, wanted: Mapping[str, str], held: Iterable[
         raise await _taken(connection, min(taken), wanted)
 
 
-async def problems_of_names(connection: Reader, manifests: Mapping[str, DeploymentManifest]) -> list[FieldProblem]:
-    """Names that applies of these manifests, one after the other, would find taken.
+async def problems_of_names(
+    connection: Reader, deployments: Mapping[str, tuple[str, DeploymentSpec]]
+) -> list[FieldProblem]:
+    """Names that applies of these deployments, one after the other, would find taken.
 
     Args:
         connection: to read from.
-        manifests: by their path in the request.
+        deployments: names and specs by their path in the request.
     """
-    wanted = {name for one in manifests.values() for name in _fields(one.name, one.spec())}
-    rows = await connection.fetch(_HOLDERS, sorted(wanted), sorted({one.name for one in manifests.values()}))
+    wanted = {name for own, spec in deployments.values() for name in _fields(own, spec)}
+    rows = await connection.fetch(_HOLDERS, sorted(wanted), sorted({own for own, _ in deployments.values()}))
     holders = {row["held"]: (row["name"], row["spec"]) for row in rows}
     problems = []
-    for path, one in manifests.items():
-        spec = one.spec()
-        fields = _fields(one.name, spec)
-        holders = {name: holder for name, holder in holders.items() if holder[0] != one.name}
+    for path, (own, spec) in deployments.items():
+        fields = _fields(own, spec)
+        holders = {name: holder for name, holder in holders.items() if holder[0] != own}
         problems += [
             FieldProblem(join_path(path, field), _told(name, *holders[name]) if name in holders else _own(name))
             for name, field in fields.items()
-            if name in holders or (name == one.name and field != "name")
+            if name in holders or (name == own and field != "name")
         ]
-        holders |= dict.fromkeys(fields.keys() - holders.keys(), (one.name, spec.model_dump(mode="json")))
+        holders |= dict.fromkeys(fields.keys() - holders.keys(), (own, spec.model_dump(mode="json")))
     return problems
 
 

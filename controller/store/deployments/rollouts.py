@@ -13,7 +13,7 @@ from controller.store.core.events import write_events
 from controller.store.core.guards import DeploymentStep, expect_rows
 from controller.store.core.notify import notify
 from controller.store.core.refusals import NotRollingError
-from controller.store.deployments.live import live_row
+from controller.store.deployments.changes import live_row
 from schemas.manifest.deployment import DeploymentSpec
 
 _SILENT_S: Final = 10.0  # a gateway that has not reported for so long is silent

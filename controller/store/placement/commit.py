@@ -10,6 +10,7 @@ from controller.domain.placement import Placed, PlannedClaim
 from controller.store.core.events import current_actor
 from controller.store.core.notify import CHANNEL, Hints, notify, notify_all, payloads
 from schemas.api.explain import Explain
+from schemas.api.view import to_plain
 
 # Two statements, since each is a round trip, which is most of the time of a single placement. This one locks and reads.
 # A count is known only once all of its rows are locked, so each lock waits for the previous one: instances, workers,
@@ -273,7 +274,7 @@ async def store_explanations(
         [row.epoch for row, _, _ in unplaced],
         [reason for _, reason, _ in unplaced],
         [explain.message for _, _, explain in unplaced],
-        [explain.model_dump(mode="json") for _, _, explain in unplaced],
+        [to_plain(explain) for _, _, explain in unplaced],
         list(awaits_servers),
         [asdict(place) if (place := promised.get(row.id)) is not None else None for row, _, _ in unplaced],
     )

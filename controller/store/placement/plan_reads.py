@@ -4,7 +4,7 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 from controller.domain.pending import Destination
 from controller.domain.placement import Need, PlannedClaim, need_from_json
@@ -14,6 +14,7 @@ from controller.store.deployments.specs import spec_from_json
 from controller.store.placement.inventory import planned_claim
 from controller.store.placement.pending import PLACEABLE, destination_from_json
 from schemas.api.explain import Explain
+from schemas.api.view import from_plain
 from schemas.manifest.deployment import DeploymentSpec
 
 _QUEUED: Final = f"""
@@ -194,7 +195,7 @@ async def standing_of(connection: Reader, instance: str) -> Standing:
         message=row["message"],
         spec=spec_from_json(row["spec"]),
         need=need_from_json(row["need"]) if row["need"] is not None else None,
-        explain=Explain.model_validate(row["explain"]) if row["explain"] else None,
+        explain=from_plain(Explain, row["explain"]) if row["explain"] else None,
     )
 
 
@@ -222,7 +223,7 @@ class RelocationRow:
     to: tuple[str, ...]
     gpus: tuple[str, ...]
     demand: str
-    state: str
+    state: Literal["waiting", "moving", "moved", "abandoned"]
     copy: str | None
     message: str
     created_at: datetime

@@ -123,15 +123,6 @@ async def problems_of_coverage(
     return problems
 
 
-def coverage_warnings(spec: DeploymentSpec | UtilizationPolicy, name: str = "") -> list[str]:
-    """Warns of a stored `min_coverage` that acts as a larger one. `name` is the object's, where several are checked."""
-    policy = spec.utilization_policy if isinstance(spec, DeploymentSpec) else spec
-    if not isinstance(policy, UtilizationPolicy) or not policy.coverage_warning:
-        return []
-    path = f"{_FIELD}." if isinstance(spec, DeploymentSpec) else ""
-    return [f"{name}: {path}{policy.coverage_warning}".removeprefix(": ")]
-
-
 def problem_of_second_default(path: str, present: str) -> FieldProblem:
     """The problem of a second default policy."""
     message = f"{present!r} is the default policy already; apply that one with default: false first"

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any, Final
 
 from controller.domain.wanted import wanted_replicas
-from controller.store.core.database import Reader, columns_of
+from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.specs import keep_specs_of, spec_from_json
 from controller.store.views.paging import open_cursor, page_of
@@ -15,7 +15,7 @@ from controller.store.views.rollouts import rollouts_of
 from controller.store.views.scaling import Scaled, scaled_of
 from controller.store.views.verdicts import Watched, watched_of
 from schemas.api.deployments import DeploymentStatus, DeploymentView, IntentView
-from schemas.api.envelopes import Condition, Page
+from schemas.api.envelopes import Page
 from schemas.api.rollouts import RolloutStatus
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -92,7 +92,7 @@ async def views_of(connection: Reader, rows: Sequence[Any]) -> list[DeploymentVi
     uids = [row["uid"] for row in rows]
     intents: dict[Any, list[IntentView]] = defaultdict(list)
     for row in await connection.fetch(_INTENTS, uids) if uids else ():
-        intents[row["deployment_uid"]].append(IntentView(**columns_of(IntentView, row)))
+        intents[row["deployment_uid"]].append(view_of(IntentView, row))
     live = [row for row in rows if row["deleted_at"] is None]
     watched = await watched_of(connection, [row["uid"] for row in live])
     specs = {row["uid"]: spec_from_json(row["spec"]) for row in live}
@@ -132,33 +132,22 @@ def _view(
     spec = spec_from_json(row["spec"])
     deleted = row["deleted_at"] is not None
     wanted = 0 if deleted else wanted_replicas(spec, intents)
-    return DeploymentView(
-        name=row["name"],
-        uid=str(row["uid"]),
-        generation=row["generation"],
-        created_at=row["created_at"],
-        deleted_at=row["deleted_at"],
-        spec=spec,
-        status=DeploymentStatus(
-            # The tombstone counts before the reconciler has seen it.
-            phase="deleting" if deleted else row["phase"],
-            reason=row["reason"],
-            message=row["message"],
-            ready=row["ready"],
-            wanted=wanted,
-            observed_generation=row["observed_generation"],
-            revision=row["revision"],
-            engines=engines,
-            image_digest=kept["image_digest"] if kept is not None else None,
-            model_commits=kept["model_commits"] if kept is not None else {},
-            conditions=[
-                *(Condition.model_validate(condition) for condition in row["conditions"]),
-                *([watched.condition] if watched else []),
-                *([scaled.condition] if scaled else []),
-            ],
-            intents=intents,
-            policy=watched.policy if watched else None,
-            scaling=scaled.status if scaled else None,
-            rollout=rollout,
-        ),
+    status = view_of(
+        DeploymentStatus,
+        row,
+        phase="deleting" if deleted else row["phase"],  # the tombstone counts before the reconciler has read it
+        wanted=wanted,
+        engines=engines,
+        image_digest=kept["image_digest"] if kept is not None else None,
+        model_commits=kept["model_commits"] if kept is not None else {},
+        conditions=[
+            *row["conditions"],
+            *([watched.condition] if watched else []),
+            *([scaled.condition] if scaled else []),
+        ],
+        intents=intents,
+        policy=watched.policy if watched else None,
+        scaling=scaled.status if scaled else None,
+        rollout=rollout,
     )
+    return view_of(DeploymentView, row, spec=spec, status=status)

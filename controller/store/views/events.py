@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, view_of
 from controller.store.views.paging import open_cursor, page_of
 from schemas.api.envelopes import Page
 from schemas.api.events import EventView
@@ -56,7 +56,7 @@ async def newest_events(connection: Reader, limit: int) -> list[int]:
 async def events_above(connection: Reader, floor: int, seen: Collection[int], limit: int) -> list[EventView]:
     """The oldest events with an id above the floor that are not among the seen ones, in order."""
     rows = await connection.fetch(_ABOVE, floor, list(seen), limit)
-    return [event_view(dict(row)) for row in rows]
+    return [event_view(row) for row in rows]
 
 
 async def list_events(
@@ -95,13 +95,13 @@ async def list_events(
         *map(list, wanted.about),
         *([list(wanted.reasons)] if wanted.reasons else ()),
     )
-    return page_of([event_view(dict(row)) for row in rows], limit, lambda view: (view.id,))
+    return page_of([event_view(row) for row in rows], limit, lambda view: (view.id,))
 
 
-def event_view(row: dict[str, Any]) -> EventView:
+def event_view(row: Any) -> EventView:
     """An event's row as the API shows it."""
     durations = row["evidence"].get("durations") or {}
-    return EventView.model_validate({**row, "durations": durations})
+    return view_of(EventView, row, durations=durations)
 
 
 async def objects_named(connection: Reader, kind: str, name: str) -> list[str]:

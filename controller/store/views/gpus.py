@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from controller.store.core.database import Reader, columns_of
+from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.views.paging import open_cursor, page_of
 from schemas.api.envelopes import Page
@@ -29,12 +29,13 @@ SHOWN: Final = """
     d.kind = 'gpu' and (w.deleted_at is null or d.claims > 0)
     and (d.present or not starts_with(d.uuid, 'GPU-unreadable-'))"""
 _GPUS: Final = f"""
-    select d.*, {FIGURES}, w.created_at as since, case when d.present then x.details end as details
+    select d.*, d.uuid as name, d.uuid as uid, {FIGURES}, w.created_at as created_at,
+           case when d.present then x.details end as details
       {FROM}
       left join device_details x on x.device = d.uuid and x.read_at > now() - interval '{DETAILS_GOOD_FOR_S} s'
      where {SHOWN}"""
 _CLAIMS: Final = """
-    select c.device, c.instance_id, c.epoch, c.memory_mib, c.exclusive, p.name as deployment
+    select c.device, c.instance_id as instance, c.epoch, c.memory_mib, c.exclusive, p.name as deployment
       from claims c
       join instances i on i.id = c.instance_id
       join deployments p on p.uid = i.deployment_uid
@@ -92,23 +93,14 @@ async def _with_claims(connection: Reader, rows: Sequence[Any]) -> list[GpuView]
     claimed = [row["uuid"] for row in rows if row["claims"]]
     claims: dict[str, list[GpuClaimView]] = defaultdict(list)
     for row in await connection.fetch(_CLAIMS, claimed) if claimed else ():
-        claims[row["device"]].append(
-            GpuClaimView(
-                instance=row["instance_id"],
-                deployment=row["deployment"],
-                memory_mib=row["memory_mib"],
-                exclusive=row["exclusive"],
-                epoch=row["epoch"],
-            )
+        claims[row["device"]].append(view_of(GpuClaimView, row))
+    return [
+        view_of(
+            GpuView,
+            row,
+            kind="Gpu",  # the column has another meaning
+            spec=GpuSpecView(cordoned=row["cordoned"]),
+            status=view_of(GpuStatus, row, claims=claims[row["uuid"]]),
         )
-    return [_view(row, claims[row["uuid"]]) for row in rows]
-
-
-def _view(row: Any, claims: list[GpuClaimView]) -> GpuView:
-    return GpuView(
-        name=row["uuid"],
-        uid=row["uuid"],
-        created_at=row["since"],
-        spec=GpuSpecView(cordoned=row["cordoned"]),
-        status=GpuStatus(**(columns_of(GpuStatus, row) | {"claims": claims})),
-    )
+        for row in rows
+    ]

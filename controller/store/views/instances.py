@@ -6,6 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
+import msgspec
+from msgspec.structs import asdict
+
 from controller.domain.placement import Layout, Need, need_from_json, need_view
 from controller.store.access.proxy_secrets import (
     JOIN_PROXY_SECRET,
@@ -13,7 +16,7 @@ from controller.store.access.proxy_secrets import (
     StoredProxySecret,
     stored_proxy_secret,
 )
-from controller.store.core.database import Reader, columns_of
+from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.specs import spec_from_json
 from controller.store.views.paging import open_cursor, page_of
@@ -24,10 +27,11 @@ from schemas.api.explain import Explain
 from schemas.api.instances import ClaimView, InstanceSpecView, InstanceStatus, InstanceView
 from schemas.api.needs import LayoutView, NeedView
 from schemas.api.policies import InstanceUtilization
+from schemas.api.view import from_plain
 from schemas.manifest.resources import Resources
 
 _INSTANCES: Final = """
-    select i.*, d.name as deployment, r.spec, r.need,
+    select i.*, i.id as name, i.id as uid, i.revision as generation, d.name as deployment, r.spec, r.need,
            (select p.image_digest from processes p
              where p.instance_id = i.id and p.epoch = i.epoch and p.image_digest is not null
              order by p.rank limit 1) as image_digest,
@@ -155,7 +159,7 @@ async def _with_claims(connection: Reader, rows: Sequence[Any]) -> list[Instance
     ids = [row["id"] for row in rows]
     claims: dict[str, list[ClaimView]] = defaultdict(list)
     for row in await connection.fetch(_CLAIMS, ids) if ids else ():
-        claims[row["instance_id"]].append(ClaimView(**columns_of(ClaimView, row)))
+        claims[row["instance_id"]].append(view_of(ClaimView, row))
     verdicts = await verdicts_of(connection, ids)
     needs: dict[tuple[Any, int], Need] = {}  # many replicas share a revision
     for row in rows:
@@ -175,7 +179,7 @@ def _need(
         return None if need is None else need_view(need, resources, engine)
     gpu = next((claim for claim in claims if claim.kind == "gpu"), None)
     memory_mib, exclusive = (gpu.memory_mib, gpu.exclusive) if gpu is not None else (0, False)
-    return need_view(need, resources, engine, Layout(memory_mib=memory_mib, exclusive=exclusive, **layout.model_dump()))
+    return need_view(need, resources, engine, Layout(memory_mib=memory_mib, exclusive=exclusive, **asdict(layout)))
 
 
 def _view(
@@ -186,23 +190,14 @@ def _view(
     newest = max((claim.epoch for claim in claims), default=0)
     present = [claim for claim in claims if claim.epoch == newest]
     workers = list(dict.fromkeys(claim.worker for claim in present))
-    layout = LayoutView.model_validate(row["layout"]) if present and row["layout"] else None
-    return InstanceView(
-        name=row["id"],
-        uid=row["id"],
-        generation=row["revision"],
-        created_at=row["created_at"],
-        spec=InstanceSpecView(
-            deployment=row["deployment"],
-            deployment_uid=str(row["deployment_uid"]),
-            revision=row["revision"],
-            engine=spec.engine,
-            runtime=spec.runtime,
-            model=spec.model,
-        ),
-        status=InstanceStatus(
-            phase=row["phase"],
-            reason=row["reason"],
+    layout = from_plain(LayoutView, row["layout"]) if present and row["layout"] else None
+    return view_of(
+        InstanceView,
+        row,
+        spec=view_of(InstanceSpecView, row, engine=spec.engine, runtime=spec.runtime, model=spec.model),
+        status=view_of(
+            InstanceStatus,
+            row,
             message=_joined(row["message"], row["held"]),
             engine=row["engine"] if present else None,
             layout=layout,
@@ -210,12 +205,7 @@ def _view(
             worker=workers[0] if workers else None,
             workers=workers,
             gpus=[claim.device for claim in present if claim.kind == "gpu"],
-            image_digest=row["image_digest"],
             claims=claims,
-            restarts=row["restarts"],
-            epoch=row["epoch"],
-            phase_since=row["phase_since"],
-            not_before=row["not_before"],
             explain=_explain(row["explain"], row["held"]) if row["explain"] else None,
             utilization=utilization,
         ),
@@ -224,10 +214,10 @@ def _view(
 
 def _explain(stored: Any, held: str | None) -> Explain:
     """Why it is pending. `held`: what its rollout is held up by."""
-    explain = Explain.model_validate(stored)
+    explain = from_plain(Explain, stored)
     if held is None:
         return explain
-    return explain.model_copy(update={"message": _joined(explain.message, held), "note": _joined(explain.note, held)})
+    return msgspec.structs.replace(explain, message=_joined(explain.message, held), note=_joined(explain.note, held))
 
 
 def _joined(*texts: str | None) -> str:

@@ -1,6 +1,6 @@
 """The leader, read from the lease row."""
 
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, view_of
 from schemas.api.leader import LeaderView
 
 
@@ -13,7 +13,7 @@ async def read_term(connection: Reader) -> int:
 async def read_leader(connection: Reader, *, leading: bool) -> LeaderView:
     """The lease as stored; `leading`: the controller that asks is the leader."""
     rows = await connection.fetch("select term, holder, nullif(renewed_at, '-infinity') as renewed_at from lease")
-    return LeaderView(leading=leading, **dict(rows[0]))
+    return view_of(LeaderView, rows[0], leading=leading)
 
 
 async def read_holder(connection: Reader) -> str | None:

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.scaling.gateways import SILENT_S
 from schemas.api.deployments import DeploymentLoad
@@ -27,5 +27,4 @@ async def load_of(connection: Reader, name: str) -> DeploymentLoad:
     rows: list[Any] = await connection.fetch(_QUERY, name, SILENT_S)
     if not rows:
         raise NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists them")
-    (row,) = rows
-    return DeploymentLoad(in_flight=row["in_flight"], waiting=row["waiting"], silent=list(row["silent"]))
+    return view_of(DeploymentLoad, rows[0])

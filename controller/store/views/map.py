@@ -48,14 +48,13 @@ async def read_map(connection: Reader) -> MapView:
     gpus = await connection.fetch(_GPUS)
     number_of = {row["id"]: number for number, row in enumerate(workers)}
     models = sorted({row["model"] for row in gpus})
-    # Not validated: the rows have these types, and there may be a hundred thousand values.
-    return MapView.model_construct(at=at, workers=_workers(workers), gpus=_gpus(gpus, number_of, models), models=models)
+    return MapView(at=at, workers=_workers(workers), gpus=_gpus(gpus, number_of, models), models=models)
 
 
 def _workers(rows: Sequence[Any]) -> MapWorkers:
     states = [worker_state(row) for row in rows]
     whys = [worker_why(row) for row in rows]
-    return MapWorkers.model_construct(
+    return MapWorkers(
         name=[row["name"] for row in rows],
         state=states,
         reason=[reason for reason, _ in whys],
@@ -87,7 +86,7 @@ def _since(row: Any, state: str) -> Any:
 
 def _gpus(rows: Sequence[Any], workers: dict[Any, int], models: Sequence[str]) -> MapGpus:
     model_of = {model: number for number, model in enumerate(models)}
-    return MapGpus.model_construct(
+    return MapGpus(
         worker=[workers[row["worker_id"]] for row in rows],
         index=[row["index"] for row in rows],
         uuid=[row["uuid"] for row in rows],

@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, row_mapper
 from schemas.api.explain import Explain
+from schemas.api.view import from_plain
 
 MOST_UNQUEUED: Final = 1_000
 _PENDING: Final = """
-    select i.id, i.deployment_uid::text as deployment_uid, d.name as deployment, i.phase, i.phase_since, i.created_at,
-           i.not_before, i.reason, i.message, i.explain, (d.spec ->> 'priority')::int as priority,
+    select i.id, i.deployment_uid::text as deployment_uid, d.name as deployment, i.phase, i.phase_since as since,
+           i.created_at as queued_at, i.not_before, i.reason, i.message, i.explain,
+           (d.spec ->> 'priority')::int as priority,
            coalesce((d.spec ->> 'preempt')::boolean, false) as preempt
       from instances i
       join deployments d on d.uid = i.deployment_uid
@@ -49,6 +51,9 @@ class PendingFacts:
     preempt: bool
 
 
+_stored = row_mapper(PendingFacts)
+
+
 async def read_pending_facts(connection: Reader, instances: Collection[str]) -> dict[str, PendingFacts]:
     """Of these pending instances, by id."""
     return {row["id"]: _facts(row) for row in await connection.fetch(_THESE, list(instances))}
@@ -66,17 +71,4 @@ async def read_unqueued(connection: Reader, queued: Collection[str], *, more: bo
 
 
 def _facts(row: Any) -> PendingFacts:
-    return PendingFacts(
-        id=row["id"],
-        deployment_uid=row["deployment_uid"],
-        deployment=row["deployment"],
-        phase=row["phase"],
-        since=row["phase_since"],
-        queued_at=row["created_at"],
-        not_before=row["not_before"],
-        reason=row["reason"],
-        message=row["message"],
-        explain=Explain.model_validate(row["explain"]) if row["explain"] else None,
-        priority=row["priority"],
-        preempt=row["preempt"],
-    )
+    return _stored(dict(row) | {"explain": from_plain(Explain, row["explain"]) if row["explain"] else None})

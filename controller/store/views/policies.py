@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.policies.effective import EFFECTIVE
 from controller.store.views.paging import open_cursor, page_of
@@ -101,18 +101,10 @@ def missing_policy(name: str) -> NotFoundError:
 
 def _view(row: Any) -> PolicyView:
     spec = policy_spec(row)
-    return PolicyView(
-        name=row["name"],
-        uid=str(row["uid"]),
-        generation=row["generation"],
-        created_at=row["created_at"],
+    return view_of(
+        PolicyView,
+        row,
         spec=spec,
         warnings=[spec.coverage_warning] if spec.coverage_warning else [],
-        status=PolicyStatus(
-            watches=PolicyWatches(deployments=row["deployments"], instances=row["instances"]),
-            verdicts=PolicyVerdicts(idle=row["idle"], busy=row["busy"], unknown=row["unknown"]),
-            actions=row["actions"],
-            would_have_acted=row["would_have_acted"],
-            gpu_seconds_freed=row["gpu_seconds_freed"],
-        ),
+        status=view_of(PolicyStatus, row, watches=view_of(PolicyWatches, row), verdicts=view_of(PolicyVerdicts, row)),
     )

@@ -1,10 +1,10 @@
 """Rollouts and revisions as the API shows them."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.specs import spec_from_json
 from schemas.api.rollouts import RevisionList, RevisionView, RolloutStatus
@@ -18,7 +18,8 @@ _ROLLOUTS: Final = """
               where g.deployment_uid = r.deployment_uid and g.revision = r.revision and g.attempt = r.attempt) o on true
      where r.deployment_uid = any($1::uuid[]) and r.revision is not null"""
 _REVISIONS: Final = """
-    select r.generation, r.created_at, r.applied_at, r.actor, r.request_id, r.spec, r.image_digest, r.model_commits,
+    select r.generation as revision, r.created_at, r.applied_at, r.actor, r.request_id, r.spec, r.image_digest,
+           r.model_commits,
            r.generation = d.revision as newest,
            r.generation = coalesce((select stable from rollouts o where o.deployment_uid = d.uid), -1) as stable,
            (select count(*) from instances i where i.deployment_uid = d.uid and i.revision = r.generation)::int
@@ -42,21 +43,7 @@ async def rollouts_of(connection: Reader, specs: Mapping[Any, DeploymentSpec]) -
 def _status(row: Any, spec: DeploymentSpec) -> RolloutStatus:
     canary, since = spec.rollout.canary, row["canary_since"]
     until = since + timedelta(seconds=canary.for_s) if canary is not None and since is not None else None
-    return RolloutStatus(
-        state=row["state"],
-        paused=row["paused"],
-        revision=row["revision"],
-        stable=row["stable"],
-        reason=row["reason"],
-        message=row["message"],
-        since=row["since"],
-        updated=row["updated"],
-        available=row["available"],
-        weight=row["weight"],
-        canary_until=until,
-        requests=row["requests"],
-        errors=row["errors"],
-    )
+    return view_of(RolloutStatus, row, canary_until=until)
 
 
 async def revisions_of(connection: Reader, name: str) -> RevisionList:
@@ -68,7 +55,7 @@ async def revisions_of(connection: Reader, name: str) -> RevisionList:
     rows = await connection.fetch(_REVISIONS, name)
     if not rows:
         raise _missing(name)
-    return RevisionList(items=list(_views(rows)))
+    return RevisionList(items=[view_of(RevisionView, row, spec=spec_from_json(row["spec"])) for row in rows])
 
 
 async def revision_specs(connection: Reader, name: str, numbers: Sequence[int]) -> list[DeploymentSpec]:
@@ -90,20 +77,3 @@ async def revision_specs(connection: Reader, name: str, numbers: Sequence[int]) 
 
 def _missing(name: str) -> NotFoundError:
     return NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists them")
-
-
-def _views(rows: Iterable[Any]) -> Iterable[RevisionView]:
-    for row in rows:
-        yield RevisionView(
-            revision=row["generation"],
-            created_at=row["created_at"],
-            applied_at=row["applied_at"],
-            actor=row["actor"],
-            request_id=row["request_id"],
-            newest=row["newest"],
-            stable=row["stable"],
-            instances=row["instances"],
-            image_digest=row["image_digest"],
-            model_commits=row["model_commits"],
-            spec=spec_from_json(row["spec"]),
-        )

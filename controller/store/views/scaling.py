@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from controller.domain.scaling import ScalingReason
 from controller.domain.wanted import AUTOSCALER, scales
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, view_of
 from schemas.api.deployments import IntentView, ScalingStatus
 from schemas.api.envelopes import Condition
 from schemas.manifest.deployment import DeploymentSpec
@@ -45,19 +45,7 @@ def _status(row: Any, spec: DeploymentSpec, intents: Iterable[IntentView]) -> Sc
     low, high = spec.replica_bounds
     caps = sorted((i.max_replicas, i.source) for i in intents if i.source != AUTOSCALER)
     capped = caps[0][1] if caps and caps[0][0] < row["number"] else ""
-    return ScalingStatus(
-        number=row["number"],
-        min=low,
-        max=high,
-        reason=row["reason"],
-        message=row["message"],
-        since=row["since"],
-        at=row["at"],
-        dry_run=row["dry_run"],
-        capped_by=capped,
-        awake_until=row["awake_until"],
-        evidence=row["evidence"],
-    )
+    return view_of(ScalingStatus, row, min=low, max=high, capped_by=capped)
 
 
 def _condition(row: Any) -> Condition:

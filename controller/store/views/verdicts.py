@@ -1,17 +1,20 @@
 """Policies' verdicts as the API shows them: of an instance, and as the condition `Idle` of a deployment."""
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from controller.domain.policies import acts_text
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, view_of
 from controller.store.policies.effective import EFFECTIVE, effective_policy
 from schemas.api.envelopes import Condition
 from schemas.api.policies import DeploymentPolicy, InstanceUtilization
 
 IDLE: Final = "Idle"
+_STATUS: Final[Mapping[str, Literal["true", "false", "unknown"]]] = {
+    "busy": "false", "unknown": "unknown", "idle": "true",
+}  # fmt: skip
 _NOT_READ: Final = ("stale", "coverage", "no_telemetry", "no_process_utilization")
 # A verdict on an earlier epoch does not count for the present one.
 _VERDICTS: Final = """
@@ -62,12 +65,10 @@ def idle_condition(verdicts: Sequence[tuple[str, InstanceUtilization]]) -> Condi
     if len(verdicts) > 1:
         counts = ", ".join(f"{len(of[kind])} {kind}" for kind in ("idle", "busy", "unknown") if of[kind])
         message = f"{counts}; {instance}: {message or verdict.reason}"
-    status = {"busy": "false", "unknown": "unknown", "idle": "true"}[verdict.verdict]
+    status = _STATUS[verdict.verdict]
     # Idle since the last instance became idle; busy or unknown since the first one was found so.
     since = (max if status == "true" else min)(one.since for _, one in decisive)
-    return Condition.model_validate(
-        {"type": IDLE, "status": status, "reason": verdict.reason, "message": message, "since": since}
-    )
+    return Condition(type=IDLE, status=status, reason=verdict.reason, message=message, since=since)
 
 
 def _policy(row: Any) -> DeploymentPolicy:
@@ -77,6 +78,5 @@ def _policy(row: Any) -> DeploymentPolicy:
 
 def _verdict(row: Any) -> InstanceUtilization:
     """What is not known to be low until now has no `low_since`."""
-    fields = {field: row[field] for field in InstanceUtilization.model_fields if field != "acts"}
-    fields["acts"] = acts_text(row["action"], dry_run=row["dry_run"])
-    return InstanceUtilization.model_validate(fields | ({"low_since": None} if row["reason"] in _NOT_READ else {}))
+    unread: dict[str, Any] = {"low_since": None} if row["reason"] in _NOT_READ else {}
+    return view_of(InstanceUtilization, row, acts=acts_text(row["action"], dry_run=row["dry_run"]), **unread)

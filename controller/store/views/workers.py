@@ -3,12 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from controller.store.core.database import Reader, columns_of
+from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.views.gpus import FREE_MIB
 from controller.store.views.paging import open_cursor, page_of
 from controller.store.views.pieces import in_pieces
 from schemas.api.envelopes import Condition, Page
+from schemas.api.view import from_plain
 from schemas.api.workers import EngineView, WorkerSpecView, WorkerStatus, WorkerView
 from schemas.engine_builds import versions_of
 from schemas.worker_conditions import DRAINED
@@ -104,7 +105,7 @@ def worker_state(row: Any) -> str:
 
 def worker_conditions(row: Any) -> list[Condition]:
     """Those that are stored, what a drain waits for, and whether sampling periods could not be taken of late."""
-    conditions = [*(Condition.model_validate(one) for one in row["conditions"]), *_drain_conditions(row)]
+    conditions = [*(from_plain(Condition, one) for one in row["conditions"]), *_drain_conditions(row)]
     if not row["dropping"]:
         return conditions
     message = (
@@ -159,26 +160,17 @@ async def _views(rows: Sequence[Any]) -> list[WorkerView]:
 
 
 def _view(row: Any) -> WorkerView:
-    return WorkerView(
-        name=row["name"],
-        uid=str(row["id"]),
-        created_at=row["created_at"],
-        deleted_at=row["deleted_at"],
-        spec=WorkerSpecView(
-            cordoned=row["cordoned"],
-            draining=row["draining"],
-            drain_until=row["drain_until"],
-            restart_tasks=row["drain_restarts_tasks"],
-        ),
-        status=WorkerStatus(
-            **(
-                columns_of(WorkerStatus, row)
-                | {
-                    "state": worker_state(row),
-                    "engines": _engines(row["engines"]),
-                    "connected": bool(row["connected"]),
-                    "conditions": worker_conditions(row),
-                }
-            ),
+    return view_of(
+        WorkerView,
+        row,
+        uid=row["id"],
+        spec=view_of(WorkerSpecView, row, restart_tasks=row["drain_restarts_tasks"]),
+        status=view_of(
+            WorkerStatus,
+            row,
+            state=worker_state(row),
+            engines=_engines(row["engines"]),
+            connected=bool(row["connected"]),
+            conditions=worker_conditions(row),
         ),
     )

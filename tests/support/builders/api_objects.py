@@ -76,6 +76,6 @@ def policy(name: str, **spec: Any) -> Json:
         "uid": str(uuid.uuid4()),
         "generation": 1,
         "created_at": now_text(90),
-        "spec": {"min_gpu_utilization": 50, "time_window": 60, **spec},
+        "spec": {"min_gpu_utilization": 50, "time_window": 60, "gpus": "all", "action": "stop", **spec},
         "status": {},
     }

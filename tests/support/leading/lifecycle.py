@@ -18,9 +18,7 @@ from controller.runtime.clock import SystemClock
 from controller.store.access.secrets import put_secret
 from controller.store.core.audit import audit
 from controller.store.core.database import Database
-from controller.store.deployments import apply as deployments
-from controller.store.deployments import restart as restarts
-from controller.store.deployments import stop as switch
+from controller.store.deployments import verbs
 from controller.store.workers import maintenance
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.apply import apply_spec
@@ -233,7 +231,7 @@ async def _unsent(world: World) -> None:
 
 
 async def _delete_unsent(world: World) -> None:
-    await deployments.delete(world.db, "unsent")
+    await verbs.delete(world.db, "unsent")
 
 
 async def _change(world: World) -> None:
@@ -274,17 +272,17 @@ async def _is_fetched(world: World) -> None:
 
 async def _delete_all(world: World) -> None:
     for name in ("whole", "shared", "huge", "late", "rolling"):
-        await deployments.delete(world.db, name)
+        await verbs.delete(world.db, name)
 
 
 ACTS: Sequence[Act] = (
     Act("apply", _apply),
     Act("exit", _exit),
     Act("fail_thrice", _fail_thrice),
-    Act("scale_up", lambda w: deployments.scale(w.db, "whole", 4, 4)),
-    Act("scale_down", lambda w: deployments.scale(w.db, "whole", 2, 2)),
-    Act("stop", lambda w: switch.stop(w.db, "shared")),
-    Act("start", lambda w: switch.start(w.db, "shared")),
+    Act("scale_up", lambda w: verbs.scale(w.db, "whole", 4, 4)),
+    Act("scale_down", lambda w: verbs.scale(w.db, "whole", 2, 2)),
+    Act("stop", lambda w: verbs.stop(w.db, "shared")),
+    Act("start", lambda w: verbs.start(w.db, "shared")),
     Act("refuse", _refuse),
     Act("unsent", _unsent),
     Act("delete_unsent", _delete_unsent),
@@ -295,18 +293,18 @@ ACTS: Sequence[Act] = (
     Act("return", _return),
     Act("roll_out", _rolling()),
     Act("roll_on", _rolling(args={"load_seconds": 0.1})),
-    Act("restart_rolling", lambda w: restarts.restart(w.db, "rolling")),
+    Act("restart_rolling", lambda w: verbs.restart(w.db, "rolling")),
     Act("roll_no_more", _rolling(args={"load_seconds": 0.1}, update="recreate")),
-    Act("restart", lambda w: restarts.restart(w.db, "whole")),
+    Act("restart", lambda w: verbs.restart(w.db, "whole")),
     Act("fetch", _fetch),
     Act("is_fetched", _is_fetched),
-    Act("delete_fetched", lambda w: deployments.delete(w.db, "fetched")),
+    Act("delete_fetched", lambda w: verbs.delete(w.db, "fetched")),
     Act("delete_all", _delete_all),
 )
 ANALYSED: Sequence[Act] = (
     Act("apply_slow", _apply_slow),
     Act("change_slow", _change_slow),
-    Act("delete_slow", lambda w: deployments.delete(w.db, "slow")),
+    Act("delete_slow", lambda w: verbs.delete(w.db, "slow")),
 )
 WITH_SECRET = {"TOKEN": {"secret": "token"}}
 # Nine GPUs are claimed; a preempted instance gets its GPU back in the end.
@@ -314,5 +312,5 @@ PREEMPTED: Sequence[Act] = (
     Act("fill", lambda w: w.apply("low", replicas=9, resources={"gpus": 1})),
     Act("set_secret", lambda w: put_secret(w.db, "token", "of the preemptor")),
     Act("preempt", lambda w: w.apply("high", priority=900, preempt=True, resources={"gpus": 1}, env=WITH_SECRET)),
-    Act("end_preemptor", lambda w: deployments.delete(w.db, "high")),
+    Act("end_preemptor", lambda w: verbs.delete(w.db, "high")),
 )

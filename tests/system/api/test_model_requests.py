@@ -11,8 +11,7 @@ import pytest
 from aiohttp import web
 
 from controller.store.core.database import Database
-from controller.store.deployments.apply import scale
-from controller.store.deployments.stop import stop
+from controller.store.deployments.verbs import scale, stop
 from support.database.ledger import add_deployment
 from support.leading.models_floor import CHAT, LIMIT_S, Agent, Floor
 

@@ -4,6 +4,7 @@ import re
 import uuid
 from typing import Any
 
+import msgspec
 import pytest
 
 from controller.api.app import all_routes
@@ -46,7 +47,8 @@ async def test_many_and_long_ones_cost_little(api: ServedApi) -> None:
 
 
 def is_list(route: Route) -> bool:
-    return route.method == "GET" and route.answer is not None and {"items", "next"} <= set(route.answer.model_fields)
+    fields = () if route.answer is None else msgspec.structs.fields(route.answer)
+    return route.method == "GET" and {"items", "next"} <= {one.name for one in fields}
 
 
 async def test_every_list_and_nothing_else_takes_the_parameters_of_a_page() -> None:

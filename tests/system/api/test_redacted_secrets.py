@@ -16,6 +16,7 @@ from controller.store.access.secrets import delete_secret, put_secret
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
 from schemas.api.deployments import DeploymentView
+from schemas.api.view import from_plain
 from support.database.ledger import add_host, add_instance, claim, rows
 from support.leading.all_answers import READS, path_of, told
 from support.leading.live_tab import tab
@@ -94,7 +95,7 @@ async def test_no_answer_shows_it_not_even_to_administrators(api: ServedApi, db:
         "/api/v1/attention", "/api/v1/workers", "/api/v1/instances/a", "/api/v1/audit-log", "plan", "watch", "objects",
         "events",
     }  # fmt: skip
-    known = DeploymentView.model_validate(await api.get(ONE, role="viewer"))
+    known = from_plain(DeploymentView, await api.get(ONE, role="viewer"))
     assert known.spec.env == {"HF_TOKEN": "[redacted]-2", "OTHER": "other"}
     assert known.spec.command == ("serve", "{port}", "--key=[redacted]")
     assert known.generation == before
@@ -194,7 +195,7 @@ async def test_a_weak_secret_hides_no_names(api: ServedApi) -> None:
         "PUT", "/api/v1/deployments/simulated", json={"engine": "simulated", "env": {"A": "simulated"}}
     )
     assert status == 201, body
-    view = DeploymentView.model_validate(body)
+    view = from_plain(DeploymentView, body)
     assert (view.name, view.spec.engine, view.spec.env) == ("simulated", "simulated", {"A": "[redacted]"})
 
 

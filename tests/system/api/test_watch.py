@@ -12,7 +12,7 @@ import pytest
 from controller.api import streams
 from controller.api.resources import watch
 from controller.store.core.database import Database
-from controller.store.deployments.apply import scale
+from controller.store.deployments.verbs import scale
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.apply import apply_spec
 from support.database.ledger import add_deployment, add_host, add_instance

@@ -15,6 +15,7 @@ from cli.app import app, imported
 from cli.objects.kinds import KINDS
 from cli.verb_table import VERBS
 from schemas.api.usage import UsageReport
+from schemas.api.view import from_plain
 from support.processes.cluster import Cluster
 from support.processes.served_models import CHAT, USER, bearer, listed, make_key, serve
 
@@ -92,7 +93,7 @@ async def filled(cluster: Cluster, tmp_path: Path) -> dict[str, str]:
         assert answer.status == 200
 
     async def counted() -> bool:
-        return bool(UsageReport.model_validate(await cluster.get("/usage?since=1h")).items)
+        return bool(from_plain(UsageReport, await cluster.get("/usage?since=1h")).items)
 
     await cluster.until(counted, "the request is counted")
     (instance,) = await cluster.instances("chat")

@@ -94,7 +94,10 @@ def answers(api: ApiDouble):
         (lambda: web.HTTPBadGateway(text="<html>bad gateway"), "answers 502, but it is not a Gpuward controller"),
         (lambda: web.HTTPFound("http://other:1/"), "redirects to http://other:1/"),
         (lambda: web.HTTPOk(text="<html>hello"), "not a Gpuward controller"),
-        (lambda: web.HTTPOk(text='{"kind": "Worker"}'), "cannot read the WorkerView of the server ("),
+        (
+            lambda: web.HTTPOk(text='{"kind": "Worker"}'),
+            "cannot read the WorkerView of the server (Object missing required field `name`",
+        ),
     ],
 )
 def test_other_servers_are_recognized(gpuward, answers, make, part):

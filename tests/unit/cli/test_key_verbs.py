@@ -4,6 +4,7 @@ import pytest
 
 from cli.text.usage_report import usage_csv, usage_table
 from schemas.api.usage import UsageReport
+from schemas.api.view import from_plain
 
 ALL = [
     *("--models", "chat,embed-*", "--rpm", "60", "--tpm", "1000"),
@@ -50,7 +51,8 @@ FIGURES = {
     "requests": 4, "errors": 1, "prompt_tokens": 40, "cached_tokens": 8, "completion_tokens": 20, "estimated": 1,
     "in_flight_s": 2.0,
 }  # fmt: skip
-REPORT = UsageReport.model_validate(
+REPORT = from_plain(
+    UsageReport,
     {
         "since": "2026-01-01T00:00:00Z",
         "until": "2026-01-08T00:00:00Z",
@@ -59,7 +61,7 @@ REPORT = UsageReport.model_validate(
             {"key": "bbbbbbbb-2", "key_name": "team", "model": "chat", **FIGURES},
             {"key": "cccccccc-3", "key_name": "ci", "model": "chat", **FIGURES},
         ],
-    }
+    },
 )
 
 

@@ -9,6 +9,7 @@ from cli.text.rollouts import history_rows, rollout_fields, rollout_state
 from cli.waiting.states import Target, WaitState, wait_state
 from schemas.api.deployments import DeploymentView
 from schemas.api.rollouts import RevisionView
+from schemas.api.view import from_plain
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 W = WaitState
@@ -21,7 +22,7 @@ def view(rollout: dict[str, Any] | None = None, **status: Any) -> DeploymentView
     }  # fmt: skip
     if rollout is not None:
         base["rollout"] = {"state": "progressing", "revision": 2, "stable": 1, "since": NOW, **rollout}
-    return DeploymentView.model_validate({
+    return from_plain(DeploymentView, {
         "name": "chat", "uid": "u", "generation": 2, "created_at": NOW, "spec": {"engine": "simulated"},
         "status": base | status,
     })  # fmt: skip

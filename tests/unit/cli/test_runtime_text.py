@@ -11,8 +11,8 @@ from cli.text.details import describe
 from cli.text.runtimes import runtime_line, runtimes
 from schemas.api.envelopes import Condition
 from schemas.api.instances import InstanceSpecView, InstanceStatus, InstanceView
+from schemas.api.view import View
 from schemas.api.workers import RuntimeView, WorkerSpecView, WorkerStatus, WorkerView
-from schemas.base import View
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NO_TOOLKIT = "no NVIDIA container toolkit on this host"

@@ -6,6 +6,7 @@ import pytest
 
 from cli.objects.kinds import TOKENS
 from schemas.api.access import TokenView
+from schemas.api.view import from_plain
 
 NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 
@@ -26,4 +27,4 @@ NOW = datetime(2026, 11, 24, 12, tzinfo=UTC)
 def test_state_of_a_token(given: dict[str, object], shown: str) -> None:
     fields = {"id": "t", "created_at": NOW, "expires_at": NOW + timedelta(hours=1), **given}
     (state,) = [column for column in TOKENS.columns if column.title == "STATE"]
-    assert state.cell(TokenView.model_validate(fields), NOW) == shown
+    assert state.cell(from_plain(TokenView, fields), NOW) == shown

@@ -10,6 +10,7 @@ import yaml
 from cli.printing.table import Table, table_lines
 from cli.text.idle_report import LEAVING, cost_table
 from schemas.api.history import IdleReport
+from schemas.api.view import from_plain
 from support.builders.api_objects import deployment, gpu, instance, now_text, worker
 
 GPU_A = "GPU-aaaaaaaa-0000-0000-0000-000000000000"
@@ -214,7 +215,7 @@ def test_report_idle_in_money_for_programs(gpuward, api):
 def test_the_money_of_report_idle_fits_80_columns():
     amounts = dict.fromkeys(("claimed", "used", "wasted", "unknown", "would_free"), "1234567.89")
     items = [{**one, "deployment": "a-model-of-ours", "cost": amounts} for one in REPORT["items"]]
-    report = IdleReport.model_validate({**REPORT, "items": items, "currency": "EUR", "total_cost": amounts})
+    report = from_plain(IdleReport, {**REPORT, "items": items, "currency": "EUR", "total_cost": amounts})
     lines = table_lines(Table(*cost_table(report), LEAVING), 80)
     assert max(map(len, lines)) <= 80
     assert "\n".join(lines).count("EUR") == 1

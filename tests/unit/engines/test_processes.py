@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from controller.domain.model_facts import ModelFacts, facts_to_json
+from controller.domain.retired_args import retired_args
 from controller.engines.base import EngineProcess, Launch, SpecError
 from controller.engines.registry import engine_for
 from controller.engines.servers.transformers import GPU_RUNTIME_MIB, HOST_RUNTIME_MIB
-from controller.engines.simulated import retired_args
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import ProbeOrder, SimulatedLoad
 

@@ -1,5 +1,7 @@
 """The one line that says why an instance is pending."""
 
+from msgspec.structs import replace
+
 from controller.scheduling.explain.unplaced import one_line, with_note
 from schemas.api.explain import Explain, NearestMiss
 
@@ -17,7 +19,7 @@ def test_reasons_with_the_same_word_are_added_up() -> None:
 
 
 def test_sizes_that_would_look_equal_get_two_decimals() -> None:
-    near = NEAREST.model_copy(update={"need_gib": 22.14})
+    near = replace(NEAREST, need_gib=22.14)
     assert "need 22.14 GiB, best free 22.13 on" in one_line(
         Explain(workers=1, rejected={"need_gt_free": 1}, nearest=near)
     )

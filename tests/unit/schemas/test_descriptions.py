@@ -5,9 +5,10 @@ import re
 import pytest
 from pydantic import BaseModel
 
-from schemas.manifest.deployment import DeploymentManifest, Probe, SecretRef
+from schemas.manifest.deployment import DeploymentManifest, SecretRef
 from schemas.manifest.docker import DockerOptions
 from schemas.manifest.policy import PolicyManifest, Webhook
+from schemas.manifest.probe import Probe
 from schemas.manifest.resources import Parallel, Placement, Resources
 from schemas.manifest.rollout import Abort, Canary, Rollout
 from schemas.manifest.scaling import ReplicaRange, Scaling

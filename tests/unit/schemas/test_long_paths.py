@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from schemas.api.requests import PlanBody
-from schemas.manifest import unknown_keys as unknown_keys_module
+from schemas.manifest import problems as unknown_keys_module
 from schemas.manifest.parse import parse_manifest_objects
 from schemas.manifest.problems import ManifestError
 from schemas.manifest.strict_yaml import MAX_DEPTH, MAX_KEY, MAX_PATHS, read_documents, read_json

@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from schemas import simulated, wire
-from schemas.api import defrag, requests
+from schemas.api import requests
 from schemas.manifest import deployment, policy, resources
 from schemas.wire import UNNAMED, Protocols, Since, Wire, encode, no_common_protocol, offered_protocols
 
@@ -103,7 +103,7 @@ def test_every_later_field_has_a_default_for_messages_of_older_peers() -> None:
     assert [f"{model.__name__}.{field.name}" for model, field in later if field.required] == []
 
 
-@pytest.mark.parametrize("module", [deployment, policy, resources, simulated, requests, defrag])
+@pytest.mark.parametrize("module", [deployment, policy, resources, simulated, requests])
 def test_what_users_write_refuses_unknown_keys(module: ModuleType) -> None:
     written = [m for m in _models(module) if not m.__name__.endswith(("View", "Status", "Move", "Action"))]
     assert written

@@ -1,0 +1,293 @@
+"""What users request of a deployment beside an apply: scale, undo, delete, stop, start, wake, restart, pull.
+
+Each is one transaction with its event and notification.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from controller.domain.access.grants import Power
+from controller.domain.events import NewEvent
+from controller.domain.wanted import may_sleep
+from controller.store.core.database import Database
+from controller.store.core.events import current_actor, write_events
+from controller.store.core.guards import lock_rows
+from controller.store.core.notify import CHANNEL, notify_all
+from controller.store.core.refusals import (
+    GenerationConflictError,
+    NotFoundError,
+    NothingToRestartError,
+    NotScaledError,
+)
+from controller.store.deployments.apply import change_spec, check_secrets, refuse_change
+from controller.store.deployments.changes import clear_limits, live_row, missing, record_change
+from controller.store.deployments.revisions import revision_to_undo, spec_of_revision, write_change, write_revision
+from controller.store.views.deployments import deployment_by_uid, views_of
+from schemas.api.deployments import DeploymentView
+from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.parse import parse_spec
+from schemas.manifest.scaling import bounds_of
+
+# One statement, so one round trip: the commit follows the written time closely. The delay until the deployment's
+# computations have ended is measured from that time.
+_DELETE: Final = """
+    with gone as (
+        update deployments set deleted_at = clock_timestamp()
+         where name = $1 and deleted_at is null and generation = coalesce($4, generation) returning *),
+    freed as (
+        delete from model_names n using gone where n.deployment_uid = gone.uid),
+    noted as (
+        insert into events (reason, message, objects, actor, request_id, subjects)
+        select 'deleted', $2, array['deployment:' || uid], $5, $6,
+               event_subjects(array['deployment:' || uid], '{}') from gone)
+    select gone.*, pg_notify($3, 'gone ' || uid || '@' || extract(epoch from deleted_at)),
+           pg_notify($3, 'deployment ' || uid)
+      from gone"""
+# A replacement that is on its way is as new as a restart would make it.
+_RESTARTABLE: Final = """
+    select i.id from instances i
+     where i.deployment_uid = $1 and i.id = coalesce($2, i.id) and i.phase not in ('stopping', 'replaced')
+       and not exists (select 1 from relocations m where m.copy_id = i.id and m.state = 'moving')"""
+# One of several tasks that has succeeded is not run again while others run: the deployment has not ended yet.
+_ENDED: Final = """
+    select i.id from instances i
+     where i.deployment_uid = $1
+       and (i.phase = 'failed' or i.phase = 'succeeded'
+            and not exists (select 1 from instances o where o.deployment_uid = $1
+                               and o.phase not in ('succeeded', 'failed', 'stopping')))"""
+_MARK: Final = "update instances set restart_epoch = epoch where id = any($1)"
+# The analysis of a model is tried again, too.
+_FORGET: Final = """
+    update revisions set need_error = null
+     where deployment_uid = $1 and generation = $2 and need is null and need_error is not null"""
+
+
+async def scale(
+    database: Database, name: str, low: int | None, high: int | None, *, if_match: int | None = None
+) -> DeploymentView:
+    """Changes the fewest and the most replicas, in place.
+
+    Args:
+        database: where.
+        name: of the deployment.
+        low: the fewest; None: as it is.
+        high: the most; None: as it is.
+        if_match: the present generation must be this one.
+
+    Raises:
+        NotFoundError: no live deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
+        ManifestError: the result is not valid, such as fewer at most than at least.
+    """
+    async with database.transaction() as connection:
+        row = await live_row(connection, name, if_match)
+        bounds = bounds_of(row["spec"]["replicas"])
+        fewest, most = (bounds[0] if low is None else low), (bounds[1] if high is None else high)
+        replicas = fewest if fewest == most else {"min": fewest, "max": most}
+        spec = parse_spec({**row["spec"], "replicas": replicas}, name=name)
+        await change_spec(connection, row, spec, "scaled", input_hash="")  # in place: no new revision
+        return await deployment_by_uid(connection, str(row["uid"]))
+
+
+async def undo(
+    database: Database,
+    name: str,
+    to: int | None,
+    *,
+    lacking: Callable[[DeploymentSpec], Sequence[Power]] = lambda _spec: (),
+    if_match: int | None = None,
+) -> DeploymentView:
+    """Goes back to an older revision. Fields that change in place stay as they are.
+
+    Args:
+        database: where.
+        name: of the deployment.
+        to: number of the revision; None: the one before.
+        lacking: what of a spec needs a grant that the caller lacks.
+        if_match: the present generation must be this one.
+
+    Raises:
+        NotFoundError: no live deployment has this name, or the revision is not kept.
+        GenerationConflictError: it is not at generation `if_match`.
+        NothingToUndoError: there is no other revision.
+        ManifestError: the older revision does not fit the fields that stay.
+    """
+    async with database.transaction() as connection:
+        row = await live_row(connection, name, if_match)
+        number, old = await revision_to_undo(connection, row, to)
+        present = DeploymentSpec.model_validate(row["spec"])
+        spec = parse_spec(spec_of_revision(present, old), name=name)
+        refuse_change(name, present, spec, lacking(spec))
+        await check_secrets(connection, name, spec)
+        await change_spec(connection, row, spec, "rollout_undone", input_hash="", back_to=number)
+        return await deployment_by_uid(connection, str(row["uid"]))
+
+
+async def delete(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
+    """Sets the tombstone; the row is removed once all its processes are confirmed dead. Repeating it changes nothing.
+
+    Raises:
+        NotFoundError: no deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
+    """
+    message = f"deployment {name} was deleted by its user"
+    async with database.connection() as connection:
+        row = await connection.fetchrow(_DELETE, name, message, CHANNEL, if_match, *current_actor())
+        if row is None:
+            query = (
+                "select * from deployments where name = $1 order by deleted_at desc limit 1"  # a live one comes first
+            )
+            row = await connection.fetchrow(query, name)
+        if row is None:
+            raise missing(name)
+        if if_match is not None and row["generation"] != if_match:
+            raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
+        # From the row as it was: a deployment that never started may be finished by now.
+        return (await views_of(connection, [row]))[0]
+
+
+async def stop(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
+    """Limits the deployment to zero replicas until it is started or its spec changes.
+
+    Raises:
+        NotFoundError: no live deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
+    """
+    async with database.transaction() as connection:
+        row = await live_row(connection, name, if_match)
+        status = await connection.execute(
+            """insert into intents (deployment_uid, source, max_replicas, reason) values ($1, 'user', 0, 'stopped')
+               on conflict (deployment_uid, source) do update set max_replicas = 0, created_at = now()
+               where intents.max_replicas <> 0""",
+            row["uid"],
+        )
+        if status != "INSERT 0 0":
+            await record_change(connection, row["uid"], "stopped", f"deployment {name} was stopped by its user")
+        return await deployment_by_uid(connection, str(row["uid"]))
+
+
+async def wake(database: Database, name: str, for_s: float, *, if_match: int | None = None) -> DeploymentView:
+    """Keeps a deployment awake for so long, though no request comes; 0 ends that.
+
+    Raises:
+        NotFoundError: no live deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
+        NotScaledError: it never sleeps, or its user has stopped it.
+    """
+    async with database.transaction() as connection:
+        row = await live_row(connection, name, if_match)
+        uid = row["uid"]
+        _check_may_wake(name, DeploymentSpec.model_validate(row["spec"]))
+        if await connection.fetchval(
+            "select 1 from intents where deployment_uid = $1 and source = 'user' and max_replicas = 0", uid
+        ):
+            raise NotScaledError(f"deployment {name!r} is stopped; run: gpuward start {name}")
+        await connection.execute(
+            """insert into wakes (deployment_uid, source, expires_at)
+               values ($1, 'user', now() + make_interval(secs => $2))
+               on conflict (deployment_uid, source)
+               do update set created_at = now(), expires_at = excluded.expires_at""",
+            uid,
+            for_s,
+        )
+        what = f"is kept awake for {for_s:g} s" if for_s else "is no longer kept awake"
+        message = f"deployment {name} {what} by its user"
+        event = NewEvent("kept_awake", message, (f"deployment:{uid}",), {"for_s": for_s})
+        await write_events(connection, [event])
+        await notify_all(connection, {"wake": [str(uid)], "status": [str(uid)]})
+        return await deployment_by_uid(connection, str(uid))
+
+
+def _check_may_wake(name: str, spec: DeploymentSpec) -> None:
+    if not may_sleep(spec):
+        low, high = spec.replica_bounds
+        why = f"runs {low}" if low == high else f"runs at least {max(low, 1)}"
+        raise NotScaledError(f"deployment {name!r} never sleeps: it {why}; gpuward scale {name} --min 0 lets it")
+
+
+async def start(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
+    """Removes the limits of `stop` and of policies, and runs again what has ended: tasks, and failed instances.
+
+    Raises:
+        NotFoundError: no live deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
+    """
+    async with database.transaction() as connection:
+        row = await live_row(connection, name, if_match)
+        limited, ended = await clear_limits(connection, row["uid"]), await run_ended_again(connection, row)
+        if limited or ended:
+            await record_change(connection, row["uid"], "started", f"deployment {name} was started by its user")
+        return await deployment_by_uid(connection, str(row["uid"]))
+
+
+async def restart(
+    database: Database, name: str, instance: str | None = None, *, if_match: int | None = None
+) -> DeploymentView:
+    """Restarts all instances of a deployment, or one: as many at a time as its `update` allows.
+
+    Raises:
+        NotFoundError: no live deployment has this name, or it has no such instance.
+        GenerationConflictError: it is not at generation `if_match`.
+        NothingToRestartError: it is stopped or asleep.
+    """
+    async with database.transaction() as connection:
+        row = await live_row(connection, name, if_match)
+        uid = row["uid"]
+        await _check_not_stopped(connection, row)
+        found = await _mark(connection, row, _RESTARTABLE, uid, instance)
+        if not found and instance is not None:
+            raise NotFoundError(f"deployment {name!r} has no instance {instance!r}; `gpuward ps {name}` lists them")
+        what = f"deployment {name}" if instance is None else f"instance {instance}"
+        await record_change(connection, uid, "restart_requested", f"{what} is restarted by its user")
+        return await deployment_by_uid(connection, str(uid))
+
+
+async def pull(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
+    """Makes a new revision of the same spec, which asks hub and registry for what they have now.
+
+    Raises:
+        NotFoundError: no live deployment has this name.
+        GenerationConflictError: it is not at generation `if_match`.
+    """
+    async with database.transaction() as connection:
+        row = await live_row(connection, name, if_match)
+        uid, old, present = row["uid"], row["generation"], row["revision"]
+        input_hash = await connection.fetchval(
+            "select input_hash from revisions where deployment_uid = $1 and generation = $2", uid, present
+        )
+        spec = DeploymentSpec.model_validate(row["spec"])
+        await write_change(connection, uid, old + 1, old + 1, spec)
+        await write_revision(connection, uid, old + 1, spec, input_hash)
+        message = f"deployment {name} takes the models that the hub has now"
+        await record_change(connection, uid, "restart_requested", message, old=old, new=old + 1)
+        return await deployment_by_uid(connection, str(uid))
+
+
+async def run_ended_again(connection: Any, row: Any) -> bool:
+    """Lets what has ended run again: failed instances, and a task that has ended; returns whether there were any.
+
+    Args:
+        connection: in a transaction that has locked the deployment.
+        row: of the deployment.
+    """
+    return bool(await _mark(connection, row, _ENDED, row["uid"]))
+
+
+async def _mark(connection: Any, row: Any, query: str, *args: Any) -> list[str]:
+    found = [one["id"] for one in await connection.fetch(query, *args)]
+    if found:
+        await lock_rows(connection, instances=found)
+        await connection.execute(_MARK, found)
+        await connection.execute(_FORGET, row["uid"], row["revision"])
+    return found
+
+
+async def _check_not_stopped(connection: Any, row: Any) -> None:
+    name = row["name"]
+    if await connection.fetchval(
+        "select 1 from intents where deployment_uid = $1 and source in ('user', 'policy') and max_replicas = 0",
+        row["uid"],
+    ):
+        raise NothingToRestartError(f"deployment {name!r} is stopped; run: gpuward start {name}")
+    if row["phase"] in ("asleep", "stopped"):
+        raise NothingToRestartError(f"deployment {name!r} is {row['phase']}: it runs nothing that could be restarted")
