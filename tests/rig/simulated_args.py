@@ -7,6 +7,7 @@ from typing import Any, Final
 from unittest import mock
 
 from controller.domain.placement import Need
+from controller.domain import retired_args
 from controller.engines import registry, simulated
 from controller.engines.base import SERVES_AT_ONCE, EngineProcess, Launch
 from controller.engines.servers.model_server import GPU_COUNTS
@@ -66,6 +67,7 @@ def known_here() -> Iterator[None]:
     with (
         mock.patch.dict(simulated.ARGS, ARGS),
         mock.patch.object(simulated, "RETIRED", frozenset()),
+        mock.patch.object(retired_args, "RETIRED", frozenset()),
         mock.patch.dict(registry._ENGINES, {RigEngine.name: RigEngine()}),
     ):
         yield

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import ClientSession, DummyCookieJar
 
 from controller.api.context import KEYS
-from controller.api.resources.session import LOGIN_LIMIT
+from controller.api.resources.session import WRONG_KEYS
 from controller.store.access.key_reads import SECURE_SESSION_COOKIE, SESSION_COOKIE, hash_secret, session_credential
 from controller.store.access.keys import create_key, list_keys, revoke_key
 from controller.store.access.sessions import MAX_OF_KEY, open_session
@@ -126,7 +126,7 @@ async def test_a_login_that_its_client_gives_up_does_not_count(api: ServedApi, m
             asking.cancel()
             await asyncio.gather(asking, return_exceptions=True)
         async with asyncio.timeout(ENDS_S):
-            while len(api.app[LOGIN_LIMIT].wrong):  # noqa: ASYNC110 - the server notices the end of the connection
+            while len(api.app[WRONG_KEYS]):  # noqa: ASYNC110 - the server notices the end of the connection
                 await asyncio.sleep(0.02)
     assert (await ask(api, "POST", SESSION, body={"key": "gpw_wrong"}))[0] == 401
 
