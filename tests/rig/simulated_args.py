@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest import mock
 
-from controller.domain.placement import Need
 from controller.domain import retired_args
+from controller.domain.placement import Need
 from controller.engines import registry, simulated
 from controller.engines.base import SERVES_AT_ONCE, EngineProcess, Launch
 from controller.engines.servers.model_server import GPU_COUNTS
