@@ -64,7 +64,7 @@ def client(ctx: typer.Context, *, endless: bool = False) -> Iterator[Api]:
 
     `endless`: until Ctrl-C, which does not count as a failure then.
     """
-    from cli.transport.one_server import connected  # noqa: PLC0415 - slow to import, and `--help` does not need it
+    from cli.transport.client import connected  # noqa: PLC0415 - slow to import, and `--help` does not need it
 
     flags = ctx.find_object(dict) or {}
     try:

@@ -82,8 +82,8 @@ def _names_of(of: str, raw: Mapping[str, Any], worker: str) -> Iterator[str]:
 
 
 def _read(of: str, worker: str, options: Mapping[str, str], environ: Mapping[str, str]) -> list[dict[str, Any]]:
+    from cli.transport.client import connected  # noqa: PLC0415 - as above
     from cli.transport.connection import find_connection  # noqa: PLC0415 - as above
-    from cli.transport.one_server import connected  # noqa: PLC0415 - as above
     from cli.transport.paths import path_of  # noqa: PLC0415 - completion is quick
 
     connection = find_connection(

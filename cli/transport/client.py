@@ -1,12 +1,15 @@
 """The client of the API. It returns objects as the API sent them, and raises the errors of `cli.errors`."""
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final
 
 import msgspec
 
 from cli.errors import CliError, NotFoundError, UnreachableError
 from cli.transport.answers import NO_HEADERS, Answer, NoAnswerError, not_gpuward, object_of, refusal, unreachable
+from cli.transport.connection import Connection
+from cli.transport.one_server import Server
 from cli.transport.paths import Json
 from cli.transport.several_servers import Servers
 
@@ -125,3 +128,17 @@ def _content(body: Json | None) -> bytes | None:
 
 def _query(query: Mapping[str, str | int | None]) -> dict[str, str]:
     return {name: str(value) for name, value in query.items() if value is not None}
+
+
+@contextmanager
+def connected(connection: Connection) -> Iterator[Api]:
+    """A client, which has not made a request yet.
+
+    Raises:
+        UsageError: see `Server` and `client_context`.
+    """
+    servers = Servers([Server(url, connection.key, connection.ca) for url in connection.urls])
+    try:
+        yield Api(servers, " or ".join(connection.urls))
+    finally:
+        servers.close()

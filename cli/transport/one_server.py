@@ -7,16 +7,13 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote, urlencode, urlsplit
 
 from cli.errors import CliError, UsageError
 from cli.transport.answers import NO_HEADERS, Answer, NoAnswerError
-from cli.transport.client import Api
-from cli.transport.connection import Connection
-from cli.transport.several_servers import Servers
 from http1.tls.pinned import trusting
 from schemas.version import __version__
 
@@ -189,20 +186,6 @@ class _Asking:
         if left <= 0:
             raise TimeoutError
         return left
-
-
-@contextmanager
-def connected(connection: Connection) -> Iterator[Api]:
-    """A client, which has not made a request yet.
-
-    Raises:
-        UsageError: see `Server` and `client_context`.
-    """
-    servers = Servers([Server(url, connection.key, connection.ca) for url in connection.urls])
-    try:
-        yield Api(servers, " or ".join(connection.urls))
-    finally:
-        servers.close()
 
 
 def client_context(authority: Path | None) -> ssl.SSLContext:

@@ -4,12 +4,10 @@ A write that may have reached a controller is not repeated: it may have been don
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from cli.transport.answers import NO_HEADERS, Answer, NoAnswerError
-
-if TYPE_CHECKING:  # slow to import
-    from cli.transport.one_server import Server
+from cli.transport.one_server import Server
 
 _REPEATABLE: Final = frozenset({"GET", "HEAD", "PUT"})
 _AWAY: Final = frozenset({502, 503, 504})  # of a gateway or a proxy whose controller does not answer

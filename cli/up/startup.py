@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from cli.errors import CliError, RefusedError, TimedOutError, UsageError
-from cli.transport.client import Api
+from cli.transport.client import Api, connected
 from cli.transport.connection import CLIENT_ENV, Connection, read_client_env
-from cli.transport.one_server import connected
 from cli.transport.paths import parse, path_of
 from cli.up.example import run_example
 from cli.up.hosts import AGENTS, HostChoice, LocalHost, simulated_hosts, write_local_agents

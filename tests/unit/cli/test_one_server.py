@@ -13,9 +13,8 @@ import pytest
 
 from cli.errors import CliError, NotFoundError, UnreachableError, UsageError
 from cli.transport import one_server
-from cli.transport.client import Api
+from cli.transport.client import Api, connected
 from cli.transport.connection import Connection
-from cli.transport.one_server import connected
 
 WHOLE = b'HTTP/1.1 200 OK\r\nContent-Length: 9\r\nX-Gpuward-Outcome: created\r\n\r\n{"a": 12}'
 CHUNKED = b'HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{"a":\r\n4\r\n 12}\r\n0\r\n\r\n'

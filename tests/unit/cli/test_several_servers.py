@@ -13,9 +13,9 @@ import pytest
 
 from cli.errors import UnreachableError, UsageError
 from cli.transport.answers import NO_HEADERS, Answer, NoAnswerError
+from cli.transport.client import connected
 from cli.transport.connection import Connection, find_connection
 from cli.transport.contexts import Context, Contexts, changing, contexts_file
-from cli.transport.one_server import connected
 from cli.transport.several_servers import Servers
 from http1.tls.issue import issue_server, make_authority
 

@@ -4,8 +4,8 @@ import pytest
 
 from cli.errors import TimedOutError
 from cli.transport.answers import NoAnswerError
+from cli.transport.client import connected
 from cli.transport.connection import Connection
-from cli.transport.one_server import connected
 from cli.transport.paths import parse
 from cli.waiting import wait as wait_module
 from cli.waiting.states import Goal, Target, WaitState, wait_state
