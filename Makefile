@@ -24,16 +24,18 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup setup-all run test test-newer newer-python check test-cases test-nightly fuzz fuzz-corpus test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-check test-ui reference estimates vllm-architectures server-flags docs lock clean
+.PHONY: help setup setup-all run unit test mutate test-newer newer-python check test-cases test-nightly fuzz fuzz-corpus test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-check test-ui reference estimates vllm-architectures server-flags docs lock clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo 'make setup         install everything into $(VENV)'
 	@echo 'make run           database, controller, two simulated 8-GPU hosts and an example deployment'
+	@echo 'make unit          tests of one part alone, without a database'
 	@echo 'make test          check, then all tests but the long ones below'
 	@echo 'make check         lint, format, types, import rules'
 	@echo 'make test-newer    the unit tests once more, with Python 3.13 where this machine has it (installs $(NEW) first)'
 	@echo 'make test-cases    long tables of cases on real processes'
+	@echo 'make mutate        change one expression of a pure room at a time, and count the changes that no test notices (up to an hour)'
 	@echo 'make test-nightly  the ledger and its faults at length'
 	@echo 'make fuzz          search inputs that break readers of untrusted bytes (FUZZ_SECONDS for each, 60 where it is not set)'
 	@echo 'make soak          a busy week on real processes, compressed (SOAK_MINUTES, 40 where it is not set)'
@@ -62,6 +64,9 @@ setup-all: setup $(DOCS)/.ready $(FLAGS)/.ready $(ENGINES)/.ready $(UI)/.ready
 
 run: $(VENV)/.ready
 	@exec $(BIN)/gpuward up --example $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') $(if $(PORT),--port '$(PORT)')
+
+unit: $(VENV)/.ready-dev
+	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test: check
 	$(BIN)/python -m pytest --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker --ignore=tests/compose -n 3 --dist loadfile --no-loadscope-reorder
@@ -109,6 +114,13 @@ test-newer:
 	    $(MAKE) --no-print-directory PYTHON="$$python" VENV=$(NEW) $(NEW)/.ready-dev && \
 	    $(NEW)/bin/python -m pytest tests/unit -n 2 --dist loadfile --no-loadscope-reorder $(ARGS); \
 	fi
+
+# Each mutant is run against the unit and property tests that reach it. tests/mutation/SURVIVORS.md has the reasons of
+# those that live.
+MUTANTS ?= 400
+MUTATION_SEED ?= 1
+mutate: $(VENV)/.ready-dev
+	$(BIN)/python tests/mutation/mutate.py --seed $(MUTATION_SEED) --count $(MUTANTS) controller/decide controller/scheduling gateway/quotas agent/decide
 
 # Load on models while everything comes and goes; then every request is accounted for, the ledger clean, memory flat.
 soak: $(VENV)/.ready-dev
