@@ -22,12 +22,12 @@ from gateway.control_plane.partition import controller_has_database
 from gateway.control_plane.reverse_proxy import Controller
 from gateway.lifecycle.peer_processes import PeerProcesses, Sockets
 from gateway.lifecycle.shutdown import Step, each_in_time
+from gateway.queueing.demand import Demand
 from gateway.queueing.lease_client import LeaseClient
 from gateway.queueing.queue_leases import QueueLeases
 from gateway.queueing.queue_metrics import QueueMetrics
 from gateway.queueing.queues import Queued, Queues
 from gateway.quotas.quota_client import QuotaClient
-from gateway.reporting.demand import Demand
 from gateway.reporting.failure_log import FailureLog
 from gateway.reporting.health import HEALTH, METRICS, READY, Health, alone
 from gateway.reporting.loop_lag import LoopLag

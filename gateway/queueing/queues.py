@@ -15,10 +15,10 @@ from prometheus_client import CollectorRegistry
 
 from controller.live.endpoints import Model
 from gateway.errors import GatewayError
+from gateway.queueing.demand import Demand
 from gateway.queueing.fair_queue import FairQueue
 from gateway.queueing.queue_leases import QueueLeases
 from gateway.queueing.queue_metrics import QueueMetrics
-from gateway.reporting.demand import Demand
 from gateway.requests.refusals import queue_full, trouble_error, unserved
 from gateway.routing.routing_table import RoutingTable
 

@@ -8,8 +8,8 @@ import structlog
 
 from controller.live.demand import WAKE_S, DemandReports, Told
 from controller.live.endpoints import DATABASE_ERRORS, RolloutRoute
+from gateway.queueing.demand import Demand
 from gateway.queueing.queues import Queues
-from gateway.reporting.demand import Demand
 from gateway.reporting.revision_outcomes import RevisionOutcomes
 
 log = structlog.get_logger(__name__)

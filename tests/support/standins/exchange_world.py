@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
+from gateway.queueing.demand import Demand
 from gateway.queueing.queues import Queues
 from gateway.quotas.quota_client import QuotaClient
-from gateway.reporting.demand import Demand
 from gateway.reporting.request_metrics import RequestMetrics
 from gateway.requests.request import Admission, Request
 from gateway.requests.shared import Shared

@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry
 
 from controller.live.endpoints import Endpoint, Model, Stopped
 from gateway.errors import GatewayError
+from gateway.queueing.demand import Demand
 from gateway.queueing.queue_metrics import QueueMetrics
 from gateway.queueing.queues import Queues
-from gateway.reporting.demand import Demand
 from gateway.routing.routing_table import RoutingTable
 
 

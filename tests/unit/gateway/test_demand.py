@@ -1,7 +1,7 @@
 """In flight and waiting as a mean over time: what came and went between two reports counts."""
 
 from controller.live.demand import GatewayLoad as Load
-from gateway.reporting.demand import Demand
+from gateway.queueing.demand import Demand
 
 
 def test_the_mean_is_over_time() -> None:

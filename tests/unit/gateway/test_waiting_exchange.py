@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 
 from controller.live.endpoints import Endpoint, Stopped
 from controller.live.key_ring import Principal
+from gateway.queueing.demand import Demand
 from gateway.queueing.queues import Queues
 from gateway.quotas.quota_client import QuotaClient
-from gateway.reporting.demand import Demand
 from gateway.reporting.request_metrics import RequestMetrics
 from gateway.requests.comments import FIRST_S
 from gateway.requests.dispatch import Dispatch
