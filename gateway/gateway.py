@@ -130,7 +130,7 @@ class Gateway:
         self._crashes = CrashWatch(database)
         limits = limits or limits_for(connection_bound(raise_file_limit()))
         self._agents, failed = Pool(most=limits.most, prepare=notice_gone_hosts), FailureLog().note
-        self._requests = RequestMetrics(self.metrics.registry, self.queues.in_flight)
+        self._requests = RequestMetrics(self.metrics.registry, self.demand.at_replicas)
         self._shared = Shared(
             self.keys,
             self.routes,
@@ -172,7 +172,7 @@ class Gateway:
             self.queues,
             self._loop.time,
             self._shared.outcomes,
-            self.routes.table.rollouts,
+            self.routes.table,
             self._places_among,
         )
 

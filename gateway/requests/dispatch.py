@@ -97,7 +97,7 @@ class Dispatch:
             self._share = table.place(model, self._session)
         if self._share is not None:
             lane = table.lane(model, self._session, self._share, self._adapter)
-        if len(self._tried) >= _MOST_TRIES or (queues.waits_any and queues.must_wait(model, lane)):
+        if len(self._tried) >= _MOST_TRIES or (queues.by_model and queues.must_wait(model, lane)):
             return None, lane
         session = self._session if self._uses_home else b""
         tried, share = self._tried, self._share

@@ -87,9 +87,11 @@ class Exchange(Relay):
         request = self.request
         shared = request.shared
         self.endpoint, self.revision = endpoint, endpoint.revision
-        self._picked_at = self._loop.time()
+        self._picked_at = now = self._loop.time()
         shared.routes.table.enter(endpoint)
-        self._uid = shared.queues.entered(request.model, request.key)
+        known = shared.routes.table.model(request.model)
+        self._uid = known.uid if known is not None else ""
+        shared.queues.demand.entered(self._uid, request.model, request.key, now)
         address = address_of(endpoint)
         kept = shared.pool.take(address)
         if kept is not None:
@@ -127,8 +129,11 @@ class Exchange(Relay):
         self.busy = self._refusal = None
         self.leave_server()
         if endpoint is not None:
-            self.request.shared.routes.table.leave(endpoint)
-            self.request.shared.queues.left(self.request.model, self.request.key, self._uid)
+            request, queues = self.request, self.request.shared.queues
+            request.shared.routes.table.leave(endpoint)
+            queues.demand.left(self._uid, request.model, request.key, self._loop.time())
+            if queues.by_model:
+                queues.freed(request.model, request.key)
 
     def _enter(self, state: relay.State) -> None:
         """The relay's states are those of the request as well, from `SENT` on."""

@@ -89,7 +89,7 @@ class Request:
     """
 
     __slots__ = (
-        *("_database_s", "_failed", "_task", "admission", "arrived", "client_gone", "comment_at", "commented"),
+        *("_database_s", "_failed", "_task", "_uid", "admission", "arrived", "client_gone", "comment_at", "commented"),
         *(
             "connection",
             "deadline",
@@ -133,6 +133,7 @@ class Request:
         self.status = 0
         self.client_gone = self._failed = False
         self._task: asyncio.Task[None] | None = None
+        self._uid = ""  # of the deployment
         self._database_s = DATABASE_S
         self.admission = admission
         self.upload = upload(self)
@@ -206,6 +207,7 @@ class Request:
             return
         known = table.model(self.model)
         self.dispatch.choose_by(parameters.model, known)
+        self._uid = known.uid if known is not None else ""
         usage = self.usage
         if usage is None:
             self._go_on()
@@ -238,7 +240,8 @@ class Request:
 
     def _go_on(self) -> None:
         """The limits of its key let it pass for good."""
-        self.shared.queues.arrived(self.model)
+        if self._uid:
+            self.shared.queues.demand.arrived(self._uid, self.loop.time())
         self.dispatch.next_replica()
 
     # The client's side

@@ -62,7 +62,7 @@ class Site:
         self.queues = Queues(self.table, self.demand, lambda: self.now)
         self.reports = Reports()
         reports: Any = self.reports
-        self.reporter = Reporter(reports, self.demand, self.queues, lambda: self.now, RevisionOutcomes(), dict)
+        self.reporter = Reporter(reports, self.demand, self.queues, lambda: self.now, RevisionOutcomes(), self.table)
         self.route()
 
     def route(self, **fields: Any) -> None:

@@ -154,7 +154,7 @@ class World:
     def check(self) -> None:
         waiting = sum(one.state is State.WAITING for one in self.exchanges)
         at_replicas = sum(one.state in (State.CONNECTING, State.SENT, State.ANSWERING) for one in self.exchanges)
-        assert self.queues.waiting("m") == waiting
+        assert len(self.queues.by_model.get("m", ())) == waiting
         assert self.table.in_flight("a") == at_replicas
         load = self.demand._counted.get("uid-m")
         counted = (load.in_flight, load.waiting) if load is not None else (0, 0)
