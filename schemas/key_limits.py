@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from typing import Final
 
 MINUTE_S: Final = 60.0
@@ -46,16 +47,12 @@ class KeyLimits:
 
     def capacities(self) -> Mapping[LimitKind, int]:
         """The limits that are set."""
-        kinds = {
-            LimitKind.REQUESTS: self.rpm,
-            LimitKind.TOKENS: self.tpm,
-            LimitKind.DAY: self.tokens_per_day,
-            LimitKind.PARALLEL: self.parallel,
-        }
-        return {kind: limit for kind, limit in kinds.items() if limit is not None}
+        return {kind: limit for kind, limit in zip(LimitKind, CAPACITIES(self), strict=True) if limit is not None}
 
 
 NO_LIMITS: Final = KeyLimits()
+CAPACITIES: Final = attrgetter("rpm", "tpm", "tokens_per_day", "parallel")  # in the order of `LimitKind`
+NO_CAPACITIES: Final = CAPACITIES(NO_LIMITS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,10 +158,11 @@ class Limits:
 
     Attributes:
         away: whether the store does not answer.
+        keys: their shares.
     """
 
     def __init__(self) -> None:
-        self._keys: dict[str, KeyUse] = {}
+        self.keys: dict[str, KeyUse] = {}
         self._stirred: dict[str, KeyUse] = {}  # those of which something may be to be asked; the others rest
         self._fraction = 0.0
         self._known = False  # whether the store ever told a fraction
@@ -179,9 +180,9 @@ class Limits:
 
     def use_of(self, key: str, limits: KeyLimits) -> KeyUse:
         """The shares of a key with these limits, for a request."""
-        use = self._keys.get(key)
+        use = self.keys.get(key)
         if use is None:
-            use = self._keys[key] = KeyUse(key, limits)
+            use = self.keys[key] = KeyUse(key, limits)
         elif limits is not use.limits:
             use.change(key, limits)
         self._stirred[key] = use
@@ -252,7 +253,7 @@ class Limits:
 
     def is_short(self, key: str) -> bool:
         """Whether the store has nothing left for the key, or this gateway owes it."""
-        use = self._keys.get(key)
+        use = self.keys.get(key)
         return use is not None and bool(use.shares) and any(share.is_short() for share in use.shares.values())
 
     # The store
@@ -275,21 +276,21 @@ class Limits:
         self._day_ends_at = now + answer.day_ends_s
         grants = {(grant.key, grant.kind): grant for grant in answer.grants}
         for ask in asks:
-            use, grant = self._keys.get(ask.key), grants.get((ask.key, ask.kind))
+            use, grant = self.keys.get(ask.key), grants.get((ask.key, ask.kind))
             if use is not None and grant is not None and ask.kind in use.shares:
                 use.shares[ask.kind].granted(ask, grant, now)
 
     def forget(self, keys: Iterable[str]) -> None:
         """These keys are gone. What is under way with them ends as it began."""
         for key in keys:
-            self._keys.pop(key, None)
+            self.keys.pop(key, None)
             self._stirred.pop(key, None)
 
     def _end_day(self, now: float) -> None:
         if now >= self._day_ends_at:
             self._day_ends_at += DAY_S
-            self._stirred.update(self._keys)
-            for use in self._keys.values():
+            self._stirred.update(self.keys)
+            for use in self.keys.values():
                 share = use.shares.get(LimitKind.DAY)
                 if share is not None:
                     share.new_day(self.fraction)

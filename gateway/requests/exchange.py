@@ -274,7 +274,7 @@ class Exchange(Relay):
         picked, sent = self._picked_at, self.sent_at
         spans_ms = (1e3 * (picked - request.arrived), 1e3 * (sent - picked), 1e3 * (now - sent))
         lines = _LINES % (request.upload.returned_lines(head), request.request_id.encode(), *spans_ms)
-        if request.usage is not None and request.usage.use.shares:
+        if request.usage is not None and request.usage.use is not None and request.usage.use.shares:
             lines += lines_of(request.shared.quotas.headers(request.usage))
         return lines
 

@@ -41,6 +41,7 @@ from gateway.requests.upload import Upload
 from gateway.usage.usage_record import UsageRecord
 from http1.protocol.heads import RequestHead
 from http1.protocol.server_connection import ServerConnection
+from schemas.key_limits import CAPACITIES, NO_CAPACITIES
 
 DATABASE_S: Final = 1.0  # for which a request waits for the database, in all
 _TIMED_OUT: Final = 504
@@ -170,7 +171,11 @@ class Request:
                 self.over(DONE)
                 self.admission.answer(principal)
                 return
-            self.usage = self.shared.quotas.begin(principal, self.path)
+            quotas = self.shared.quotas
+            if CAPACITIES(principal.limits) == NO_CAPACITIES and principal.key_id not in quotas.limited:
+                self.usage = UsageRecord(principal.key_id, self.path, self.loop.time, quotas.batches)
+            else:
+                self.usage = quotas.begin(principal, self.path)
         except GatewayError as error:
             self.fail(error)
             return
@@ -213,7 +218,7 @@ class Request:
             self._go_on()
             return
         if known is not None:
-            reserves = usage.use.limits_tokens()
+            reserves = usage.use is not None and usage.use.limits_tokens()
             usage.expect(self.model, size, parameters, self.upload.text_bytes() if reserves else None)
         if not usage.expected:
             self._go_on()

@@ -165,7 +165,7 @@ class World:
             assert self.queues.wakes()
         slots = self.meter._limits.use_of("k", LIMITS).shares[LimitKind.PARALLEL]
         assert slots.spent == len(self.models.under_way), "each request gives its key's slot back, however it ends"
-        used = self.meter._batches._rows
+        used = self.meter.batches._rows
         assert sum(counts.requests for counts in used.values()) == len(self.exchanges) - len(self.models.under_way)
         assert {name[2] for name in used} <= {"m"}, "under the deployment's name, also where an alias was asked"
         if not self.models.under_way:
