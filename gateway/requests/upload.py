@@ -193,7 +193,7 @@ class Upload:
         """It goes to no other replica: gives its bytes back, but for the digest."""
         self.digest()
         if self.json is not None:
-            self.json.content = b""
+            self.json.content, self.json.more = b"", ()
         hold, self.hold = self.hold, None
         if hold is not None:
             self.request.shared.bodies.release(hold)
