@@ -44,8 +44,9 @@ from http1.bodies import Bodies
 from http1.daemon.open_files import connection_bound, raise_file_limit
 from http1.daemon.sweeper import Sweeper
 from http1.forwarded import TrustedProxies
-from http1.protocol.admission import Door, Limits, Refusal, limits_for
+from http1.protocol.admission import Limits, Refusal, limits_for
 from http1.protocol.client import Address, Pool, notice_gone_hosts
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.server import Server
 from http1.protocol.server_connection import Service
 from http1.protocol.states import Progress
@@ -156,14 +157,14 @@ class Gateway:
         self._peers = None if sockets is None else PeerProcesses(number, sockets, health.answers())
         own: dict[bytes, Own] = dict.fromkeys((HEALTH, READY, METRICS), health.handle)
         router = Router(self._shared, self._controller, own, proxies, cors, hsts_s)
-        door = Door(
+        admission = ConnectionAdmission(
             limits,
             name="gateway",
             is_proxy=proxies.__contains__,
             make_way=lambda key: self.queues.end_newest(key, not_served(Refusal.SHARE)),
             closed=self.metrics.connection_closed,
         )
-        self._server = _server(router, door, client_stall_s, certificate)
+        self._server = _server(router, admission, client_stall_s, certificate)
 
     def _reporter_to(self, reports: DemandReports) -> Reporter:
         return Reporter(
@@ -319,8 +320,10 @@ def _metrics(
     return metrics
 
 
-def _server(router: Router, door: Door, client_stall_s: float, certificate: "ServedCertificate | None") -> Server:
-    """Serves what passes the door. An exchange has a limit for its whole body, after which it says so."""
+def _server(
+    router: Router, admission: ConnectionAdmission, client_stall_s: float, certificate: "ServedCertificate | None"
+) -> Server:
+    """Serves admitted connections. An exchange has a limit for its whole body, after which it says so."""
     progress = Progress(body_s=UPLOAD_LIMIT_S + 10.0, write_s=client_stall_s)
     context = None if certificate is None else lambda: certificate.context
-    return Server(Service(router.handle, router.malformed, door, progress), context)
+    return Server(Service(router.handle, router.malformed, admission, progress), context)

@@ -72,7 +72,8 @@ class Relay(ABC):
         self._loop = loop
         self.server: ClientConnection | None = None
         self.state = CONNECTING
-        body, first = head.take_body(), head.take_first()
+        body = None if head.body is None else head.take_body()
+        first = None if head.first is None else head.take_first()
         self.held: list[bytes | memoryview] = [body] if body else [first] if first is not None else []
         self.complete = body is not None or head.length == 0
         self.ready = True

@@ -91,7 +91,7 @@ class Router:
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         """One request."""
-        path, request_id = head.path, request_id_of(head.named)
+        path, request_id = head.target.partition(b"?")[0], request_id_of(head.named)
         if self._hsts and self._scheme(head, connection) == "https":
             connection.add_lines(self._hsts)
         if path.startswith(_MODELS) or path in _ALLOWED or mistaken_base(path) is not None:
@@ -143,7 +143,8 @@ class Router:
         has_form = path in _FORMS and is_form(head.named.get(b"content-type", b""))
         admission = Admission(check, answer=answer)
         upload = FormUpload if has_form else Upload
-        request = Request(self._shared, head, connection, request_id, admission, upload=upload)
+        counted = path.decode("latin-1")
+        request = Request(self._shared, head, connection, request_id, admission, upload=upload, path=counted)
         request.start(principal, keys)
         return request
 

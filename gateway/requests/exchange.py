@@ -88,9 +88,7 @@ class Exchange(Relay):
         shared = request.shared
         self.endpoint, self.revision = endpoint, endpoint.revision
         self._picked_at = now = self._loop.time()
-        shared.routes.table.enter(endpoint)
-        known = shared.routes.table.model(request.model)
-        self._uid = known.uid if known is not None else ""
+        self._uid = shared.routes.table.enter(endpoint)
         shared.queues.demand.entered(self._uid, request.model, request.key, now)
         address = address_of(endpoint)
         kept = shared.pool.take(address)

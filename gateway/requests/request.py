@@ -21,7 +21,6 @@ from gateway.requests.comments import FIRST_S
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.event_stream import CompleteEvents
 from gateway.requests.exchange import Exchange
-from gateway.requests.heads import path_of
 from gateway.requests.refusals import model_not_found
 from gateway.requests.shared import Shared
 from gateway.requests.states import (
@@ -122,7 +121,7 @@ class Request:
         self.head = head
         self.connection = connection
         self.request_id = request_id
-        self.path = path or path_of(head)
+        self.path = path or head.path.decode("latin-1")
         self.loop = shared.loop
         self.state: State = RECEIVING
         self.arrived = self.loop.time()
@@ -347,7 +346,8 @@ class Request:
         late = self.status == _TIMED_OUT  # the engine works on for nothing
         left = (self.client_gone or late) and self.state in (SENT, ANSWERING)
         left_after_s = self.loop.time() - self.exchange.sent_at if left else None
-        self.dispatch.leave_queue(refused=True)
+        if self.dispatch.queued:
+            self.dispatch.leave_queue(refused=True)
         self.enter(state)
         usage, self.usage = self.usage, None
         if usage is not None:

@@ -301,9 +301,11 @@ class RoutingTable:
         self._backoff.keep(present)
         self._open.update(by_model)
 
-    def enter(self, endpoint: Endpoint) -> None:
-        """Counts a request in flight; `leave` must follow."""
+    def enter(self, endpoint: Endpoint) -> str:
+        """Counts a request in flight; `leave` must follow. Returns the deployment's uid; empty: it is gone."""
+        known = self._models.get(endpoint.model)
         self._in_flight[endpoint.instance] = self._in_flight.get(endpoint.instance, 0) + 1
+        return known.uid if known is not None else ""
 
     def leave(self, endpoint: Endpoint) -> None:
         """A request in flight has ended."""

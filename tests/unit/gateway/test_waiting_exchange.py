@@ -25,8 +25,9 @@ from gateway.requests.states import State
 from gateway.routing.routing_table import RoutingTable
 from http1.bodies import Bodies
 from http1.protocol import client as client_states
-from http1.protocol.admission import Door, Limits
+from http1.protocol.admission import Limits
 from http1.protocol.client import ClientConnection, Pool
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.heads import RequestHead
 from http1.protocol.server_connection import Handler, ServerConnection, Service
 from schemas.key_limits import KeyLimits, LimitKind
@@ -94,8 +95,10 @@ class World:
             RequestMetrics(CollectorRegistry()),
             lambda *_: None,
         )
-        door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
-        service = Service(self.handle, lambda _: b"{}", door)
+        admission = ConnectionAdmission(
+            Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test"
+        )
+        service = Service(self.handle, lambda _: b"{}", admission)
         self.client = ServerConnection(service, opened=lambda _: None, closed=lambda _: None)
         self.transport = MemoryTransport(self.client)
 
