@@ -54,7 +54,6 @@ class Admission:
         instance_id: names this controller process in logs.
         register: makes a session the worker's; returns why not, else None.
         welcome: queues the first messages of a registered session.
-        serves: called with each request that carried a valid credential; False where too many are served.
         spoken: the protocols that are offered to agents.
         keys: of secrets.
     """
@@ -67,7 +66,6 @@ class Admission:
         instance_id: str,
         register: Callable[[Session], str | None],
         welcome: Callable[[Session, Identity, Hello, HandshakeResult], None],
-        serves: Callable[[web.Request], bool],
         spoken: Protocols,
         trust: HostTrust,
         keys: SecretKeys = NO_KEYS,
@@ -76,7 +74,6 @@ class Admission:
         self._clock = clock
         self._register = register
         self._welcome = welcome
-        self._serves = serves
         self._spoken = spoken
         self._trust = trust
         self._names = ProxyNames()
@@ -139,7 +136,7 @@ class Admission:
 
     def _busy(self, request: web.Request, identity: Identity, time: WorkerTime) -> web.Response | None:
         """The answer to an agent that shall come again; None: it can be admitted."""
-        if self._closing or not self._serves(request):
+        if self._closing:
             return refusal(503, "busy", _CROWDED, retry_after_s=1.0)
         if (owed_s := time.owed_s) or self._handshakes[identity.id] >= MAX_OF_WORKER:
             self._log_refusal(request, _DEAR)

@@ -60,7 +60,6 @@ class Hub:
         sample_s: the agents' sampling period, in seconds.
         keep: how long samples are kept.
         metrics: what is counted; None: nothing.
-        serves: called with each request that carried a valid credential; False where too many are served.
         spoken: the protocols that it offers to agents.
         trust: what hosts are believed of themselves.
         rotate_credentials_s: age at which an agent's credential is replaced, in seconds.
@@ -80,7 +79,6 @@ class Hub:
         sample_s: float,
         keep: SampleRetention,
         metrics: HubMetrics | None = None,
-        serves: Callable[[web.Request], bool] = lambda _request: True,
         spoken: Protocols = SPOKEN,
         trust: HostTrust = DEFAULT_TRUST,
         unreachable_after_s: float = math.inf,
@@ -109,7 +107,6 @@ class Hub:
             instance_id=instance_id,
             register=self._register,
             welcome=self._welcome,
-            serves=serves,
             spoken=spoken,
             trust=trust,
             keys=keys,
