@@ -18,8 +18,7 @@ from controller.live.proxy_keys import NO_PROXY_KEYS, ProxyKeys
 from gateway.admission.cors import Cors
 from gateway.admission.credentials import may_read
 from gateway.admission.router import Own, Router
-from gateway.control_plane.partition import controller_has_database
-from gateway.control_plane.reverse_proxy import Controller
+from gateway.control_plane.controller import Controller
 from gateway.lifecycle.peer_processes import PeerProcesses, Sockets
 from gateway.lifecycle.shutdown import Step, each_in_time
 from gateway.queueing.demand import Demand
@@ -45,7 +44,8 @@ from http1.daemon.open_files import connection_bound, raise_file_limit
 from http1.daemon.sweeper import Sweeper
 from http1.forwarded import TrustedProxies
 from http1.protocol.admission import Limits, Refusal, limits_for
-from http1.protocol.client import Address, Pool, notice_gone_hosts
+from http1.protocol.client import Pool
+from http1.protocol.connecting import Address, notice_gone_hosts
 from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.server import Server
 from http1.protocol.server_connection import Service
@@ -149,7 +149,7 @@ class Gateway:
             self._places,
             self._reporter.in_touch_s,
             self.queues.refuse,
-            partial(controller_has_database, self._controller),
+            self._controller.has_database,
         )
         self._changes = changes
         self._draining = False

@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import ClassVar, Final
 
-from http1.protocol.client import ClientConnection, ConnectError
+from http1.protocol.client import ClientConnection
+from http1.protocol.connecting import ConnectError
 from http1.protocol.heads import SWITCHING, RequestHead, ResponseHead
 from http1.protocol.server_connection import ServerConnection
 

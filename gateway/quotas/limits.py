@@ -11,7 +11,7 @@ from gateway.quotas.token_history import TokenHistory
 from schemas.key_limits import KeyLimits, LimitKind, ShareAsk, SharesAnswer
 
 _ORDER: Final = (LimitKind.DAY, LimitKind.PARALLEL, LimitKind.REQUESTS, LimitKind.TOKENS)
-_TOLD: Final = (LimitKind.REQUESTS, LimitKind.TOKENS)
+_STATED: Final = (LimitKind.REQUESTS, LimitKind.TOKENS)
 _CODES: Final = {
     LimitKind.DAY: "quota_used_up",
     LimitKind.PARALLEL: "too_many_parallel",
@@ -93,16 +93,16 @@ class KeyUse:
 
     def headers(self, now: float, fraction: float | None) -> dict[str, str]:
         """The `x-ratelimit-*` headers: limit, remaining, and the time until one more request may pass."""
-        told: dict[str, str] = {}
+        fields: dict[str, str] = {}
         if not self.shares:
-            return told
-        for kind in _TOLD:
+            return fields
+        for kind in _STATED:
             share = self.shares.get(kind)
             if share is not None:
-                told[f"x-ratelimit-limit-{kind}"] = str(share.capacity)
-                told[f"x-ratelimit-remaining-{kind}"] = str(max(0, int(share.left(now))))
-                told[f"x-ratelimit-reset-{kind}"] = f"{ceil(share.wait_s(now, fraction))}s"
-        return told
+                fields[f"x-ratelimit-limit-{kind}"] = str(share.capacity)
+                fields[f"x-ratelimit-remaining-{kind}"] = str(max(0, int(share.left(now))))
+                fields[f"x-ratelimit-reset-{kind}"] = f"{ceil(share.wait_s(now, fraction))}s"
+        return fields
 
 
 class Ticket:
@@ -147,10 +147,6 @@ class Ticket:
         self._shares = ()
         self.use.under_way -= 1
         return bool(self.use.shares) and LimitKind.PARALLEL in self.use.shares
-
-    def headers(self, now: float, fraction: float | None) -> dict[str, str]:
-        """The `x-ratelimit-*` headers of its answer."""
-        return self.use.headers(now, fraction)
 
 
 class Limits:
@@ -245,7 +241,7 @@ class Limits:
             what = f"requests under way may use what is left of this key's {share.capacity} tokens for today (UTC)"
         else:
             wait = day_left_s if kind is LimitKind.DAY else max(share.wait_s(now, self.fraction, need), 1e-3)
-            code, what = _CODES[kind], _what(share, max(0, int(share.left(now))), need)
+            code, what = _CODES[kind], _lack_of(share, max(0, int(share.left(now))), need)
         headers = use.headers(now, self.fraction) | {"Retry-After": str(ceil(wait))}
         if code == _CODES[LimitKind.DAY]:
             headers["x-should-retry"] = "false"
@@ -296,8 +292,7 @@ class Limits:
                     share.new_day(self.fraction)
 
 
-def _what(share: Share, left: int, need: int) -> str:
-    """What a request lacks."""
+def _lack_of(share: Share, left: int, need: int) -> str:
     if need > 1:
         period = "for today (UTC)" if share.kind is LimitKind.DAY else "per minute"
         return (

@@ -163,9 +163,11 @@ class QuotaClient:
         self._limits.forget(keys)
 
     def headers(self, usage: UsageRecord) -> list[tuple[bytes, bytes]]:
-        """The fields of an answer that tell what its key has left."""
-        told = usage.headers(self._limits.fraction)
-        return [(name.encode(), value.encode()) for name, value in told.items()]
+        """The fields of an answer with the rest of its key's limits."""
+        if usage.use is None or usage.ticket is None:
+            return []
+        fields = usage.use.headers(self._loop.time(), self._limits.fraction)
+        return [(name.encode(), value.encode()) for name, value in fields.items()]
 
     def _note_end(self, key: str) -> None:
         if self._limits.is_short(key):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from controller.live.endpoints import Endpoint
-from gateway.requests.comments import FIRST_S, comment_on
+from gateway.requests.comments import FIRST_S
 from gateway.requests.event_stream import CompleteEvents
 from gateway.requests.heads import address_of, parse_agent_headers
 from gateway.requests.refusals import late_refusal
@@ -22,7 +22,8 @@ from gateway.routing.outcomes import Happening
 from gateway.usage.stream_usage import REFUSALS, refuses_usage, without_usage_chunk
 from http1 import relay
 from http1.bodies import keep
-from http1.protocol.client import ClientConnection, ConnectError
+from http1.protocol.client import ClientConnection
+from http1.protocol.connecting import ConnectError
 from http1.protocol.heads import SWITCHING, ResponseHead, lines_of
 from http1.relay import Relay
 
@@ -320,10 +321,6 @@ class Exchange(Relay):
         if kept and busy is not None:
             self.request.dispatch.held = busy
         self.request.dispatch.ended(Happening.ENGINE_BUSY, "the engine answered 503")
-
-    def comment(self, now: float) -> None:
-        """Keeps a stream alive while it waits for a replica or for its engine."""
-        comment_on(self, now)
 
     @property
     def head_that_waits(self) -> ResponseHead | None:

@@ -17,7 +17,7 @@ from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import Principal
 from gateway.bodies.parameters import BadRequestError, Parameters
 from gateway.errors import NO_RETRY, GatewayError, error_event, response, unauthenticated, unavailable
-from gateway.requests.comments import FIRST_S
+from gateway.requests.comments import FIRST_S, comment_on
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.event_stream import CompleteEvents
 from gateway.requests.exchange import Exchange
@@ -317,7 +317,7 @@ class Request:
             return
         if now < self.deadline:
             if now >= self.comment_at:
-                self.exchange.comment(now)
+                comment_on(self.exchange, now)
             return
         match self.state:
             case State.RECEIVING:

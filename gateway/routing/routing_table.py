@@ -152,10 +152,6 @@ class RoutingTable:
         """Why that deployment wants no replicas; None: it wants some, or is unknown."""
         return self._stopped.get(model)
 
-    def running_models(self) -> list[str]:
-        """The models with at least one running instance."""
-        return sorted(self._by_model)
-
     def rollouts(self) -> dict[str, RolloutRoute]:
         """The rollouts under way, by the deployment's uid."""
         return {one.uid: one.rollout for one in self._models.values() if one.rollout is not None}

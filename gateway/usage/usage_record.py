@@ -1,7 +1,7 @@
 """What one request uses, from its admission to its end, and the sums of requests that the store does not have yet."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from controller.live.key_use import Counts, UsageRow
@@ -184,10 +184,6 @@ class UsageRecord:
     def failed(self) -> bool:
         """Whether the answer held an error event."""
         return self._answer is not None and self._answer.failed
-
-    def headers(self, fraction: float | None) -> Mapping[str, str]:
-        """What its key has left, for the headers of the answer."""
-        return {} if self.ticket is None else self.ticket.headers(self._now(), fraction)
 
     def over(self, *, broken: bool = False, left_after_s: float | None = None) -> None:
         """It has ended.
