@@ -2,7 +2,7 @@
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import orjson
 
@@ -12,9 +12,7 @@ from http1.forwarded import GATEWAY_HEADER
 from http1.protocol.client import ClientConnection, Pool
 from http1.protocol.connecting import Address, ConnectError
 from http1.protocol.heads import Fields, ResponseHead
-
-if TYPE_CHECKING:
-    from gateway.control_plane.reverse_proxy import Passed
+from http1.relay import Relay
 
 DATABASE_KEPT_S: Final = 0.55  # how old the controller's report of its database may be
 _GATEWAY_FIELD: Final = GATEWAY_HEADER.lower().encode()
@@ -38,7 +36,7 @@ class Controller:
     address: Address
     secret: str
     pool: Pool
-    under_way: "set[Passed]" = field(default_factory=set)
+    under_way: set[Relay] = field(default_factory=set)
     failures: LogLimit = field(default_factory=LogLimit)
     others: deque[Address] = field(default_factory=deque)
 
