@@ -18,16 +18,15 @@ from controller.live.proxy_keys import NO_PROXY_KEYS, ProxyKeys
 from gateway.admission.cors import Cors
 from gateway.admission.credentials import may_read
 from gateway.admission.router import Own, Router
-from gateway.control_plane.partition import controller_has_database
-from gateway.control_plane.reverse_proxy import Controller
+from gateway.control_plane.controller import Controller
 from gateway.lifecycle.peer_processes import PeerProcesses, Sockets
 from gateway.lifecycle.shutdown import Step, each_in_time
+from gateway.queueing.demand import Demand
 from gateway.queueing.lease_client import LeaseClient
 from gateway.queueing.queue_leases import QueueLeases
 from gateway.queueing.queue_metrics import QueueMetrics
 from gateway.queueing.queues import Queued, Queues
 from gateway.quotas.quota_client import QuotaClient
-from gateway.reporting.demand import Demand
 from gateway.reporting.failure_log import FailureLog
 from gateway.reporting.health import HEALTH, METRICS, READY, Health, alone
 from gateway.reporting.loop_lag import LoopLag
@@ -44,8 +43,10 @@ from http1.bodies import Bodies
 from http1.daemon.open_files import connection_bound, raise_file_limit
 from http1.daemon.sweeper import Sweeper
 from http1.forwarded import TrustedProxies
-from http1.protocol.admission import Door, Limits, Refusal, limits_for
-from http1.protocol.client import Address, Pool, notice_gone_hosts
+from http1.protocol.admission import Limits, Refusal, limits_for
+from http1.protocol.client import Pool
+from http1.protocol.connecting import Address, notice_gone_hosts
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.server import Server
 from http1.protocol.server_connection import Service
 from http1.protocol.states import Progress
@@ -130,7 +131,7 @@ class Gateway:
         self._crashes = CrashWatch(database)
         limits = limits or limits_for(connection_bound(raise_file_limit()))
         self._agents, failed = Pool(most=limits.most, prepare=notice_gone_hosts), FailureLog().note
-        self._requests = RequestMetrics(self.metrics.registry, self.queues.in_flight)
+        self._requests = RequestMetrics(self.metrics.registry, self.demand.at_replicas)
         self._shared = Shared(
             self.keys,
             self.routes,
@@ -148,7 +149,7 @@ class Gateway:
             self._places,
             self._reporter.in_touch_s,
             self.queues.refuse,
-            partial(controller_has_database, self._controller),
+            self._controller.has_database,
         )
         self._changes = changes
         self._draining = False
@@ -156,14 +157,14 @@ class Gateway:
         self._peers = None if sockets is None else PeerProcesses(number, sockets, health.answers())
         own: dict[bytes, Own] = dict.fromkeys((HEALTH, READY, METRICS), health.handle)
         router = Router(self._shared, self._controller, own, proxies, cors, hsts_s)
-        door = Door(
+        admission = ConnectionAdmission(
             limits,
             name="gateway",
             is_proxy=proxies.__contains__,
             make_way=lambda key: self.queues.end_newest(key, not_served(Refusal.SHARE)),
             closed=self.metrics.connection_closed,
         )
-        self._server = _server(router, door, client_stall_s, certificate)
+        self._server = _server(router, admission, client_stall_s, certificate)
 
     def _reporter_to(self, reports: DemandReports) -> Reporter:
         return Reporter(
@@ -172,7 +173,7 @@ class Gateway:
             self.queues,
             self._loop.time,
             self._shared.outcomes,
-            self.routes.table.rollouts,
+            self.routes.table,
             self._places_among,
         )
 
@@ -319,8 +320,10 @@ def _metrics(
     return metrics
 
 
-def _server(router: Router, door: Door, client_stall_s: float, certificate: "ServedCertificate | None") -> Server:
-    """Serves what passes the door. An exchange has a limit for its whole body, after which it says so."""
+def _server(
+    router: Router, admission: ConnectionAdmission, client_stall_s: float, certificate: "ServedCertificate | None"
+) -> Server:
+    """Serves admitted connections. An exchange has a limit for its whole body, after which it says so."""
     progress = Progress(body_s=UPLOAD_LIMIT_S + 10.0, write_s=client_stall_s)
     context = None if certificate is None else lambda: certificate.context
-    return Server(Service(router.handle, router.malformed, door, progress), context)
+    return Server(Service(router.handle, router.malformed, admission, progress), context)

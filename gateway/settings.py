@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, field_validator, model_validator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from http1.protocol.client import Address
+from http1.protocol.connecting import Address
 from http1.tls.pinned import Verified
 from schemas.addresses import addresses_in, page_origin
 from schemas.certificate_files import check_pair

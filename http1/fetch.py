@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from http1.bodies import keep
-from http1.protocol.client import ClientConnection, ConnectError
+from http1.protocol.client import ClientConnection
+from http1.protocol.connecting import ConnectError
 from http1.protocol.heads import Fields, ResponseHead, request_bytes
 
 

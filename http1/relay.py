@@ -10,7 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import ClassVar, Final
 
-from http1.protocol.client import ClientConnection, ConnectError
+from http1.protocol.client import ClientConnection
+from http1.protocol.connecting import ConnectError
 from http1.protocol.heads import SWITCHING, RequestHead, ResponseHead
 from http1.protocol.server_connection import ServerConnection
 
@@ -72,7 +73,8 @@ class Relay(ABC):
         self._loop = loop
         self.server: ClientConnection | None = None
         self.state = CONNECTING
-        body, first = head.take_body(), head.take_first()
+        body = None if head.body is None else head.take_body()
+        first = None if head.first is None else head.take_first()
         self.held: list[bytes | memoryview] = [body] if body else [first] if first is not None else []
         self.complete = body is not None or head.length == 0
         self.ready = True

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fnmatch import fnmatchcase
+from operator import attrgetter
 from typing import Final
 
 MINUTE_S: Final = 60.0
@@ -47,6 +48,8 @@ class KeyLimits:
 
 
 NO_LIMITS: Final = KeyLimits()
+CAPACITIES: Final = attrgetter("rpm", "tpm", "tokens_per_day", "parallel")  # in the order of `LimitKind`
+NO_CAPACITIES: Final = CAPACITIES(NO_LIMITS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from agent.decide.stalls import Wait
 from agent.engine_proxy.answers import end, refuse
 from agent.engine_proxy.in_flight import InFlightRequests
 from http1.daemon.sweeper import Sweeper
-from http1.protocol.client import ClientConnection, ConnectError, Pool
+from http1.protocol.client import ClientConnection, Pool
+from http1.protocol.connecting import ConnectError
 from http1.protocol.heads import HOP_BY_HOP, SWITCHING, PassedOn, RequestHead, ResponseHead
 from http1.protocol.server_connection import Handler, ServerConnection
 from http1.protocol.states import Progress

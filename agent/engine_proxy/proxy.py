@@ -28,7 +28,8 @@ from agent.state.journal import Journal
 from agent.state.process_records import ProcessRecord
 from http1.daemon.log_limit import MalformedLog
 from http1.daemon.open_files import connection_bound, raise_file_limit
-from http1.protocol.admission import ADMINISTRATOR, KEY, Door, limits_for
+from http1.protocol.admission import ADMINISTRATOR, KEY, limits_for
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.heads import RequestHead
 from http1.protocol.reader import MessageError
 from http1.protocol.server import Server
@@ -82,9 +83,9 @@ class Proxy:
         self._logs = LogReader(journal, folders)
         self._cache = cache
         self._limits = limits_for(connection_bound(raise_file_limit()))
-        door = Door(self._limits, name=_NAME)
+        admission = ConnectionAdmission(self._limits, name=_NAME)
         context = None if certificate is None else lambda: certificate.context
-        self._server = Server(Service(self._handle, _Malformed(), door, PROGRESS), context, plain=True)
+        self._server = Server(Service(self._handle, _Malformed(), admission, PROGRESS), context, plain=True)
         self._engines: Engines | None = None
         self.port = 0
 

@@ -14,7 +14,7 @@ from controller.api.errors import ApiError, unavailable
 from controller.store.access.proxy_secrets import PURPOSE
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.views.instances import LogSource
-from http1.protocol.client import notice_gone_hosts
+from http1.protocol.connecting import notice_gone_hosts
 
 _CONNECT_S: Final = 5.0
 _KEPT_S: Final = 15.0  # idle connections; agents end them later

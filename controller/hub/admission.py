@@ -47,7 +47,7 @@ class Admission:
     """Admits agents.
 
     `register` makes a session the worker's, and returns the reason if it does not. `welcome` queues the first messages
-    of a registered session. `serves` is as in `Hub`.
+    of a registered session.
     """
 
     def __init__(
@@ -58,7 +58,6 @@ class Admission:
         instance_id: str,
         register: Callable[[Session], str | None],
         welcome: Callable[[Session, Identity, Hello, HandshakeResult], None],
-        serves: Callable[[web.Request], bool],
         spoken: Protocols,
         trust: HostTrust,
         keys: SecretKeys = NO_KEYS,
@@ -67,7 +66,6 @@ class Admission:
         self._clock = clock
         self._register = register
         self._welcome = welcome
-        self._serves = serves
         self._spoken = spoken
         self._trust = trust
         self._names = ProxyNames()
@@ -129,7 +127,7 @@ class Admission:
 
     def _busy(self, request: web.Request, budget: WorkerBudget) -> web.Response | None:
         """The answer to an agent that shall come again; None: it can be admitted."""
-        if self._closing or not self._serves(request):
+        if self._closing:
             return refusal(503, "busy", _CROWDED, retry_after_s=1.0)
         if (owed_s := budget.owed_s) or budget.crowded:
             self._log_refusal(request, _DEAR)

@@ -49,7 +49,6 @@ _TAKEN_OVER: Final = "a newer connection of this worker has taken over"
 class Hub:
     """Agents' connections.
 
-    `serves` is called with each request that carried a valid credential, and returns False where too many are served.
     `images` are those of engines that differ from the default ones. `instance_id` names this process in logs.
     """
 
@@ -65,7 +64,6 @@ class Hub:
         sample_s: float,
         keep: SampleRetention,
         metrics: HubMetrics | None = None,
-        serves: Callable[[web.Request], bool] = lambda _request: True,
         spoken: Protocols = SPOKEN,
         trust: HostTrust = DEFAULT_TRUST,
         unreachable_after_s: float = math.inf,
@@ -94,7 +92,6 @@ class Hub:
             instance_id=instance_id,
             register=self._register,
             welcome=self._welcome,
-            serves=serves,
             spoken=spoken,
             trust=trust,
             keys=keys,

@@ -16,9 +16,9 @@ _READERS: Final = frozenset({"viewer", "operator", "admin"})  # as the API's `Ac
 def credentials_of(head: RequestHead) -> tuple[str, ...]:
     """The API key in a request's fields, else its sessions' credentials, of which the first valid one counts.
 
-    A session's cookie comes with whatever page asks, so that it counts for pages of this origin alone.
+    A session's cookie comes with requests of any page, so that it counts for pages of this origin alone.
     """
-    given = credential_in(lambda name: _text(values(head.fields, name.encode())))
+    given = credential_in(lambda name: _decoded(values(head.fields, name.encode())))
     if not given.by_cookie or head.method.decode("latin-1") in SAFE_METHODS:
         return given.texts
     same = is_same_origin(
@@ -31,7 +31,7 @@ def credentials_of(head: RequestHead) -> tuple[str, ...]:
 
 def keys_of(head: RequestHead) -> tuple[str, ...]:
     """The API key in a request's fields, where no session counts."""
-    return credential_in(lambda name: () if name == "cookie" else _text(values(head.fields, name.encode()))).texts
+    return credential_in(lambda name: () if name == "cookie" else _decoded(values(head.fields, name.encode()))).texts
 
 
 async def may_read(keys: KeyRing, head: RequestHead) -> bool:
@@ -51,10 +51,10 @@ def origin_of(proxies: TrustedProxies, peer: str, fields: Fields) -> tuple[Origi
     """Where a request comes from, and whether a trusted proxy sent it."""
     if peer not in proxies:
         return Origin(peer), False
-    forwarded = _text(values(fields, b"x-forwarded-for"))
+    forwarded = _decoded(values(fields, b"x-forwarded-for"))
     headers = {"X-Forwarded-Proto": first(fields, b"x-forwarded-proto").decode("latin-1")}
     return proxies.origin(peer, headers, forwarded), True
 
 
-def _text(given: Iterable[bytes]) -> list[str]:
+def _decoded(given: Iterable[bytes]) -> list[str]:
     return [value.decode("latin-1") for value in given]

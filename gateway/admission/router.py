@@ -18,7 +18,8 @@ from gateway.admission.credentials import credentials_of, keys_of, origin_of
 from gateway.bodies.form_grammar import FORM, media_type
 from gateway.bodies.form_reader import is_form
 from gateway.bodies.parameters import BadRequestError, check_charset
-from gateway.control_plane.reverse_proxy import BEHIND_PROXY_FIELD, Controller, Passed
+from gateway.control_plane.controller import Controller
+from gateway.control_plane.reverse_proxy import BEHIND_PROXY_FIELD, Passed
 from gateway.errors import GatewayError, response, unauthenticated
 from gateway.requests.app_upload import PATH, app_upload, for_programs
 from gateway.requests.form_upload import FormUpload
@@ -92,7 +93,7 @@ class Router:
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         """One request."""
-        path, request_id = head.path, request_id_of(head.named)
+        path, request_id = head.target.partition(b"?")[0], request_id_of(head.named)
         if self._hsts and self._scheme(head, connection) == "https":
             connection.add_lines(self._hsts)
         if path.startswith(_MODELS) or path in _ALLOWED or mistaken_base(path) is not None:
@@ -144,7 +145,8 @@ class Router:
         has_form = path in _FORMS and is_form(head.named.get(b"content-type", b""))
         admission = Admission(check, answer=answer)
         upload = FormUpload if has_form else Upload
-        request = Request(self._shared, head, connection, request_id, admission, upload=upload)
+        counted = path.decode("latin-1")
+        request = Request(self._shared, head, connection, request_id, admission, upload=upload, path=counted)
         request.start(principal, keys)
         return request
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.bodies.json_body import read_json, split_values
+from gateway.bodies.json_body import LONGEST_CHANGED, read_json, split_values
 from gateway.bodies.parameters import BadRequestError, Parameters
 from gateway.bodies.prompt_text import prompt_bytes
 
@@ -43,6 +43,7 @@ def answered(body: bytes) -> tuple[ChildAnswer, bytes]:
     except BadRequestError as error:
         return ChildAnswer(error=str(error), param=error.param), b""
     rest, values = split_values(body, CHANGED)
+    parameters = parameters._replace(model=parameters.model[:LONGEST_CHANGED])  # no deployment has a longer name
     return ChildAnswer("", "", parameters, values, sha256(body).digest(), prompt_bytes(body)), rest
 
 

@@ -25,7 +25,7 @@ MOST_DEPTH: Final = 200  # engines' parsers fail at about a thousand levels, whi
 MOST_TOKENS: Final = ("max_completion_tokens", "max_output_tokens", "max_tokens")  # the first that is given counts
 _MOST_CHOICES: Final = 128  # that are believed
 _LONGEST_WORD: Final = 64  # bytes of a value that is a number or a word
-_LONGEST_OPTIONS: Final = 4096
+LONGEST_CHANGED: Final = 4096  # bytes of a name or of options that the gateway replaces
 _LONGEST_NUMBER: Final = 2**20
 _BOM: Final = b"\xef\xbb\xbf"
 _BLANK: Final = b" \t\r\n"
@@ -103,7 +103,7 @@ def read_json(body: bytes) -> Parameters:
         raise _no_model()
     if (times := _COUNTER.times(body)) != 1:
         raise BadRequestError(f"model: must be given once, got it {times} times", "model")
-    stream, options = _value(fields.stream), _value(fields.stream_options, _LONGEST_OPTIONS, "")
+    stream, options = _value(fields.stream), _value(fields.stream_options, LONGEST_CHANGED, "")
     return Parameters(fields.model, stream, options, _answer_size(fields), _prompts(fields.prompt))
 
 
@@ -205,9 +205,10 @@ def _with_values(body: bytes, values: Mapping[str, Any]) -> bytes:
 
 
 def split_values(body: bytes, names: tuple[str, ...]) -> tuple[bytes, dict[str, bytes]]:
-    """A valid body without some values, up to where pairs may follow, and these values."""
+    """A valid body without some values, up to where pairs may follow, and these values. Long values stay in it."""
     pairs = _PAIRS.decode(body)
-    taken = {name: bytes(pairs.pop(name)) for name in names if name in pairs}
+    short = [name for name in names if name in pairs and len(memoryview(pairs[name])) <= LONGEST_CHANGED]
+    taken = {name: bytes(pairs.pop(name)) for name in short}
     return msgspec.json.encode(pairs)[:-1] + (b"," if pairs and taken else b""), taken
 
 
@@ -218,6 +219,7 @@ class JsonBody:
     Attributes:
         parameters: of it.
         content: the body as it came; where `values` is not None, without those values, up to where pairs may follow.
+        more: what follows of `content`, in pieces.
         digest: SHA-256 of the body as it came; empty: not known yet.
         text_bytes: its bytes of text; None: not counted yet.
         values: JSON of the values that were taken out.
@@ -228,13 +230,14 @@ class JsonBody:
     digest: bytes = b""
     text_bytes: int | None = None
     values: dict[str, bytes] | None = None
+    more: tuple[bytes, ...] = ()
 
     def with_values(self, changed: dict[str, Any]) -> tuple[bytes, ...]:
         """The body with other values."""
         if self.values is not None:
             tail = {name: msgspec.Raw(value) for name, value in self.values.items()}
             tail.update((name, msgspec.Raw(msgspec.json.encode(value))) for name, value in changed.items())
-            return self.content, msgspec.json.encode(tail)[1:]
+            return self.content, *self.more, msgspec.json.encode(tail)[1:]
         return (_with_values(self.content, changed) if changed else self.content,)
 
     def identity(self) -> bytes:

@@ -26,11 +26,13 @@ LONG_BYTES: Final = 2**20
 _MOST_HELD_S: Final = 0.05  # that one decode may hold the loop
 _PLAIN_S: Final = 0.7e-9  # for each byte of a long string
 _VALUE_S: Final = 25e-9  # for each byte that is a bracket, a comma, a quote or a backslash
+_DIGIT_S: Final = 4e-9  # for each byte that is a digit, beyond those of Base64 and of text: a number of them is checked
+_USUAL_DIGITS: Final = 0.2
+_DIGITS: Final = string.digits.encode()
 _PLAIN: Final = (string.ascii_letters + string.digits + " +/=_-.").encode() + bytes(range(0x80, 0x100))
 _SAMPLES: Final = 64
 _SAMPLE_BYTES: Final = 4096
 _PIECE_BYTES: Final = 256 * 1024
-_MOST_LINE: Final = 2**28  # a model's name may be as long as the body
 _MOST_CHILDREN: Final = 2  # each takes about four times the body's memory
 _CHANCE: Final = random.SystemRandom()  # request ids give the state of the other one away
 _PACKAGES: Final = str(Path(__file__).parents[2])
@@ -58,6 +60,7 @@ class LongBodies:
     def __init__(self) -> None:
         self._turns: dict[str, _Turn] = {}
         self._children = asyncio.Semaphore(_MOST_CHILDREN)
+        self._loops_turn = asyncio.Lock()  # others go first between two bodies
 
     async def read(self, key: str, body: bytes) -> JsonBody:
         """Reads a body of a key, by its id.
@@ -71,7 +74,9 @@ class LongBodies:
                 async with self._children:
                     return await _read_in_child(body)
             digest = await asyncio.to_thread(_digest, body)  # releases the interpreter's lock
-            return JsonBody(read_json(body), body, digest)
+            async with self._loops_turn:
+                await asyncio.sleep(0)
+                return JsonBody(read_json(body), body, digest)
 
     @asynccontextmanager
     async def _turn(self, key: str) -> AsyncIterator[None]:
@@ -93,8 +98,10 @@ def held_s(body: bytes) -> float:
     """
     starts = (_CHANCE.randrange(max(1, len(body) - _SAMPLE_BYTES)) for _ in range(_SAMPLES))
     sample = b"".join(body[start : start + _SAMPLE_BYTES] for start in starts)
-    share = len(sample.translate(None, _PLAIN)) / max(1, len(sample))
-    return len(body) * (_PLAIN_S + _VALUE_S * share)
+    size = max(1, len(sample))
+    values = len(sample.translate(None, _PLAIN)) / size
+    digits = (len(sample) - len(sample.translate(None, _DIGITS))) / size
+    return len(body) * (_PLAIN_S + _VALUE_S * values + _DIGIT_S * max(0.0, digits - _USUAL_DIGITS))
 
 
 def _digest(body: bytes) -> bytes:
@@ -104,9 +111,9 @@ def _digest(body: bytes) -> bytes:
 async def _read_in_child(body: bytes) -> JsonBody:
     environment = {name: os.environ[name] for name in _KEPT if name in os.environ} | {"PYTHONPATH": _PACKAGES}
     pipe = asyncio.subprocess.PIPE
-    child = await asyncio.create_subprocess_exec(*_CHILD, stdin=pipe, stdout=pipe, env=environment, limit=_MOST_LINE)
+    child = await asyncio.create_subprocess_exec(*_CHILD, stdin=pipe, stdout=pipe, env=environment, limit=_PIECE_BYTES)
     try:
-        line, content = await _exchanged(child, body)
+        line, pieces = await _exchanged(child, body)
         await child.wait()
     finally:
         if child.returncode is None:
@@ -117,11 +124,14 @@ async def _read_in_child(body: bytes) -> JsonBody:
     answer = msgspec.json.decode(line, type=ChildAnswer)
     if answer.parameters is None:
         raise BadRequestError(answer.error, answer.param)
-    return JsonBody(answer.parameters, content, answer.digest, answer.prompt_bytes, answer.values)
+    return JsonBody(answer.parameters, b"", answer.digest, answer.prompt_bytes, answer.values, pieces)
 
 
-async def _exchanged(child: asyncio.subprocess.Process, body: bytes) -> tuple[bytes, bytes]:
-    """The first line of a child's answer, and what follows. The body goes in pieces, between which others go on."""
+async def _exchanged(child: asyncio.subprocess.Process, body: bytes) -> tuple[bytes, tuple[bytes, ...]]:
+    """The first line of a child's answer, and the pieces that follow.
+
+    The body goes and comes in pieces, since to copy all of it at once would hold the loop.
+    """
     if child.stdin is None or child.stdout is None:
         raise AssertionError("the child has pipes")
     view = memoryview(body)
@@ -131,4 +141,7 @@ async def _exchanged(child: asyncio.subprocess.Process, body: bytes) -> tuple[by
             await child.stdin.drain()
     child.stdin.close()
     line = await child.stdout.readline()
-    return line.rstrip(), await child.stdout.read()
+    pieces = []
+    while piece := await child.stdout.read(_PIECE_BYTES):
+        pieces.append(piece)
+    return line.rstrip(), tuple(pieces)

@@ -4,18 +4,17 @@ Each request gets a connection of its own, so that none inherits what the contro
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import ClassVar, Final
 
 import structlog
 
+from gateway.control_plane.controller import Controller
 from gateway.errors import response, unavailable
-from http1.daemon.log_limit import LogLimit
-from http1.forwarded import BEHIND_PROXY_HEADER, GATEWAY_HEADER
+from http1.forwarded import BEHIND_PROXY_HEADER
 from http1.protocol.admission import AGENT
-from http1.protocol.client import Address, ClientConnection, ConnectError, Pool
+from http1.protocol.client import ClientConnection
+from http1.protocol.connecting import ConnectError
 from http1.protocol.heads import (
     HOP_BY_HOP,
     SWITCHING,
@@ -34,7 +33,6 @@ from schemas.wire import MAX_MESSAGE_BYTES, OUR_HEADERS
 log = structlog.get_logger(__name__)
 
 BEHIND_PROXY_FIELD: Final = BEHIND_PROXY_HEADER.lower().encode()
-_GATEWAY_FIELD: Final = GATEWAY_HEADER.lower().encode()
 _OURS: Final = OUR_HEADERS.encode()
 # Only the gateway's own word on where a request comes from reaches the controller.
 _NOT_FORWARDED: Final = HOP_BY_HOP | {
@@ -50,51 +48,6 @@ ANSWER_LIMIT_S: Final = 120.0
 # message without end, so that its own budgets, which count messages, do not hold there.
 OF_KEYS: Final = (256 * 2**10, 64 * 2**10)
 OF_AGENTS: Final = (4 * 2**20 + MAX_MESSAGE_BYTES, 2 * 2**20)
-
-
-@dataclass(slots=True)
-class Controller:
-    """Where the controller is, or several that share a database: the one that answers is asked.
-
-    Attributes:
-        address: that of the one to ask: its Unix socket, or host and port.
-        secret: by which it believes what the gateway says of clients; empty on its socket, which needs none.
-        pool: makes the connections; none is kept.
-        under_way: requests that are passed on.
-        failures: bounds the log lines about requests that could not be passed on.
-        others: addresses of further ones, in the order in which they are asked next.
-    """
-
-    address: Address
-    secret: str
-    pool: Pool
-    under_way: "set[Passed]" = field(default_factory=set)
-    failures: LogLimit = field(default_factory=LogLimit)
-    others: deque[Address] = field(default_factory=deque)
-
-    async def connect(self) -> ClientConnection:
-        """A new connection, to the next one where this one takes none: no byte has left until then.
-
-        Raises:
-            ConnectError: none of them takes one.
-        """
-        for _ in range(len(self.others)):
-            asked = self.address
-            try:
-                return await self.pool.connect(asked)
-            except ConnectError:
-                self.silent(asked)
-        return await self.pool.connect(self.address)
-
-    def silent(self, asked: Address) -> None:
-        """The controller at this address does not answer: the next one is asked, unless that has happened already."""
-        if self.others and asked == self.address:
-            self.others.append(self.address)
-            self.address = self.others.popleft()
-
-    def credential(self) -> Fields:
-        """The fields by which the controller knows the gateway."""
-        return [(_GATEWAY_FIELD, self.secret.encode())] if self.secret else []
 
 
 class Passed(Relay):

@@ -10,7 +10,7 @@ import structlog
 from controller.live.change_fanout import ChangeFanout
 from controller.live.demand import PLACES, DemandReports
 from controller.live.endpoints import DATABASE_ERRORS, is_disk_full
-from gateway.control_plane.partition import KEPT_S
+from gateway.control_plane.controller import DATABASE_KEPT_S
 from gateway.queueing.queue_leases import QueueLeases
 
 log = structlog.get_logger(__name__)
@@ -104,5 +104,5 @@ class LeaseClient(Generic[T]):
         The controller is asked once its answer cannot be older than that.
         """
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(since + KEPT_S - loop.time())
+        await asyncio.sleep(since + DATABASE_KEPT_S - loop.time())
         return await self._others_are_in_touch(since + _DECIDED_S - loop.time())

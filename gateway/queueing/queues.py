@@ -5,7 +5,6 @@ free, and ends when the deployment cannot run, the queue's time is over, or its 
 """
 
 import math
-from collections import deque
 from collections.abc import Callable, Collection
 from itertools import islice
 from operator import attrgetter
@@ -15,15 +14,13 @@ from prometheus_client import CollectorRegistry
 
 from controller.live.endpoints import Model
 from gateway.errors import GatewayError
+from gateway.queueing.demand import Demand
 from gateway.queueing.fair_queue import FairQueue
 from gateway.queueing.queue_leases import QueueLeases
 from gateway.queueing.queue_metrics import QueueMetrics
-from gateway.reporting.demand import Demand
 from gateway.requests.refusals import queue_full, trouble_error, unserved
 from gateway.routing.routing_table import RoutingTable
 
-RATE_S: Final = 30.0  # over which finished requests are counted
-LONGEST_RETRY_S: Final = 60
 _PROLONG_S: Final = 20.0  # a refused request prolongs its model's wish to run, at most so often
 _SERVER_ERROR: Final = 500
 _UNAVAILABLE: Final = 503
@@ -44,38 +41,20 @@ class Queued(Protocol):
         """It ends with this error."""
 
 
-class Finished:
-    """How many requests of a model ended lately, which tells when a full queue has room. Counted by whole seconds."""
-
-    def __init__(self) -> None:
-        self._ends: deque[list[int]] = deque(maxlen=math.ceil(RATE_S) + 1)  # a second, and how many ended in it
-
-    def note(self, now: float) -> None:
-        """A request ended now."""
-        second = int(now)
-        if self._ends and self._ends[-1][0] == second:
-            self._ends[-1][1] += 1
-        else:
-            self._ends.append([second, 1])
-
-    def retry_after_s(self, waiting: int, now: float) -> int:
-        """Whole seconds until so many requests will have ended, from 1 to `LONGEST_RETRY_S`."""
-        ended = sum(number for second, number in self._ends if second >= now - RATE_S)
-        if not ended:
-            return LONGEST_RETRY_S
-        return min(max(math.ceil(waiting * RATE_S / ended), 1), LONGEST_RETRY_S)
-
-
 class Queues:
     """The queues.
 
     Args:
         table: where replicas are.
-        demand: counts what is in flight and waiting.
+        demand: counts requests.
         clock: seconds, monotonic.
         woken: called when a model shall wake or need no longer.
         metrics: of what waits; None: they are counted for nothing.
         places: in the queues; None: this is the only gateway.
+
+    Attributes:
+        by_model: the queues in which requests wait.
+        demand: as given.
     """
 
     def __init__(
@@ -89,13 +68,11 @@ class Queues:
     ) -> None:
         self._metrics = metrics or QueueMetrics(CollectorRegistry())
         self._table = table
-        self._demand = demand
+        self.demand = demand
         self._clock = clock
         self._woken = woken
-        self._queues: dict[str, FairQueue[Queued]] = {}
+        self.by_model: dict[str, FairQueue[Queued]] = {}
         self._uids: dict[str, str] = {}  # of the deployment for which each queue's requests wait
-        self._in_flight: dict[str, dict[str, int]] = {}  # by model and key
-        self._finished: dict[str, Finished] = {}
         self._places = places if places is not None else QueueLeases(clock)
         self._wakes: dict[str, str] = {}  # first waiting request, by deployment's uid
         self._withdrawn: set[str] = set()
@@ -103,58 +80,16 @@ class Queues:
         self._prolonged_at: dict[str, float] = {}  # when one last did
         self._pumping = False
 
-    # What arrives and ends
-
-    def arrived(self, model: str) -> None:
-        """A request for the model came."""
-        if (known := self._table.model(model)) is not None:
-            self._demand.arrived(known.uid, self._clock())
-
-    def entered(self, model: str, key: str) -> str:
-        """A request went to a replica; returns the deployment's uid, which `left` needs."""
-        counts = self._in_flight.get(model)
-        if counts is None:
-            counts = self._in_flight[model] = {}
-        counts[key] = counts.get(key, 0) + 1
-        known = self._table.model(model)
-        uid = known.uid if known is not None else ""
-        if uid:
-            self._demand.entered(uid, self._clock())
-        return uid
-
-    def left(self, model: str, key: str, uid: str) -> None:
-        """A request is no longer at a replica, which may be free for another one."""
-        counts = self._in_flight[model]
-        if counts[key] > 1:
-            counts[key] -= 1
-        else:
-            del counts[key]
-        now = self._clock()
-        if uid:
-            self._demand.left(uid, now)
-        finished = self._finished.get(model)
-        if finished is None:
-            finished = self._finished[model] = Finished()
-        finished.note(now)
-        if (queue := self._queues.get(model)) is not None:
-            queue.fewer_in_flight(key)
-            self.pump(model)
-
     # What waits
-
-    @property
-    def waits_any(self) -> bool:
-        """Whether any request waits."""
-        return bool(self._queues)
 
     def must_wait(self, model: str, lane: str = "") -> bool:
         """Whether others wait already for any replica or for those of its lane, so that it does not overtake them."""
-        queue = self._queues.get(model)
+        queue = self.by_model.get(model)
         return queue is not None and queue.waits_in(lane) and not self._pumping
 
     def waits(self, request: Queued, model: str) -> bool:
         """Whether this request waits."""
-        queue = self._queues.get(model)
+        queue = self.by_model.get(model)
         return queue is not None and request in queue
 
     def join(self, request: Queued, model: str, tried: Collection[str], lane: str = "") -> GatewayError | None:
@@ -171,10 +106,10 @@ class Queues:
             self._yielded(model, uid, request) and self._places.join(uid, request, length)
         ):
             return self._full(model, uid)
-        self._queues.setdefault(model, FairQueue()).add(request, request.key, request.arrived, lane)
+        self.by_model.setdefault(model, FairQueue()).add(request, request.key, request.arrived, lane)
         self._uids[model] = uid
-        self._demand.change(uid, self._clock(), waiting=1)
-        self._metrics.waiting(model, len(self._queues[model]))
+        self.demand.wait(uid, self._clock(), 1)
+        self._metrics.waiting(model, len(self.by_model[model]))
         self._wake(model, known, request)
         return None
 
@@ -200,13 +135,13 @@ class Queues:
 
     def _remove(self, request: Queued, model: str, uid: str, *, refused: bool) -> bool:
         """Takes it from the queue, but not from its place; False: it is not there."""
-        queue = self._queues.get(model)
+        queue = self.by_model.get(model)
         if queue is None or not queue.remove(request):
             return False
-        self._demand.change(uid, self._clock(), waiting=-1)
+        self.demand.wait(uid, self._clock(), -1)
         self._metrics.waiting(model, len(queue))
         if not queue:
-            del self._queues[model], self._uids[model]
+            del self.by_model[model], self._uids[model]
             if self._wakes.pop(uid, None) is not None and not refused:
                 self._withdrawn.add(uid)
                 self._prolonged_at.pop(uid, None)
@@ -230,7 +165,7 @@ class Queues:
 
     def _full(self, model: str, uid: str) -> GatewayError:
         waiting = self._places.waiting(uid)
-        after_s = self._finished.setdefault(model, Finished()).retry_after_s(max(waiting, 1), self._clock())
+        after_s = self.demand.retry_after_s(model, max(waiting, 1), self._clock())
         return queue_full(model, waiting, after_s)
 
     def refuse(self, uid: str, request: Queued) -> None:
@@ -243,7 +178,7 @@ class Queues:
 
     def _yielded(self, model: str, uid: str, request: Queued) -> bool:
         """Whether a place became free in a full queue, so that no key fills it alone: the newest of most ends."""
-        queue = self._queues.get(model)
+        queue = self.by_model.get(model)
         found = None
         if queue is not None:
             found = queue.to_yield(request, request.key, lambda one: self._places.has(uid, one))
@@ -254,7 +189,7 @@ class Queues:
 
     def end_newest(self, key: str, error: GatewayError) -> bool:
         """Ends the newest request of a key that waits for any model, by this error; False: none waits."""
-        newest = [one for queue in self._queues.values() for one in islice(queue.newest_of(key), 1)]
+        newest = [one for queue in self.by_model.values() for one in islice(queue.newest_of(key), 1)]
         if newest:
             max(newest, key=attrgetter("arrived")).fail(error)
         return bool(newest)
@@ -267,13 +202,19 @@ class Queues:
             self._refused[known.uid] = request.request_id
             self._woken()
 
-    # What goes on
+    # What continues
+
+    def freed(self, model: str, key: str) -> None:
+        """A request of the key is no longer at a replica, which may be free for another one."""
+        if (queue := self.by_model.get(model)) is not None:
+            queue.fewer_in_flight(key)
+            self.pump(model)
 
     def pump(self, model: str) -> None:
         """Sends waiting requests on, in order, while a replica is free."""
         full: list[str] = []  # lanes that have turned out to have no free replica
-        while not self._pumping and (queue := self._queues.get(model)) and self._table.free(model):
-            first = queue.first(self._in_flight.get(model, {}), full)
+        while not self._pumping and (queue := self.by_model.get(model)) and self._table.free(model):
+            first = queue.first(self.demand.in_flight.get(model, {}), full)
             if first is None:
                 return
             request, uid = first.request, self._uids[model]
@@ -293,16 +234,13 @@ class Queues:
 
     def routes_changed(self) -> None:
         """Replicas came or went: requests go on, or end where their deployment cannot run."""
-        for model in tuple(self._queues):
+        for model in tuple(self.by_model):
             self._follow(model)
-            self._end_or_wake(model, self._queues[model])
+            self._end_or_wake(model, self.by_model[model])
             self.pump(model)
-        uids = self._table.uids()
-        self._demand.keep(uids)
+        uids, names = self._table.uids(), self._table.names()
+        self.demand.keep(uids, names)
         self._prolonged_at = {uid: at for uid, at in self._prolonged_at.items() if uid in uids}
-        names = self._table.names()
-        self._in_flight = {name: counts for name, counts in self._in_flight.items() if counts or name in names}
-        self._finished = {name: one for name, one in self._finished.items() if name in names}
         self._metrics.keep(names, self._clock())
 
     def _end_or_wake(self, model: str, queue: FairQueue[Queued]) -> None:
@@ -323,12 +261,12 @@ class Queues:
             self._wakes.pop(uid, None)
             self._uids[model] = known.uid
             for of, sign in ((uid, -1), (known.uid, 1)):
-                self._demand.change(of, self._clock(), waiting=sign * len(self._queues[model]))
-            self._places.move(uid, known.uid, tuple(self._queues[model]), known.limits.queue.length)
+                self.demand.wait(of, self._clock(), sign * len(self.by_model[model]))
+            self._places.move(uid, known.uid, tuple(self.by_model[model]), known.limits.queue.length)
 
     def pump_all(self) -> None:
         """As `pump`, for all models: a replica that was left alone may be tried again."""
-        for model in tuple(self._queues):
+        for model in tuple(self.by_model):
             self.pump(model)
 
     # What is reported
@@ -359,15 +297,3 @@ class Queues:
     def _known_name(self, model: str) -> str:
         """The name, if a deployment has it: clients may ask for any."""
         return model if self._table.knows(model) else ""
-
-    def at_replicas(self) -> dict[str, dict[str, int]]:
-        """Requests at each replica, by the deployment's uid."""
-        return self._table.at_replicas()
-
-    def in_flight(self) -> dict[str, int]:
-        """Requests at replicas, by deployment."""
-        return {model: sum(counts.values()) for model, counts in tuple(self._in_flight.items())}
-
-    def waiting(self, model: str) -> int:
-        """Requests that wait for the model here."""
-        return len(self._queues.get(model, ()))

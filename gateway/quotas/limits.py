@@ -11,7 +11,7 @@ from gateway.quotas.token_history import TokenHistory
 from schemas.key_limits import KeyLimits, LimitKind, ShareAsk, SharesAnswer
 
 _ORDER: Final = (LimitKind.DAY, LimitKind.PARALLEL, LimitKind.REQUESTS, LimitKind.TOKENS)
-_TOLD: Final = (LimitKind.REQUESTS, LimitKind.TOKENS)
+_STATED: Final = (LimitKind.REQUESTS, LimitKind.TOKENS)
 _CODES: Final = {
     LimitKind.DAY: "quota_used_up",
     LimitKind.PARALLEL: "too_many_parallel",
@@ -93,16 +93,16 @@ class KeyUse:
 
     def headers(self, now: float, fraction: float | None) -> dict[str, str]:
         """The `x-ratelimit-*` headers: limit, remaining, and the time until one more request may pass."""
-        told: dict[str, str] = {}
+        fields: dict[str, str] = {}
         if not self.shares:
-            return told
-        for kind in _TOLD:
+            return fields
+        for kind in _STATED:
             share = self.shares.get(kind)
             if share is not None:
-                told[f"x-ratelimit-limit-{kind}"] = str(share.capacity)
-                told[f"x-ratelimit-remaining-{kind}"] = str(max(0, int(share.left(now))))
-                told[f"x-ratelimit-reset-{kind}"] = f"{ceil(share.wait_s(now, fraction))}s"
-        return told
+                fields[f"x-ratelimit-limit-{kind}"] = str(share.capacity)
+                fields[f"x-ratelimit-remaining-{kind}"] = str(max(0, int(share.left(now))))
+                fields[f"x-ratelimit-reset-{kind}"] = f"{ceil(share.wait_s(now, fraction))}s"
+        return fields
 
 
 class Ticket:
@@ -148,20 +148,17 @@ class Ticket:
         self.use.under_way -= 1
         return bool(self.use.shares) and LimitKind.PARALLEL in self.use.shares
 
-    def headers(self, now: float, fraction: float | None) -> dict[str, str]:
-        """The `x-ratelimit-*` headers of its answer."""
-        return self.use.headers(now, fraction)
-
 
 class Limits:
     """All keys' shares.
 
     Attributes:
         away: whether the store does not answer.
+        keys: their shares.
     """
 
     def __init__(self) -> None:
-        self._keys: dict[str, KeyUse] = {}
+        self.keys: dict[str, KeyUse] = {}
         self._stirred: dict[str, KeyUse] = {}  # those of which something may be to be asked; the others rest
         self._fraction = 0.0
         self._known = False  # whether the store ever told a fraction
@@ -179,9 +176,9 @@ class Limits:
 
     def use_of(self, key: str, limits: KeyLimits) -> KeyUse:
         """The shares of a key with these limits, for a request."""
-        use = self._keys.get(key)
+        use = self.keys.get(key)
         if use is None:
-            use = self._keys[key] = KeyUse(key, limits)
+            use = self.keys[key] = KeyUse(key, limits)
         elif limits is not use.limits:
             use.change(key, limits)
         self._stirred[key] = use
@@ -244,7 +241,7 @@ class Limits:
             what = f"requests under way may use what is left of this key's {share.capacity} tokens for today (UTC)"
         else:
             wait = day_left_s if kind is LimitKind.DAY else max(share.wait_s(now, self.fraction, need), 1e-3)
-            code, what = _CODES[kind], _what(share, max(0, int(share.left(now))), need)
+            code, what = _CODES[kind], _lack_of(share, max(0, int(share.left(now))), need)
         headers = use.headers(now, self.fraction) | {"Retry-After": str(ceil(wait))}
         if code == _CODES[LimitKind.DAY]:
             headers["x-should-retry"] = "false"
@@ -252,7 +249,7 @@ class Limits:
 
     def is_short(self, key: str) -> bool:
         """Whether the store has nothing left for the key, or this gateway owes it."""
-        use = self._keys.get(key)
+        use = self.keys.get(key)
         return use is not None and bool(use.shares) and any(share.is_short() for share in use.shares.values())
 
     # The store
@@ -275,28 +272,27 @@ class Limits:
         self._day_ends_at = now + answer.day_ends_s
         grants = {(grant.key, grant.kind): grant for grant in answer.grants}
         for ask in asks:
-            use, grant = self._keys.get(ask.key), grants.get((ask.key, ask.kind))
+            use, grant = self.keys.get(ask.key), grants.get((ask.key, ask.kind))
             if use is not None and grant is not None and ask.kind in use.shares:
                 use.shares[ask.kind].granted(ask, grant, now)
 
     def forget(self, keys: Iterable[str]) -> None:
         """These keys are gone. What is under way with them ends as it began."""
         for key in keys:
-            self._keys.pop(key, None)
+            self.keys.pop(key, None)
             self._stirred.pop(key, None)
 
     def _end_day(self, now: float) -> None:
         if now >= self._day_ends_at:
             self._day_ends_at += DAY_S
-            self._stirred.update(self._keys)
-            for use in self._keys.values():
+            self._stirred.update(self.keys)
+            for use in self.keys.values():
                 share = use.shares.get(LimitKind.DAY)
                 if share is not None:
                     share.new_day(self.fraction)
 
 
-def _what(share: Share, left: int, need: int) -> str:
-    """What a request lacks."""
+def _lack_of(share: Share, left: int, need: int) -> str:
     if need > 1:
         period = "for today (UTC)" if share.kind is LimitKind.DAY else "per minute"
         return (

@@ -14,11 +14,11 @@ import structlog
 
 from controller.live.endpoints import DATABASE_ERRORS, Database
 from controller.live.key_ring import Principal
-from controller.live.key_use import Counts, UsageRow, exchange_shares, leave_shares, write_usage
+from controller.live.key_use import exchange_shares, leave_shares, write_usage
 from gateway.errors import GatewayError
 from gateway.quotas.limits import DAY_S, Limits, Must, Refused, Ticket
 from gateway.quotas.share import Share
-from gateway.usage.usage_record import UsageRecord
+from gateway.usage.usage_record import UsageBatches, UsageRecord
 
 log = structlog.get_logger(__name__)
 
@@ -29,46 +29,7 @@ FLUSH_S: Final = 2.0
 _EXCHANGE_LIMIT_S: Final = 1.5
 _WRITE_LIMIT_S: Final = 10.0
 _STOP_LIMIT_S: Final = 2.0
-_MINUTE_S: Final = 60
-MOST_ROWS: Final = 50_000  # while the database is away; then minutes become hours
-MOST_IN_BATCH: Final = 5_000
-_HOUR_MIN: Final = 60
-Name = tuple[int, str, str, str]
 _ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, TimeoutError)
-
-
-class Batches:
-    """Usage by key, model, endpoint and minute since the last batch that the store has taken."""
-
-    def __init__(self) -> None:
-        self._rows: dict[Name, Counts] = {}
-        self._number = 0
-        self._sent: list[UsageRow] = []  # of the batch that is under way, unchanged until the store has it
-
-    def add(self, minute: int, key: str, model: str, endpoint: str, counts: Counts) -> None:
-        """Counts one request. `minute`: whole minutes since 1970, UTC."""
-        name = (minute, key, model, endpoint)
-        if name not in self._rows and len(self._rows) >= MOST_ROWS:
-            name = (minute - minute % _HOUR_MIN, key, model, endpoint)
-        found = self._rows.get(name)
-        if found is None:
-            self._rows[name] = counts
-        else:
-            found.add(counts)
-
-    def next(self) -> tuple[int, Sequence[UsageRow]] | None:
-        """The number and rows of the batch to hand over: the last one again until it is `taken`."""
-        if not self._sent:
-            if not self._rows:
-                return None
-            self._number += 1
-            names = list(self._rows)[:MOST_IN_BATCH]
-            self._sent = [UsageRow(*name, self._rows.pop(name)) for name in names]
-        return self._number, self._sent
-
-    def taken(self) -> None:
-        """The store has the last batch."""
-        self._sent = []
 
 
 class QuotaClient:
@@ -78,6 +39,8 @@ class QuotaClient:
         database: of shares and usage.
 
     Attributes:
+        batches: what requests used.
+        limited: keys (by id) that had limits here. Requests of the others pass without this client.
         tasks: from `start`. They end only by a defect.
     """
 
@@ -86,7 +49,8 @@ class QuotaClient:
         self._loop = asyncio.get_running_loop()
         self._id = str(uuid.uuid4())
         self._limits = Limits()
-        self._batches = Batches()
+        self.batches = UsageBatches()
+        self.limited = self._limits.keys
         self._wake = asyncio.Event()
         self._next: asyncio.Future[None] = self._loop.create_future()  # set when the next exchange has ended
         self.tasks: list[asyncio.Task[None]] = []
@@ -120,8 +84,6 @@ class QuotaClient:
             GatewayError: 429: it is beyond a limit of its key.
         """
         use = self._limits.use_of(principal.key_id, principal.limits)
-        if not use.shares:
-            return UsageRecord(principal.key_id, path, Ticket(use), self._loop.time, self._record)
         found = self._limits.begin(use, self._loop.time(), _day_left_s())
         return None if found is Must.ASK else self._usage_record(principal, path, found)
 
@@ -167,8 +129,9 @@ class QuotaClient:
         Raises:
             GatewayError: 429: so many are not left.
         """
-        shares = usage.use.shares
-        lacks = usage.use.lacks(usage.expected)
+        if usage.use is None:
+            return
+        shares, lacks = usage.use.shares, usage.use.lacks(usage.expected)
         answered = await self._ask_for([(shares[kind], need) for kind, need in lacks.items()], limit_s)
         if not self.reserve(usage, asked=True, answered=answered):
             raise AssertionError("it was asked")
@@ -190,7 +153,7 @@ class QuotaClient:
 
     def _usage_record(self, principal: Principal, path: str, found: Ticket | Refused | Must) -> UsageRecord:
         if isinstance(found, Ticket):
-            return UsageRecord(principal.key_id, path, found, self._loop.time, self._record)
+            return UsageRecord(principal.key_id, path, self._loop.time, self.batches, found, self._note_end)
         if isinstance(found, Refused):
             raise GatewayError(429, found.code, found.message, headers=found.headers)
         raise AssertionError("the store must be asked first")
@@ -200,15 +163,14 @@ class QuotaClient:
         self._limits.forget(keys)
 
     def headers(self, usage: UsageRecord) -> list[tuple[bytes, bytes]]:
-        """The fields of an answer that tell what its key has left."""
-        told = usage.headers(self._limits.fraction)
-        return [(name.encode(), value.encode()) for name, value in told.items()]
+        """The fields of an answer with the rest of its key's limits."""
+        if usage.use is None or usage.ticket is None:
+            return []
+        fields = usage.use.headers(self._loop.time(), self._limits.fraction)
+        return [(name.encode(), value.encode()) for name, value in fields.items()]
 
-    def _record(self, usage: UsageRecord, model: str, counts: Counts) -> None:
-        if model:
-            minute = int(time.time() // _MINUTE_S)
-            self._batches.add(minute, usage.key, model, usage.path.removeprefix("/v1").lstrip("/"), counts)
-        if self._limits.is_short(usage.key):
+    def _note_end(self, key: str) -> None:
+        if self._limits.is_short(key):
             self._wake.set()  # other gateways may wait for what is free, or must know of what is owed
 
     # Tasks
@@ -252,12 +214,12 @@ class QuotaClient:
 
     async def _flush(self) -> bool:
         """Hands one batch over; False where there is none."""
-        batch = self._batches.next()
+        batch = self.batches.next()
         if batch is None:
             return False
         async with asyncio.timeout(_WRITE_LIMIT_S), self._database.transaction() as connection:
             await write_usage(connection, self._id, *batch)
-        self._batches.taken()
+        self.batches.taken()
         return True
 
 

@@ -13,11 +13,11 @@ from urllib.parse import parse_qs
 import orjson
 from prometheus_client import CollectorRegistry, generate_latest
 
-from gateway.control_plane.fetch import FetchError, fetch
-from gateway.control_plane.reverse_proxy import Controller
+from gateway.control_plane.controller import Controller
 from gateway.errors import response, unavailable
 from gateway.reporting.process_metrics import joined
 from gateway.routing.live_routes import LiveRoutes
+from http1.fetch import FetchError
 from http1.forwarded import is_from_this_host
 from http1.protocol.heads import Fields, RequestHead
 from http1.protocol.server_connection import Handler, ServerConnection
@@ -149,7 +149,7 @@ class Health:
         """The controller's, which checks the key, followed by the gateway's."""
         asked = [(name, value) for name, value in head.fields if name == b"authorization"]
         try:
-            got, body = await fetch(self._controller, METRICS, [*asked, *fields], _METRICS_LIMIT_S)
+            got, body = await self._controller.fetch(METRICS, [*asked, *fields], _METRICS_LIMIT_S)
         except FetchError as error:
             raise ConnectionError(f"the controller gave no metrics: {error}") from error
         kept = [(b"content-type", got.named.get(b"content-type", b"")), *fields]
@@ -197,7 +197,7 @@ class Health:
         """The controller's status and its answer as JSON; None where it gives none. `head`: has the client's key."""
         given = [] if head is None else [(name, value) for name, value in head.fields if name in _CREDENTIALS]
         try:
-            got, body = await fetch(self._controller, target, given, _LIMIT_S)
+            got, body = await self._controller.fetch(target, given, _LIMIT_S)
             found = orjson.loads(body)
         except (FetchError, orjson.JSONDecodeError):
             return 503, None

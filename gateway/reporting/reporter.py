@@ -1,16 +1,17 @@
 """Tells the leader once a second what each model has here, and at once which models shall wake."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Final
 
 import structlog
 
 from controller.live.demand import WAKE_S, DemandReports, Told
-from controller.live.endpoints import DATABASE_ERRORS, RolloutRoute
+from controller.live.endpoints import DATABASE_ERRORS
+from gateway.queueing.demand import Demand
 from gateway.queueing.queues import Queues
-from gateway.reporting.demand import Demand
 from gateway.reporting.revision_outcomes import RevisionOutcomes
+from gateway.routing.routing_table import RoutingTable
 
 log = structlog.get_logger(__name__)
 
@@ -29,7 +30,7 @@ class Reporter:
         queues: the models that shall wake.
         clock: seconds, monotonic.
         outcomes: of revisions while one is rolled out.
-        rollouts: those under way, by the deployment's uid.
+        table: has the rollouts under way, and requests at each replica.
         told: called with each answer.
 
     Attributes:
@@ -43,7 +44,7 @@ class Reporter:
         queues: Queues,
         clock: Callable[[], float],
         outcomes: RevisionOutcomes,
-        rollouts: Callable[[], Mapping[str, RolloutRoute]],
+        table: RoutingTable,
         told: Callable[[Told], None] = lambda _: None,
     ) -> None:
         self._reports = reports
@@ -51,7 +52,7 @@ class Reporter:
         self._queues = queues
         self._clock = clock
         self._outcomes = outcomes
-        self._rollouts = rollouts
+        self._table = table
         self._told = told
         self._answered_since: float | None = None  # without a gap
         self._poked = asyncio.Event()
@@ -113,8 +114,8 @@ class Reporter:
         await asyncio.sleep(_GATHER_S)
 
     async def _report(self) -> None:
-        counts = self._outcomes.report(self._rollouts())
-        told = await self._reports.report(self._demand.report(self._clock(), self._queues.at_replicas()), counts)
+        counts = self._outcomes.report(self._table.rollouts())
+        told = await self._reports.report(self._demand.report(self._clock(), self._table.at_replicas()), counts)
         if told.anew:
             self._demand.everything_again()
             self._outcomes.everything_again()

@@ -31,18 +31,19 @@ class Dispatch:
     """The dispatch of one request.
 
     Attributes:
+        queued: whether it has waited in the queue.
         held: an engine's 503, which is the answer where no other replica can take the request.
     """
 
     __slots__ = (
-        *("_adapter", "_queued", "_rechecked", "_request", "_session", "_share", "_suspected", "_tried"),
-        *("_uses_home", "held"),
+        *("_adapter", "_rechecked", "_request", "_session", "_share", "_suspected", "_tried"),
+        *("_uses_home", "held", "queued"),
     )
 
     def __init__(self, request: "Request") -> None:
         self._request = request
         self._tried: dict[str, None] = {}  # instances that refused it since it last waited, in order
-        self._rechecked = self._suspected = self._queued = self._uses_home = False
+        self._rechecked = self._suspected = self.queued = self._uses_home = False
         self._adapter = ""
         self._session = b""
         self._share: float | None = None  # its place among the requests of which a new revision gets a share
@@ -97,7 +98,7 @@ class Dispatch:
             self._share = table.place(model, self._session)
         if self._share is not None:
             lane = table.lane(model, self._session, self._share, self._adapter)
-        if len(self._tried) >= _MOST_TRIES or (queues.waits_any and queues.must_wait(model, lane)):
+        if len(self._tried) >= _MOST_TRIES or (queues.by_model and queues.must_wait(model, lane)):
             return None, lane
         session = self._session if self._uses_home else b""
         tried, share = self._tried, self._share
@@ -138,7 +139,7 @@ class Dispatch:
         if error is not None:
             request.fail(error)
             return
-        self._queued = True
+        self.queued = True
         if request.state is not WAITING:
             request.enter(WAITING)
         self._tried = {}
@@ -152,13 +153,13 @@ class Dispatch:
 
     def leave_queue(self, *, refused: bool) -> None:
         """It waits no longer. `refused`: its model, if it sleeps, shall go on waking."""
-        if self._queued:
+        if self.queued:
             self._request.shared.queues.leave(self._request, self._request.model, refused=refused)
 
     def late(self) -> None:
         """No replica was found in time."""
         request = self._request
-        if self._queued and request.shared.queues.waits(request, request.model):
+        if self.queued and request.shared.queues.waits(request, request.model):
             request.fail(waited_too_long(request.model, request.shared.routes.table.model(request.model)))
         else:
             request.fail(unavailable("no replica was found in time; try again in a moment"))

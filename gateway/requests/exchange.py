@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from controller.live.endpoints import Endpoint
-from gateway.requests.comments import FIRST_S, comment_on
+from gateway.requests.comments import FIRST_S
 from gateway.requests.event_stream import CompleteEvents
 from gateway.requests.heads import address_of, parse_agent_headers
 from gateway.requests.refusals import late_refusal
@@ -22,7 +22,8 @@ from gateway.routing.outcomes import Happening
 from gateway.usage.stream_usage import REFUSALS, refuses_usage, without_usage_chunk
 from http1 import relay
 from http1.bodies import keep
-from http1.protocol.client import ClientConnection, ConnectError
+from http1.protocol.client import ClientConnection
+from http1.protocol.connecting import ConnectError
 from http1.protocol.heads import SWITCHING, ResponseHead, lines_of
 from http1.relay import Relay
 
@@ -87,9 +88,9 @@ class Exchange(Relay):
         request = self.request
         shared = request.shared
         self.endpoint, self.revision = endpoint, endpoint.revision
-        self._picked_at = self._loop.time()
-        shared.routes.table.enter(endpoint)
-        self._uid = shared.queues.entered(request.model, request.key)
+        self._picked_at = now = self._loop.time()
+        self._uid = shared.routes.table.enter(endpoint)
+        shared.queues.demand.entered(self._uid, request.model, request.key, now)
         address = address_of(endpoint)
         kept = shared.pool.take(address)
         if kept is not None:
@@ -127,8 +128,11 @@ class Exchange(Relay):
         self.busy = self._refusal = None
         self.leave_server()
         if endpoint is not None:
-            self.request.shared.routes.table.leave(endpoint)
-            self.request.shared.queues.left(self.request.model, self.request.key, self._uid)
+            request, queues = self.request, self.request.shared.queues
+            request.shared.routes.table.leave(endpoint)
+            queues.demand.left(self._uid, request.model, request.key, self._loop.time())
+            if queues.by_model:
+                queues.freed(request.model, request.key)
 
     def _enter(self, state: relay.State) -> None:
         """The relay's states are those of the request as well, from `SENT` on."""
@@ -269,7 +273,7 @@ class Exchange(Relay):
         picked, sent = self._picked_at, self.sent_at
         spans_ms = (1e3 * (picked - request.arrived), 1e3 * (sent - picked), 1e3 * (now - sent))
         lines = _LINES % (request.upload.returned_lines(head), request.request_id.encode(), *spans_ms)
-        if request.usage is not None and request.usage.use.shares:
+        if request.usage is not None and request.usage.use is not None and request.usage.use.shares:
             lines += lines_of(request.shared.quotas.headers(request.usage))
         return lines
 
@@ -317,10 +321,6 @@ class Exchange(Relay):
         if kept and busy is not None:
             self.request.dispatch.held = busy
         self.request.dispatch.ended(Happening.ENGINE_BUSY, "the engine answered 503")
-
-    def comment(self, now: float) -> None:
-        """Keeps a stream alive while it waits for a replica or for its engine."""
-        comment_on(self, now)
 
     @property
     def head_that_waits(self) -> ResponseHead | None:

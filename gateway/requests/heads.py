@@ -10,7 +10,7 @@ from controller.live.endpoints import Endpoint
 from gateway.admission.app_paths import APPS
 from gateway.requests.event_stream import is_event_stream, is_plain
 from gateway.routing.outcomes import Happening, of_agents_answer
-from http1.protocol.client import Address
+from http1.protocol.connecting import Address
 from http1.protocol.heads import HOP_BY_HOP, VARYING, Fields, PassedOn, RequestHead, ResponseHead, end_to_end, lines_of
 from http1.tls.pinned import Pinned
 from schemas.wire import (
@@ -54,7 +54,6 @@ _HEAD: Final = b"%b %b%b HTTP/1.1\r\n%b%b%bx-request-id: %b\r\n%b\r\n\r\n"
 _ENGINES: Final = PROXY_ENGINE_PREFIX.encode()
 _REFUSAL: Final = PROXY_REFUSAL_HEADER.lower().encode()
 _OUTCOME: Final = PROXY_OUTCOME_HEADER.lower().encode()
-_PATH: Final = object()
 _ID: Final = b"x-request-id"
 _PARSED: Final = object()  # key of what is worked out once for heads that are alike
 UNBUFFERED: Final = b"x-accel-buffering: no\r\n"  # of streams: proxies such as nginx pass each event on as it comes
@@ -86,7 +85,8 @@ def forwarded(
         expect: the body follows once the agent requests it.
     """
     replica = _replica(endpoint.address, endpoint.instance, endpoint.secret, endpoint.certificate)
-    lines = (_READABLE if readable else _FORWARDED).lines(head)
+    passed = _READABLE if readable else _FORWARDED
+    lines = head.alike.get(passed) or passed.lines(head)
     expected = b"expect: 100-continue\r\n" if expect else b""
     framing = b"transfer-encoding: chunked" if length is None else b"content-length: %d" % length
     names = (head.method, replica.path, head.target)
@@ -128,14 +128,6 @@ def session_of(named: Mapping[bytes, bytes]) -> bytes:
     return b""
 
 
-def path_of(head: RequestHead) -> str:
-    """The path of a request, as text."""
-    found: str | None = head.alike.get(_PATH)
-    if found is None:
-        found = head.alike[_PATH] = head.path.decode("latin-1")
-    return found
-
-
 def address_of(endpoint: Endpoint) -> Address:
     """Where a replica's agent is, and what it must show."""
     return _replica(endpoint.address, endpoint.instance, endpoint.secret, endpoint.certificate).address
@@ -160,7 +152,7 @@ def _replica(address: str, instance: str, secret: str, certificate: str) -> _Rep
 
 def returned(head: ResponseHead) -> bytes:
     """The lines for the client, of an engine's answer."""
-    lines = _RETURNED.lines(head)
+    lines: bytes = head.alike.get(_RETURNED) or _RETURNED.lines(head)
     return lines + UNBUFFERED if parse_agent_headers(head).body[0] else lines
 
 

@@ -17,11 +17,10 @@ from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import Principal
 from gateway.bodies.parameters import BadRequestError, Parameters
 from gateway.errors import NO_RETRY, GatewayError, error_event, response, unauthenticated, unavailable
-from gateway.requests.comments import FIRST_S
+from gateway.requests.comments import FIRST_S, comment_on
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.event_stream import CompleteEvents
 from gateway.requests.exchange import Exchange
-from gateway.requests.heads import path_of
 from gateway.requests.refusals import model_not_found
 from gateway.requests.shared import Shared
 from gateway.requests.states import (
@@ -41,6 +40,7 @@ from gateway.requests.upload import Upload
 from gateway.usage.usage_record import UsageRecord
 from http1.protocol.heads import RequestHead
 from http1.protocol.server_connection import ServerConnection
+from schemas.key_limits import CAPACITIES, NO_CAPACITIES
 
 DATABASE_S: Final = 1.0  # for which a request waits for the database, in all
 _TIMED_OUT: Final = 504
@@ -89,7 +89,7 @@ class Request:
     """
 
     __slots__ = (
-        *("_database_s", "_failed", "_task", "admission", "arrived", "client_gone", "comment_at", "commented"),
+        *("_database_s", "_failed", "_task", "_uid", "admission", "arrived", "client_gone", "comment_at", "commented"),
         *(
             "connection",
             "deadline",
@@ -121,7 +121,7 @@ class Request:
         self.head = head
         self.connection = connection
         self.request_id = request_id
-        self.path = path or path_of(head)
+        self.path = path or head.path.decode("latin-1")
         self.loop = shared.loop
         self.state: State = RECEIVING
         self.arrived = self.loop.time()
@@ -133,6 +133,7 @@ class Request:
         self.status = 0
         self.client_gone = self._failed = False
         self._task: asyncio.Task[None] | None = None
+        self._uid = ""  # of the deployment
         self._database_s = DATABASE_S
         self.admission = admission
         self.upload = upload(self)
@@ -169,7 +170,11 @@ class Request:
                 self.over(DONE)
                 self.admission.answer(principal)
                 return
-            self.usage = self.shared.quotas.begin(principal, self.path)
+            quotas = self.shared.quotas
+            if CAPACITIES(principal.limits) == NO_CAPACITIES and principal.key_id not in quotas.limited:
+                self.usage = UsageRecord(principal.key_id, self.path, self.loop.time, quotas.batches)
+            else:
+                self.usage = quotas.begin(principal, self.path)
         except GatewayError as error:
             self.fail(error)
             return
@@ -206,12 +211,13 @@ class Request:
             return
         known = table.model(self.model)
         self.dispatch.choose_by(parameters.model, known)
+        self._uid = known.uid if known is not None else ""
         usage = self.usage
         if usage is None:
             self._go_on()
             return
         if known is not None:
-            reserves = usage.use.limits_tokens()
+            reserves = usage.use is not None and usage.use.limits_tokens()
             usage.expect(self.model, size, parameters, self.upload.text_bytes() if reserves else None)
         if not usage.expected:
             self._go_on()
@@ -238,7 +244,8 @@ class Request:
 
     def _go_on(self) -> None:
         """The limits of its key let it pass for good."""
-        self.shared.queues.arrived(self.model)
+        if self._uid:
+            self.shared.queues.demand.arrived(self._uid, self.loop.time())
         self.dispatch.next_replica()
 
     # The client's side
@@ -310,7 +317,7 @@ class Request:
             return
         if now < self.deadline:
             if now >= self.comment_at:
-                self.exchange.comment(now)
+                comment_on(self.exchange, now)
             return
         match self.state:
             case State.RECEIVING:
@@ -339,7 +346,8 @@ class Request:
         late = self.status == _TIMED_OUT  # the engine works on for nothing
         left = (self.client_gone or late) and self.state in (SENT, ANSWERING)
         left_after_s = self.loop.time() - self.exchange.sent_at if left else None
-        self.dispatch.leave_queue(refused=True)
+        if self.dispatch.queued:
+            self.dispatch.leave_queue(refused=True)
         self.enter(state)
         usage, self.usage = self.usage, None
         if usage is not None:

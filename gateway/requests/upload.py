@@ -34,9 +34,11 @@ class Upload:
 
     def __init__(self, request: "Request") -> None:
         self.request = request
-        body, first = request.head.take_body(), request.head.take_first()
-        self.complete = body is not None or request.head.length == 0
-        came = body if first is None else bytes(first)
+        head = request.head
+        came, head.body = head.body, None  # taken: the connection does not hand it over
+        self.complete = came is not None or head.length == 0
+        if head.first is not None:
+            came = bytes(head.take_first() or b"")
         self.pieces: list[bytes] = [] if came is None else [came]
         self.size = 0 if came is None else len(came)
         self.started = False  # the key is admitted
@@ -193,7 +195,7 @@ class Upload:
         """It goes to no other replica: gives its bytes back, but for the digest."""
         self.digest()
         if self.json is not None:
-            self.json.content = b""
+            self.json.content, self.json.more = b"", ()
         hold, self.hold = self.hold, None
         if hold is not None:
             self.request.shared.bodies.release(hold)

@@ -152,10 +152,6 @@ class RoutingTable:
         """Why that deployment wants no replicas; None: it wants some, or is unknown."""
         return self._stopped.get(model)
 
-    def running_models(self) -> list[str]:
-        """The models with at least one running instance."""
-        return sorted(self._by_model)
-
     def rollouts(self) -> dict[str, RolloutRoute]:
         """The rollouts under way, by the deployment's uid."""
         return {one.uid: one.rollout for one in self._models.values() if one.rollout is not None}
@@ -301,9 +297,11 @@ class RoutingTable:
         self._backoff.keep(present)
         self._open.update(by_model)
 
-    def enter(self, endpoint: Endpoint) -> None:
-        """Counts a request in flight; `leave` must follow."""
+    def enter(self, endpoint: Endpoint) -> str:
+        """Counts a request in flight; `leave` must follow. Returns the deployment's uid; empty: it is gone."""
+        known = self._models.get(endpoint.model)
         self._in_flight[endpoint.instance] = self._in_flight.get(endpoint.instance, 0) + 1
+        return known.uid if known is not None else ""
 
     def leave(self, endpoint: Endpoint) -> None:
         """A request in flight has ended."""

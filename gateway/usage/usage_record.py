@@ -1,9 +1,10 @@
-"""What one request uses, from its admission to its end."""
+"""What one request uses, from its admission to its end, and the sums of requests that the store does not have yet."""
 
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Sequence
 from typing import Final
 
-from controller.live.key_use import Counts
+from controller.live.key_use import Counts, UsageRow
 from gateway.bodies.parameters import ANY_SIZE, AnswerSize, Parameters
 from gateway.quotas.limits import KeyUse, Ticket
 from gateway.quotas.token_history import FIRST_ANSWER, TokenHistory
@@ -13,32 +14,87 @@ _WITH_COMPLETION: Final = frozenset(
     {"/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"},
 )
 _ERROR: Final = 400
-Record = Callable[["UsageRecord", str, Counts], None]
+_MINUTE_S: Final = 60
+_HOUR_MIN: Final = 60
+MOST_ROWS: Final = 50_000  # while the database is away; then minutes become hours
+MOST_IN_BATCH: Final = 5_000
+Name = tuple[int, str, str, str]
+
+
+class UsageBatches:
+    """Usage by key, model, endpoint and minute since the last batch that the store has taken."""
+
+    def __init__(self) -> None:
+        self._rows: dict[Name, Counts] = {}
+        self._number = 0
+        self._sent: list[UsageRow] = []  # of the batch that is under way, unchanged until the store has it
+
+    def add(self, key: str, path: str, model: str, counts: Counts) -> None:
+        """Counts one request. One for no deployment, whose name is empty, is not reported."""
+        if not model:
+            return
+        minute = int(time.time() // _MINUTE_S)
+        endpoint = path.removeprefix("/v1").lstrip("/")
+        name = (minute, key, model, endpoint)
+        if name not in self._rows and len(self._rows) >= MOST_ROWS:
+            name = (minute - minute % _HOUR_MIN, key, model, endpoint)
+        found = self._rows.get(name)
+        if found is None:
+            self._rows[name] = counts
+            return
+        found.requests += counts.requests
+        found.errors += counts.errors
+        found.prompt_tokens += counts.prompt_tokens
+        found.cached_tokens += counts.cached_tokens
+        found.completion_tokens += counts.completion_tokens
+        found.estimated += counts.estimated
+        found.in_flight_s += counts.in_flight_s
+        found.first_tokens += counts.first_tokens
+        found.first_token_s += counts.first_token_s
+
+    def next(self) -> tuple[int, Sequence[UsageRow]] | None:
+        """The number and rows of the batch to hand over: the last one again until it is `taken`."""
+        if not self._sent:
+            if not self._rows:
+                return None
+            self._number += 1
+            names = list(self._rows)[:MOST_IN_BATCH]
+            self._sent = [UsageRow(*name, self._rows.pop(name)) for name in names]
+        return self._number, self._sent
+
+    def taken(self) -> None:
+        """The store has the last batch."""
+        self._sent = []
 
 
 class UsageRecord:
     """One request that its key's limits let pass. `over` ends it, once or more often.
+
+    Args:
+        ticket: of the limits; None: its key has none.
+        ended: called with the key, which has limits, once the request is over.
 
     Attributes:
         key: id of its key.
         path: of the request.
         streamed: its answer is a stream of events.
         counts: what it used, once it is over.
-        use: of its key.
-        ticket: until it is over.
+        use: of its key; None: it has no limits.
+        ticket: of the limits, until it is over.
         expected: tokens that it may use, as far as its key's limits ask; 0 until its body is complete.
     """
 
     __slots__ = (
         "_answer",
         "_answers",
+        "_batches",
         "_began",
+        "_ended",
         "_first_at",
         "_history",
         "_model",
         "_now",
         "_prompt_bytes",
-        "_record",
         "_size",
         "_size_of_answer",
         "_status",
@@ -52,17 +108,26 @@ class UsageRecord:
         "use",
     )
 
-    def __init__(self, key: str, path: str, ticket: Ticket, now: Callable[[], float], record: Record) -> None:
+    def __init__(
+        self,
+        key: str,
+        path: str,
+        now: Callable[[], float],
+        batches: UsageBatches,
+        ticket: Ticket | None = None,
+        ended: Callable[[str], None] | None = None,
+    ) -> None:
         self.key = key
         self.path = path
-        self.ticket: Ticket | None = ticket
-        self.use: KeyUse = ticket.use
+        self.ticket = ticket
+        self.use: KeyUse | None = None if ticket is None else ticket.use
         self.expected = 0
         self._history: TokenHistory | None = None
         self._prompt_bytes = 0  # of its text
         self._answers = 1
         self._now = now
-        self._record = record
+        self._batches = batches
+        self._ended = ended
         self._began = now()
         self._model = ""
         self._size = 0
@@ -85,7 +150,7 @@ class UsageRecord:
         """
         self._model, self._size = model, size
         self._streams, self._size_of_answer = parameters.stream is not None and parameters.streams, parameters.answer
-        if prompt_bytes is None:
+        if prompt_bytes is None or self.use is None:
             return
         completes = self.path in _WITH_COMPLETION
         self._prompt_bytes, self._answers = prompt_bytes, parameters.answer.choices * parameters.prompts
@@ -120,10 +185,6 @@ class UsageRecord:
         """Whether the answer held an error event."""
         return self._answer is not None and self._answer.failed
 
-    def headers(self, fraction: float | None) -> Mapping[str, str]:
-        """What its key has left, for the headers of the answer."""
-        return {} if self.ticket is None else self.ticket.headers(self._now(), fraction)
-
     def over(self, *, broken: bool = False, left_after_s: float | None = None) -> None:
         """It has ended.
 
@@ -131,12 +192,13 @@ class UsageRecord:
             broken: not as an answer should.
             left_after_s: its client left, or waited in vain, when an engine had had it for so long; None: neither.
         """
-        ticket, self.ticket = self.ticket, None
-        if ticket is None:
+        if self.counts is not None:
             return
         tokens = self._tokens() if left_after_s is None else self._tokens_when_left(left_after_s)
-        ticket.charge(tokens.prompt + tokens.completion, self._now())
-        ticket.end()
+        ticket, self.ticket = self.ticket, None
+        if ticket is not None:
+            ticket.charge(tokens.prompt + tokens.completion, self._now())
+            ticket.end()
         whole = not broken and left_after_s is None
         failed = broken or self._status >= _ERROR or self.failed
         first = self._first_at is not None and self.path in _WITH_COMPLETION and not failed
@@ -148,7 +210,9 @@ class UsageRecord:
         counts.in_flight_s = self._now() - self._began
         if first and self._first_at is not None:
             counts.first_tokens, counts.first_token_s = 1, self._first_at - self._began
-        self._record(self, self._model, counts)
+        self._batches.add(self.key, self.path, self._model, counts)
+        if self._ended is not None:
+            self._ended(self.key)
 
     def _of_prompt(self) -> int:
         """Bytes by which its prompt is estimated, where the engine reports nothing."""

@@ -2,17 +2,16 @@
 
 import asyncio
 import socket
-import ssl
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from functools import partial
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Final, Protocol, cast
 
+from http1.protocol.connecting import CONNECT_S, Address, opened
 from http1.protocol.heads import COPIED_BYTES, LAST_CHUNK, SWITCHING, ResponseHead, chunk
 from http1.protocol.peer_state import reset_at_close
 from http1.protocol.reader import MessageError, ResponseReader
-from http1.tls.pinned import Pinned, Verified, any_certificate, is_pinned
 
 
 class State(StrEnum):
@@ -313,43 +312,9 @@ class ClientConnection(asyncio.Protocol):
         self._state = state
 
 
-# A host that is gone acknowledges nothing, and its connections end after a minute. While an engine is merely slow, the
-# kernel of its host answers.
-_LIVENESS: Final = (
-    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
-    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 15),
-    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),
-    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
-    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 60_000),
-)
-
-
-def notice_gone_hosts(made: socket.socket) -> None:
-    """Sets the options."""
-    for level, name, value in _LIVENESS:
-        if (option := getattr(socket, name, None)) is not None:  # some exist on Linux alone
-            made.setsockopt(level, option, value)
-
-
-Address: TypeAlias = tuple[str, int] | Pinned | Verified | str  # host and port, or the path of a Unix socket
-CONNECT_S: Final = 5.0
 # Servers close kept connections by themselves: uvicorn after 5 s. A request that meets such a close fails.
 IDLE_S: Final = 3.0
 MAX_IDLE: Final = 64
-_QUEUE_FULL_S: Final = 0.02  # until a Unix socket is tried again
-_RECEIVE_BUFFER_BYTES: Final = 160 * 1024  # else a kernel holds megabytes for a client that does not read
-
-
-class ConnectError(Exception):
-    """No connection could be made: no byte of the request has left.
-
-    Attributes:
-        errno: of the operating system; None: it took too long.
-    """
-
-    def __init__(self, message: str, errno: int | None) -> None:
-        super().__init__(message)
-        self.errno = errno
 
 
 class Pool:
@@ -416,29 +381,13 @@ class Pool:
         self._make_way()
         self._connecting += 1
         try:
-            async with asyncio.timeout(self._connect_s):
-                if isinstance(address, str):
-                    transport, connection = await self._connect_unix(made, address)
-                elif isinstance(address, Pinned):
-                    transport, connection = await self._connect_pinned(made, address)
-                elif isinstance(address, Verified):
-                    transport, connection = await self._loop.create_connection(made, *address[:2], ssl=address[2])
-                else:
-                    transport, connection = await self._loop.create_connection(made, *address)
-        except TimeoutError as error:
-            # The kernel's own ETIMEDOUT has a number.
-            raise ConnectError(str(error) or "no connection in time", error.errno) from error
-        except OSError as error:
-            # That of TLS numbers its own library.
-            number = None if isinstance(error, ssl.SSLError) else error.errno
-            raise ConnectError(str(error), number) from error
+            transport, connection = await opened(address, made, self._connect_s)
         finally:
             self._connecting -= 1
         self._open.add(connection)
-        opened = transport.get_extra_info("socket")
-        if opened is not None:
-            opened.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER_BYTES)
-            self._prepare(opened)
+        made_socket = transport.get_extra_info("socket")
+        if made_socket is not None:
+            self._prepare(made_socket)
         return connection
 
     def _make_way(self) -> None:
@@ -454,28 +403,6 @@ class Pool:
                 rested.abort()
             if not resting:
                 del self._resting[address]
-
-    async def _connect_pinned(
-        self, made: Callable[[], ClientConnection], address: Pinned
-    ) -> tuple[asyncio.Transport, ClientConnection]:
-        """Nothing is sent to a server that shows another certificate."""
-        transport, connection = await self._loop.create_connection(
-            made, address.host, address.port, ssl=any_certificate(), server_hostname=""
-        )
-        if not is_pinned(transport.get_extra_info("ssl_object"), address.fingerprint):
-            transport.abort()
-            raise ssl.SSLError("it shows another certificate than it has told")
-        return transport, connection
-
-    async def _connect_unix(
-        self, made: Callable[[], ClientConnection], path: str
-    ) -> tuple[asyncio.Transport, ClientConnection]:
-        """Where the listener's queue is full, a Unix socket refuses at once instead of waiting, as TCP does."""
-        while True:
-            try:
-                return await self._loop.create_unix_connection(made, path)
-            except BlockingIOError:
-                await asyncio.sleep(_QUEUE_FULL_S)
 
     def sweep(self) -> None:
         """Closes what was kept too long; the owner calls it about once a second."""

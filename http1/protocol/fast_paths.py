@@ -10,6 +10,7 @@ Without these ways `make bench-gateway` is outside its limits: a small request c
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
@@ -31,7 +32,8 @@ class Known(Generic[Head]):
     """A head without what varies.
 
     Attributes:
-        head: all that is the same.
+        make: a head of the fields, the first value of each, whether the connection is kept, and the body's length.
+        named: the first value of each field that is the same.
         before: its fields before what varies.
         behind: those behind it.
         begin: its bytes up to the id, or up to the length where it has no id.
@@ -39,7 +41,8 @@ class Known(Generic[Head]):
         end: its bytes behind the length, with the blank line.
     """
 
-    head: Head
+    make: Callable[[Fields, dict[bytes, bytes], bool, int], Head]
+    named: dict[bytes, bytes]
     before: Fields
     behind: Fields
     begin: bytes
@@ -57,7 +60,7 @@ class Known(Generic[Head]):
             given, _, length = length.rpartition(self.middle)
         if stop < 0 or not length.isdigit() or len(length) > _MOST_DIGITS:
             return None
-        named = self.head.named.copy()
+        named = self.named.copy()
         named[_LENGTH] = length
         own: Fields = [(_LENGTH, length)]
         if self.middle:
@@ -65,7 +68,7 @@ class Known(Generic[Head]):
                 return None
             named[_ID] = given
             own = [(_ID, given), *own]
-        return self.head.like(self.before + own + self.behind, named, int(length)), stop + len(self.end)
+        return self.make(self.before + own + self.behind, named, True, int(length)), stop + len(self.end)
 
 
 class KnownHeads(Generic[Head]):
@@ -98,7 +101,7 @@ class KnownHeads(Generic[Head]):
             del self._known[next(iter(self._known))]
         begin = data[: varying.start(2) if given is None else varying.start(1)]
         middle = b"" if given is None else data[varying.end(1) : varying.start(2)]
-        known = Known(head.like([], named, 0), before, behind, begin, middle, data[stop : end + 4])
+        known: Known[Head] = Known(head.maker(), named, before, behind, begin, middle, data[stop : end + 4])
         self._known[data[:start], data[stop:end]] = known
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from dataclasses import field as attribute
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final, TypeAlias
 
@@ -25,8 +26,8 @@ CONTINUE: Final = b"HTTP/1.1 100 Continue\r\n\r\n"
 LAST_CHUNK: Final = b"0\r\n\r\n"
 SWITCHING: Final = 101
 COPIED_BYTES: Final = 8192  # what is smaller is copied, to be written with what precedes it
-_NO_BODY: Final = frozenset((101, 204, 304))
-_STATUS_LINES: Final = {
+NO_BODY: Final = frozenset((101, 204, 304))
+STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
 }
 _NAMES_NOTHING: Final = frozenset((b"", b"close", b"keep-alive"))  # values of Connection
@@ -104,9 +105,9 @@ class RequestHead:
         """Whether this line is its first one."""
         return line == b"%b %b HTTP/1.1" % (self.method, self.target)
 
-    def like(self, fields: Fields, named: dict[bytes, bytes], length: int) -> "RequestHead":
-        """A plain head that is like this one, but for the fields of `VARYING`."""
-        return RequestHead(self.method, self.target, fields, named, True, length, b"", True, None, self.alike)
+    def maker(self) -> "Callable[[Fields, dict[bytes, bytes], bool, int], RequestHead]":
+        """Makes plain heads like this one, but for the fields of `VARYING`."""
+        return partial(RequestHead, self.method, self.target, alike=self.alike)
 
 
 @dataclass(slots=True)
@@ -134,15 +135,15 @@ class ResponseHead:
     @property
     def plain(self) -> bool:
         """Whether nothing but a body of a stated length can follow, and another response."""
-        return self.keep_alive and self.status not in _NO_BODY and b"transfer-encoding" not in self.named
+        return self.keep_alive and self.status not in NO_BODY and b"transfer-encoding" not in self.named
 
     def begins(self, line: bytes) -> bool:
         """Whether this line is its first one."""
         return line.startswith(b"HTTP/1.1 %d" % self.status)
 
-    def like(self, fields: Fields, named: dict[bytes, bytes], length: int) -> "ResponseHead":
-        """A plain head that is like this one, but for the fields of `VARYING`."""
-        return ResponseHead(self.status, fields, named, True, length, True, self.alike)
+    def maker(self) -> "Callable[[Fields, dict[bytes, bytes], bool, int], ResponseHead]":
+        """Makes plain heads like this one, but for the fields of `VARYING`."""
+        return partial(ResponseHead, self.status, alike=self.alike)
 
 
 def first(fields: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
@@ -190,7 +191,7 @@ class PassedOn:
     passes: Callable[[bytes], bool] | None = None
 
     def lines(self, head: RequestHead | ResponseHead) -> bytes:
-        """Their lines, which are the same for all heads that are alike."""
+        """Their lines, which are the same for all heads that are alike, and kept in their `alike` by this object."""
         found: bytes | None = head.alike.get(self)
         if found is None:
             fields = end_to_end(head, self.dropped | VARYING, prefix=self.prefix)
@@ -217,12 +218,7 @@ def response_bytes(status: int, lines: bytes) -> bytes:
 
 def status_line(status: int) -> bytes:
     """The first line of a response, with its end."""
-    return _STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
-
-
-def has_body(status: int, method: bytes) -> bool:
-    """Whether a response of this status to this method has a body."""
-    return status not in _NO_BODY and method != b"HEAD"
+    return STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status
 
 
 def chunk(data: bytes) -> bytes:

@@ -34,7 +34,7 @@ class Server:
         self._service = service
         self._connections: set[ServerConnection] = set()
         self._server: Acceptor | None = None
-        self._acceptor = None if context is None else TlsAcceptor(service.door, self._made, context, plain=plain)
+        self._acceptor = None if context is None else TlsAcceptor(service.admission, self._made, context, plain=plain)
         self._bound: socket.socket | None = None
         self._retired = False
         self._sweeper = Sweeper("requests", _SWEEP_S, self._sweep)

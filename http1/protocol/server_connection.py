@@ -1,6 +1,6 @@
 """The server's side of one HTTP/1.1 connection: one request at a time, read and handed over; malformed ones refused.
 
-Nothing here sets timers: the door ends what is late with a head, the server sweeps the rest by `overdue`.
+Nothing here sets timers: the admission ends what is late with a head, the server sweeps the rest by `overdue`.
 """
 
 import asyncio
@@ -11,15 +11,17 @@ from typing import Final, Protocol, cast
 import structlog
 
 from http1.protocol import admission as connections
-from http1.protocol.admission import KEY, Connection, Door, Refusal, Standing
+from http1.protocol.admission import KEY, Connection, Refusal, Standing
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.heads import (
     CONTINUE,
     COPIED_BYTES,
     LAST_CHUNK,
+    NO_BODY,
+    STATUS_LINES,
     SWITCHING,
     RequestHead,
     chunk,
-    has_body,
     lines_of,
     response_bytes,
     status_line,
@@ -46,6 +48,7 @@ _PROGRESS_BYTES: Final = 4096  # a client that takes so many is slow, and one th
 _MOST_DROPPED_BYTES: Final = 64 * 1024  # that arrived before the answer was complete
 _BEFORE_A_REQUEST: Final = (IDLE, HEAD)
 _UNSERVED: Final = (connections.HEAD, connections.IDLE)
+_SERVED: Final = (None, None)  # not refused, and no connection yields
 _CLOSE: Final = b"connection: close\r\n"
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _UNDER_WAY: Final = (RECEIVING, ANSWERING)
@@ -99,13 +102,13 @@ class Service:
         handle: called with each request's head and its connection; returns what handles the rest of the request, or
             `DROPPED` where it was answered within the call.
         refused: returns the body of the answer to a malformed message, as JSON.
-        door: bounds the connections.
+        admission: bounds the connections.
         progress: limits of time.
     """
 
     handle: Callable[[RequestHead, "ServerConnection"], Handler]
     refused: Callable[[MessageError], bytes]
-    door: Door
+    admission: ConnectionAdmission
     progress: Progress = field(default_factory=Progress)
 
 
@@ -116,14 +119,25 @@ class ServerConnection(asyncio.Protocol):
         service: what handles its requests.
         opened: called with it when it is open and admitted.
         closed: called with it when it is closed.
-        record: the door's entry, where it has one already.
+        record: the admission's entry, where it has one already.
 
     Attributes:
-        record: the door's entry.
+        record: the admission's entry.
     """
 
     __slots__ = (
-        *("_added", "_bodiless", "_chunked", "_chunks", "_closed", "_door", "_draining", "_dropped", "_handler"),
+        *(
+            "_added",
+            "_admission",
+            "_bodiless",
+            "_chunked",
+            "_chunks",
+            "_closed",
+            "_connections",
+            "_draining",
+            "_dropped",
+            "_handler",
+        ),
         *("_has_body", "_keep_alive", "_look", "_loop", "_method", "_opened", "_read_paused", "_reader", "_service"),
         *("_since", "_started", "_state", "_transport", "_untaken", "_used", "_write_paused", "record"),
     )
@@ -137,7 +151,8 @@ class ServerConnection(asyncio.Protocol):
         record: Connection | None = None,
     ) -> None:
         self._service = service
-        self._door = service.door
+        self._admission = service.admission
+        self._connections = service.admission.connections
         self._opened = opened
         self._closed = closed
         self._reader = RequestReader(self)
@@ -207,7 +222,7 @@ class ServerConnection(asyncio.Protocol):
         if transport is None or self._started or self._state not in _UNDER_WAY:
             return
         self._started = self._used = True
-        self._bodiless = not has_body(status, self._method)
+        self._bodiless = status in NO_BODY or self._method == b"HEAD"
         framing = b""
         if length is not None:
             if status not in (204, 304) or length:
@@ -222,7 +237,8 @@ class ServerConnection(asyncio.Protocol):
         lines = fields if isinstance(fields, bytes) else lines_of(fields)
         if self._added:
             lines, self._added = lines + self._added, b""
-        head = b"%b%b%b%b\r\n" % (status_line(status), lines, framing, b"" if self._keep_alive else _CLOSE)
+        line = STATUS_LINES.get(status) or status_line(status)
+        head = b"%b%b%b%b\r\n" % (line, lines, framing, b"" if self._keep_alive else _CLOSE)
         if not body or self._bodiless or len(body) >= COPIED_BYTES:
             transport.write(head)
             self.send(body)
@@ -260,7 +276,7 @@ class ServerConnection(asyncio.Protocol):
         else:
             reader.busy = False
             self._enter(IDLE)
-            self._door.enter(self.record, connections.IDLE)
+            self._connections.enter(self.record, connections.IDLE, self._since)
 
     def answer(self, status: int, fields: Iterable[tuple[bytes, bytes]] | bytes, body: bytes) -> None:
         """A whole answer."""
@@ -394,8 +410,11 @@ class ServerConnection(asyncio.Protocol):
 
     def admit(self, client: str = "", standing: Standing = KEY) -> Refusal | None:
         """Notes that the current request carried a valid key or credential; returns why it is refused all the same."""
-        incomplete = self._state is RECEIVING
-        return self._door.admit_request(self.record, incomplete, client, standing)
+        incomplete, rules = self._state is RECEIVING, self._connections
+        decided = rules.serve(self.record, self._loop.time(), incomplete, client, standing)
+        if decided == _SERVED and not rules.few:
+            return None
+        return self._admission.settle(self.record, incomplete, client, standing, decided)
 
     # The reader's sink
 
@@ -416,7 +435,7 @@ class ServerConnection(asyncio.Protocol):
         if self._state in _UNDER_WAY:  # else it was answered within the call
             self._handler = handler
         if self.record.state in _UNSERVED and self._state not in (IDLE, CLOSED):
-            self._door.enter(self.record, connections.BUSY)
+            self._connections.enter(self.record, connections.BUSY, self._since)
         if head.body is not None:  # the handler did not take it
             self._hand_over(head)
 
@@ -439,7 +458,8 @@ class ServerConnection(asyncio.Protocol):
         if self._state is RECEIVING:
             self.resume_reading()  # only so is the end of the connection seen
             self._enter(ANSWERING)
-            self._door.body_complete(self.record)
+            if self.record.state is connections.BODY:
+                self._connections.enter(self.record, connections.BUSY, self._since)
         if self._handler is not None and self._has_body:
             self._handler.end()
 
@@ -451,7 +471,7 @@ class ServerConnection(asyncio.Protocol):
         if not self.record.address:
             peer = transport.get_extra_info("peername")
             self.record.address = str(peer[0]) if isinstance(peer, tuple) else ""
-        if self._door.admit(self):
+        if self._admission.admit(self):
             self._opened(self)
 
     def data_received(self, data: bytes) -> None:
@@ -490,7 +510,7 @@ class ServerConnection(asyncio.Protocol):
         """The connection is gone."""
         self._transport = None
         self._end()
-        self._door.lost(self.record)
+        self._admission.lost(self.record)
         self._reader.close()
         self._closed(self)
 
@@ -509,10 +529,10 @@ class ServerConnection(asyncio.Protocol):
         if self._handler is not None:
             self._handler.writable(ready=True)
 
-    # The door
+    # The admission
 
     def shut(self, *, late_head: bool) -> None:
-        """Ends the connection for the door. A client whose first head is late is told so."""
+        """Ends the connection for the admission. A client whose first head is late gets a 408."""
         transport = self._transport
         if transport is not None and late_head and self._state is HEAD and not self._used:
             transport.write(TIMED_OUT)
@@ -526,7 +546,7 @@ class ServerConnection(asyncio.Protocol):
         """A part of a request's head has come on an idle connection."""
         self._enter(HEAD)
         if self.record.state is not connections.HEAD:  # a new connection has its time for a head already
-            self._door.enter(self.record, connections.HEAD)
+            self._connections.enter(self.record, connections.HEAD, self._since)
 
     def _drop_pipelined(self, size: int) -> None:
         """A request that came before the last one's answer is dropped, and the connection ends after that answer."""

@@ -67,4 +67,4 @@ def late(state: State, spent: float, progress: Progress, *, read_paused: bool, w
         case State.CLOSED:
             return spent > progress.write_s
         case _:
-            return False  # the door's
+            return False  # the admission's

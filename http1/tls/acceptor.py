@@ -1,4 +1,4 @@
-"""Takes connections of a port that speaks TLS: their handshakes have a deadline and count against the door's bounds.
+"""Takes connections of a port that speaks TLS: their handshakes have a deadline and count against its bounds.
 
 asyncio tells a protocol of a connection only after its handshake, when it is too late to bound those that end none.
 So each connection is admitted as it arrives, with the time that every new connection has for its first head.
@@ -12,7 +12,8 @@ from typing import Any, Final
 
 import structlog
 
-from http1.protocol.admission import Connection, Door
+from http1.protocol.admission import Connection
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.listening import Acceptor
 
 log = structlog.get_logger(__name__)
@@ -33,22 +34,22 @@ class TlsAcceptor(Acceptor):
     """Takes the connections of a port that speaks TLS.
 
     Args:
-        door: admits them.
-        made: makes the protocol of a connection whose entry the door has.
+        admission: admits them.
+        made: makes the protocol of a connection whose entry the admission has.
         context: the certificate for the next handshake.
         plain: whether it takes connections without TLS, too; else these get an answer that says so.
     """
 
     def __init__(
         self,
-        door: Door,
+        admission: ConnectionAdmission,
         made: Callable[[Connection], asyncio.BaseProtocol],
         context: Callable[[], ssl.SSLContext],
         *,
         plain: bool = False,
     ) -> None:
         super().__init__()
-        self.door = door
+        self.admission = admission
         self._made = made
         self._context = context
         self._plain = plain
@@ -67,7 +68,7 @@ class TlsAcceptor(Acceptor):
             if first == _CLIENT_HELLO or (self._plain and first is not None):
                 await self._connect(arriving, secure=first == _CLIENT_HELLO)
             elif first is not None:
-                self.door.note("handshake")
+                self.admission.count_closed("handshake")
                 await arriving.refuse_plain(first)
         except (OSError, EOFError) as error:  # SSLError and TimeoutError are OSErrors
             self._failed(arriving, error)
@@ -75,7 +76,7 @@ class TlsAcceptor(Acceptor):
             log.exception("connection not accepted")
         finally:
             if not arriving.taken:
-                self.door.lost(arriving.record)
+                self.admission.lost(arriving.record)
                 accepted.close()
             self._arriving.discard(arriving)
 
@@ -83,7 +84,7 @@ class TlsAcceptor(Acceptor):
         def made() -> asyncio.BaseProtocol:
             return self._made(arriving.record)
 
-        arriving.taken = True  # the transport closes the socket, and its protocol tells the door
+        arriving.taken = True  # the transport closes the socket, and its protocol reports its end
         try:
             if secure:
                 await self._loop.connect_accepted_socket(
@@ -96,21 +97,21 @@ class TlsAcceptor(Acceptor):
             else:
                 await self._loop.connect_accepted_socket(made, arriving.accepted)
         except BaseException:
-            # A protocol that was told of its connection is told of its end. Telling the door twice changes nothing.
-            self.door.lost(arriving.record)
+            # A protocol that was told of its connection is told of its end. Repeating it changes nothing.
+            self.admission.lost(arriving.record)
             raise
 
     def _take(self, accepted: socket.socket, address: Any) -> None:
         host = str(address[0]) if isinstance(address, tuple) else ""
         arriving = _Arriving(accepted, Connection(host, self._loop.time()))
-        if self.door.admit(arriving):
+        if self.admission.admit(arriving):
             self._arriving.add(arriving)
             arriving.task = self._loop.create_task(self.serve(arriving), name="tls-handshake")
         else:
             accepted.close()
 
     def _failed(self, arriving: "_Arriving", error: Exception) -> None:
-        self.door.note("handshake")
+        self.admission.count_closed("handshake")
         why = getattr(error, "reason", None) or str(error) or type(error).__name__
         if (more := self._failures.admit(f"{arriving.record.address} {why}")) is not None:
             log.info("TLS handshake failed", peer=arriving.record.address, error=why, more_before=more)
@@ -128,7 +129,7 @@ class _Arriving:
         self.task: asyncio.Task[None] | None = None
 
     def shut(self, *, late_head: bool) -> None:  # noqa: ARG002 - no answer is possible before the handshake
-        """Ends it for the door."""
+        """Ends it for the admission."""
         if self.task is not None:
             self.task.cancel()
 

@@ -42,18 +42,6 @@ class Counts:
     first_tokens: int = 0
     first_token_s: float = 0.0
 
-    def add(self, other: "Counts") -> None:
-        """Adds another one's."""
-        self.requests += other.requests
-        self.errors += other.errors
-        self.prompt_tokens += other.prompt_tokens
-        self.cached_tokens += other.cached_tokens
-        self.completion_tokens += other.completion_tokens
-        self.estimated += other.estimated
-        self.in_flight_s += other.in_flight_s
-        self.first_tokens += other.first_tokens
-        self.first_token_s += other.first_token_s
-
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:

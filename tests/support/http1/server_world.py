@@ -4,7 +4,8 @@ from collections.abc import Callable
 
 import h11
 
-from http1.protocol.admission import Door, Limits
+from http1.protocol.admission import Limits
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.heads import RequestHead
 from http1.protocol.server_connection import Handler, ServerConnection, Service
 from support.http1.transport import MemoryTransport
@@ -48,8 +49,10 @@ class World:
         self.known = known
         self.at_once = at_once
         self.open = 0
-        self.door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
-        self.service = Service(self.handle, lambda error: b'{"code":"%b"}' % error.code.encode(), self.door)
+        self.admission = ConnectionAdmission(
+            Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test"
+        )
+        self.service = Service(self.handle, lambda error: b'{"code":"%b"}' % error.code.encode(), self.admission)
         self.connection = ServerConnection(self.service, opened=self.count(1), closed=self.count(-1))
         self.transport = MemoryTransport(self.connection)
         self.blocked = False

@@ -10,7 +10,8 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
-from http1.protocol.admission import Door, Limits
+from http1.protocol.admission import Limits
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.heads import RequestHead
 from http1.protocol.server import Server
 from http1.protocol.server_connection import DROPPED, Handler, ServerConnection, Service
@@ -40,8 +41,8 @@ class Served:
     def __init__(self, certificate: ServedCertificate, limits: Limits = LIMITS, *, plain: bool = False) -> None:
         self.closed: list[str] = []
         self.certificate = certificate
-        self.door = Door(limits, name="test", closed=self.closed.append)
-        service = Service(self._answer, lambda error: str(error).encode(), self.door)
+        self.admission = ConnectionAdmission(limits, name="test", closed=self.closed.append)
+        service = Service(self._answer, lambda error: str(error).encode(), self.admission)
         self.server = Server(service, lambda: certificate.context, plain=plain)
 
     def _answer(self, head: RequestHead, connection: ServerConnection) -> Handler:

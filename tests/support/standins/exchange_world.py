@@ -10,9 +10,9 @@ from prometheus_client import CollectorRegistry
 
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
+from gateway.queueing.demand import Demand
 from gateway.queueing.queues import Queues
 from gateway.quotas.quota_client import QuotaClient
-from gateway.reporting.demand import Demand
 from gateway.reporting.request_metrics import RequestMetrics
 from gateway.requests.request import Admission, Request
 from gateway.requests.shared import Shared
@@ -21,8 +21,10 @@ from gateway.requests.upload import Upload
 from gateway.routing.routing_table import RoutingTable
 from http1.bodies import Bodies
 from http1.protocol import client as client_states
-from http1.protocol.admission import Door, Limits
-from http1.protocol.client import ClientConnection, ConnectError, Pool
+from http1.protocol.admission import Limits
+from http1.protocol.client import ClientConnection, Pool
+from http1.protocol.connecting import ConnectError
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.heads import RequestHead
 from http1.protocol.server_connection import Handler, ServerConnection, Service
 from support.builders.models import model
@@ -87,9 +89,11 @@ class World:
             RequestMetrics(CollectorRegistry()),
             lambda *_: None,
         )
-        door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
+        admission = ConnectionAdmission(
+            Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test"
+        )
         self.client = ServerConnection(
-            Service(self.handle, lambda _: b"{}", door), opened=lambda _: None, closed=lambda _: None
+            Service(self.handle, lambda _: b"{}", admission), opened=lambda _: None, closed=lambda _: None
         )
         self.transport = MemoryTransport(self.client)
         self.blocked = False

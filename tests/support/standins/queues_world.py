@@ -8,9 +8,9 @@ from prometheus_client import CollectorRegistry
 
 from controller.live.endpoints import Endpoint, Model, Stopped
 from gateway.errors import GatewayError
+from gateway.queueing.demand import Demand
 from gateway.queueing.queue_metrics import QueueMetrics
 from gateway.queueing.queues import Queues
-from gateway.reporting.demand import Demand
 from gateway.routing.routing_table import RoutingTable
 
 
@@ -41,7 +41,8 @@ class World:
         self.now += 0.01
         request = Request(self, name, key, arrived=self.now, **fields)
         self.requests.append(request)
-        self.queues.arrived("m")
+        if (known := self.table.model("m")) is not None:
+            self.demand.arrived(known.uid, self.now)
         request.go()
         return request
 
@@ -73,7 +74,9 @@ class Request:
         if self.at is not None:
             self.state = self.at.instance
             world.table.enter(self.at)
-            self.uid = world.queues.entered("m", self.key)
+            known = world.table.model("m")
+            self.uid = known.uid if known is not None else ""
+            world.demand.entered(self.uid, "m", self.key, world.now)
         elif (error := world.queues.join(self, "m", [], lane)) is not None:
             self.fail(error)
         else:
@@ -88,7 +91,8 @@ class Request:
         assert self.at is not None
         self.world.table.leave(self.at)
         self.state = "done"
-        self.world.queues.left("m", self.key, self.uid)
+        self.world.demand.left(self.uid, "m", self.key, self.world.now)
+        self.world.queues.freed("m", self.key)
 
     def leave(self) -> None:
         self.world.queues.leave(self, "m", refused=False)

@@ -168,7 +168,7 @@ async def model(site: Site) -> AsyncIterator[str]:
         await report(site.db, "m-1", "running")
         site.api.changes.publish("status", None)
         began = time.monotonic()
-        while not site.api.gateway.routes.table.running_models():
+        while not site.api.gateway.routes.table.runs("m"):
             assert time.monotonic() - began < LIMIT_S
             await asyncio.sleep(0.02)
         yield "m"

@@ -7,8 +7,9 @@ import pytest
 
 from agent.engine_proxy.engine_exchange import Engines
 from agent.engine_proxy.in_flight import InFlightRequests
-from http1.protocol.admission import Door, Limits
+from http1.protocol.admission import Limits
 from http1.protocol.client import ClientConnection
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.heads import RequestHead
 from http1.protocol.server_connection import Handler, ServerConnection, Service
 from support.http1.transport import MemoryTransport
@@ -33,8 +34,9 @@ async def test_a_full_engine_pauses_the_sender(monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(ClientConnection, "begin", begin_and_fill)
     engines = Engines(InFlightRequests())
     pool = engines.pool = MemoryPool()
-    door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
-    service = Service(handle, lambda _: b"{}", door)
+    limits = Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9)
+    admission = ConnectionAdmission(limits, name="test")
+    service = Service(handle, lambda _: b"{}", admission)
     caller = ServerConnection(service, opened=lambda _: None, closed=lambda _: None)
     transport = MemoryTransport(caller)
     transport.receive(HEAD + b"x" * 70_000)
@@ -55,10 +57,11 @@ async def test_what_waits_for_the_engine_is_told_apart() -> None:
 
     engines = Engines(InFlightRequests())
     pool = engines.pool = MemoryPool()
-    door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
+    limits = Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9)
+    admission = ConnectionAdmission(limits, name="test")
     whole = HEAD.replace(b"300000", b"2") + b"{}"
     callers = [
-        ServerConnection(Service(handle, lambda _: b"{}", door), opened=lambda _: None, closed=lambda _: None)
+        ServerConnection(Service(handle, lambda _: b"{}", admission), opened=lambda _: None, closed=lambda _: None)
         for _ in range(3)
     ]
     transports = [MemoryTransport(caller) for caller in callers]
@@ -90,8 +93,9 @@ async def test_a_websocket_passes_both_ways_and_does_not_wait_for_the_engine() -
 
     engines = Engines(InFlightRequests())
     pool = engines.pool = MemoryPool()
-    door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
-    service = Service(handle, lambda _: b"{}", door)
+    limits = Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9)
+    admission = ConnectionAdmission(limits, name="test")
+    service = Service(handle, lambda _: b"{}", admission)
     transport = MemoryTransport(ServerConnection(service, opened=lambda _: None, closed=lambda _: None))
     fields = (
         b"Connection: Upgrade\r\nUpgrade: WebSocket\r\nSec-WebSocket-Key: a\r\nCookie: a=b\r\nx-request-id: r\r\n\r\n"

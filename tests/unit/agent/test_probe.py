@@ -9,7 +9,8 @@ from aiohttp import web
 
 from agent.decide.health import HealthLimits, ProcessHealth, after_probe
 from agent.processes.probe import Prober
-from http1.protocol.client import ConnectError, Pool
+from http1.protocol.client import Pool
+from http1.protocol.connecting import ConnectError
 from schemas.wire import ProbeOrder
 from support.loopback import listening
 

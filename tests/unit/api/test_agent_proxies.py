@@ -10,7 +10,7 @@ from controller.api.agent_proxies import AgentProxies, agent_socket, ask
 from controller.store.access.proxy_secrets import StoredProxySecret
 from controller.store.access.secret_keys import NO_KEYS
 from controller.store.views.instances import LogSource
-from http1.protocol.client import notice_gone_hosts
+from http1.protocol.connecting import notice_gone_hosts
 from support.loopback import listening
 
 

@@ -19,6 +19,7 @@ from gateway.bodies.parameters import Parameters
 from gateway.requests.event_stream import CompleteEvents
 from gateway.usage.answer_usage import AnswerUsage, Tokens
 from gateway.usage.stream_usage import asks_for_usage, options_with_usage, without_usage_chunk
+from gateway.usage.usage_record import UsageBatches
 from support.growth import assert_in_line, seconds
 
 CHAT_USAGE = {"prompt_tokens": 12, "completion_tokens": 7, "prompt_tokens_details": {"cached_tokens": 4}}
@@ -381,6 +382,9 @@ def test_the_additional_chunk_is_hidden_and_nothing_else() -> None:
 
 def test_counts_add_up_in_every_field() -> None:
     counts = Counts(*range(1, len(fields(Counts)) + 1))
-    total = replace(counts)
-    total.add(counts)
-    assert astuple(total) == tuple(2 * value for value in astuple(counts))
+    batches = UsageBatches()
+    for _ in range(2):
+        batches.add("k", "/v1/chat", "m", replace(counts))
+    batch = batches.next()
+    assert batch is not None
+    assert astuple(batch[1][0].counts) == tuple(2 * value for value in astuple(counts))

@@ -122,7 +122,7 @@ async def test_no_engine_gets_an_id_twice_whatever_its_clients_choose() -> None:
 async def test_a_client_that_leaves_before_its_answer_has_used_its_prompt(order: Step, prompt: int) -> None:
     world = World()
     used: list[Counts] = []
-    world.models.quotas._record = lambda _passage, _model, counts: used.append(counts)  # type: ignore[method-assign]
+    world.models.quotas.batches.add = lambda *args: used.append(args[-1])  # type: ignore[method-assign]
     await play_in(world, *order)
     world.transport.lose()
     assert [counts.prompt_tokens for counts in used] == [prompt]
@@ -156,7 +156,7 @@ WHOLE = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 4
 async def test_a_client_that_leaves_pays_for_what_was_made(said: bytes, answer: bytes, completion: int | None) -> None:
     world = World()
     used: list[Counts] = []
-    world.models.quotas._record = lambda _passage, _model, counts: used.append(counts)  # type: ignore[method-assign]
+    world.models.quotas.batches.add = lambda *args: used.append(args[-1])  # type: ignore[method-assign]
     world.request_body = BODY[:-1] + said + b"}"
     world.request_head = HEAD.replace(b": %d\r" % len(BODY), b": %d\r" % len(world.request_body))
     await play_in(world, "request")
@@ -201,7 +201,7 @@ async def test_an_answer_that_ends_in_504_is_charged(
 ) -> None:
     world = World()
     used: list[Counts] = []
-    world.models.quotas._record = lambda _passage, _model, counts: used.append(counts)  # type: ignore[method-assign]
+    world.models.quotas.batches.add = lambda *args: used.append(args[-1])  # type: ignore[method-assign]
     world.owner = Principal("k", "k", "admin", limits)
     share = world.models.quotas._limits.use_of("k", limits).shares.get(LimitKind.TOKENS)
     if share is not None:

@@ -2,8 +2,8 @@
 
 import pytest
 
+from gateway.queueing.demand import Demand
 from gateway.queueing.fair_queue import FairQueue
-from gateway.queueing.queues import Finished
 
 
 def served(queue: FairQueue[str], in_flight: dict[str, int]) -> list[str]:
@@ -51,27 +51,32 @@ def test_a_request_that_comes_back_keeps_its_age() -> None:
     assert served(queue, {}) == ["a1", "a2", "a3"]
 
 
+def end(demand: Demand, now: float) -> None:
+    demand.entered("", "m", "k", now)
+    demand.left("", "m", "k", now)
+
+
 @pytest.mark.parametrize(
     ("ended", "waiting", "after_s"),
     [(30, 4, 4), (60, 4, 2), (300, 4, 1), (0, 4, 60), (1, 4, 60), (3000, 512, 6)],
 )
 def test_g24_retry_after_is_the_queue_by_the_rate_of_the_last_30_s(ended: int, waiting: int, after_s: int) -> None:
-    finished = Finished()
+    demand = Demand(0.0)
     for n in range(ended):
-        finished.note(100.05 + 29.9 * n / ended)
-    assert finished.retry_after_s(waiting, 130) == after_s
+        end(demand, 100.05 + 29.9 * n / ended)
+    assert demand.retry_after_s("m", waiting, 130) == after_s
 
 
 def test_what_ended_long_ago_says_nothing() -> None:
-    finished = Finished()
+    demand = Demand(0.0)
     for _ in range(100):
-        finished.note(10.0)
-    assert finished.retry_after_s(1, 40.1) == 60
+        end(demand, 10.0)
+    assert demand.retry_after_s("m", 1, 40.1) == 60
 
 
 def test_g24_many_ends_are_counted_and_not_kept() -> None:
-    finished = Finished()
+    demand = Demand(0.0)
     for n in range(100_000):
-        finished.note(n / 1000)
-    assert len(finished._ends) <= 31
-    assert finished.retry_after_s(30_000, 100.0) == 30
+        end(demand, n / 1000)
+    assert len(demand._ends["m"]) <= 31
+    assert demand.retry_after_s("m", 30_000, 100.0) == 30

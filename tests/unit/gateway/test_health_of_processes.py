@@ -9,9 +9,9 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.control_plane.fetch import FetchError
-from gateway.reporting import health as module
+from gateway.control_plane.controller import Controller
 from gateway.reporting.health import Health
+from http1.fetch import FetchError
 
 FINE = orjson.dumps({"lag_s": 0.0, "problem": ""})
 
@@ -39,9 +39,9 @@ def health(others: Mapping[int, bytes | None], asked: list[str], monkeypatch: py
     async def fetch(*_: object) -> tuple[Any, bytes]:
         return SimpleNamespace(status=200), b'{"ready": true, "checks": {}}'
 
-    monkeypatch.setattr(module, "fetch", fetch)
+    monkeypatch.setattr(Controller, "fetch", fetch)
     return Health(
-        SimpleNamespace(),  # type: ignore[arg-type]  # it is fetched from
+        Controller("/nowhere", "", SimpleNamespace()),  # type: ignore[arg-type]  # nothing connects
         SimpleNamespace(problem=""),  # type: ignore[arg-type]  # nothing else of it is asked
         draining=lambda: False,
         loop_lag_s=lambda: 0.1,
@@ -79,13 +79,13 @@ async def test_one_answer_for_all(
 async def test_the_controller_gets_the_whole_question(monkeypatch: pytest.MonkeyPatch) -> None:
     targets: list[bytes] = []
     of, answer = health({}, [], monkeypatch), Answer()
-    fetched = module.fetch
+    fetched = Controller.fetch
 
     async def fetch(controller: Any, target: bytes, *rest: Any) -> Any:
         targets.append(target)
         return await fetched(controller, target, *rest)
 
-    monkeypatch.setattr(module, "fetch", fetch)
+    monkeypatch.setattr(Controller, "fetch", fetch)
     head: Any = SimpleNamespace(path=b"/readyz", target=b"/readyz?exclude=ledger", fields=[])
     await of._ready(head, [], answer)  # type: ignore[arg-type]  # stands in for a streamed answer
     assert targets == [b"/readyz?exclude=ledger"]
@@ -104,7 +104,7 @@ async def test_a_probe_of_the_gateway_leaves_the_controller_out(
     async def fetch(*_: object) -> Any:
         raise FetchError("no controller")
 
-    monkeypatch.setattr(module, "fetch", fetch)
+    monkeypatch.setattr(Controller, "fetch", fetch)
     head: Any = SimpleNamespace(path=path.encode(), target=f"{path}{question}".encode(), fields=[])
     await (of._alive if path == "/healthz" else of._ready)(head, [], answer)  # type: ignore[arg-type]  # as above
     assert answer.status == status
@@ -150,7 +150,7 @@ async def test_a_stranger_gets_no_messages(
     async def reader(_head: object) -> bool:
         return reads
 
-    monkeypatch.setattr(module, "fetch", fetch)
+    monkeypatch.setattr(Controller, "fetch", fetch)
     monkeypatch.setattr(of, "_reader", reader)
     head: Any = SimpleNamespace(path=b"/readyz", target=b"/readyz", fields=fields)
     await of._ready(head, [], answer, address)  # type: ignore[arg-type]  # stands in for a streamed answer

@@ -24,7 +24,7 @@ class Gateway:
 
     def talk(self) -> Sequence[ShareAsk]:
         if self.all_keys:
-            self.limits._stirred.update(self.limits._keys)
+            self.limits._stirred.update(self.limits.keys)
         asks = self.limits.asks(self.now)
         grants = tuple(ShareGrant(ask.key, ask.kind, float(ask.want), 1000.0, 8) for ask in asks)
         self.limits.told(asks, SharesAnswer(1.0, grants, DAY_LEFT_S), self.now)

@@ -82,7 +82,7 @@ def test_headers_of_an_answer_count_down() -> None:
     place = Place(KeyLimits(rpm=60, tpm=1000))
     ticket = place.request()
     assert isinstance(ticket, Ticket)
-    assert ticket.headers(place.now, None) == {
+    assert ticket.use.headers(place.now, None) == {
         "x-ratelimit-limit-requests": "60",
         "x-ratelimit-remaining-requests": "59",
         "x-ratelimit-reset-requests": "0s",

@@ -14,7 +14,8 @@ from gateway.reporting.request_metrics import RequestMetrics
 from gateway.requests.request import Request
 from gateway.routing.routing_table import ServedName
 from http1.forwarded import TrustedProxies
-from http1.protocol.admission import Door, Limits
+from http1.protocol.admission import Limits
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.server_connection import ServerConnection, Service
 from support.http1.transport import MemoryTransport
 
@@ -42,8 +43,9 @@ async def asked(owner: Principal | None, *, late: bool = False) -> tuple[bytes, 
     )
     controller: Any = None  # nothing is passed on
     front = Router(models, controller, {}, TrustedProxies())
-    door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
-    service = Service(front.handle, front.malformed, door)
+    limits = Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9)
+    admission = ConnectionAdmission(limits, name="test")
+    service = Service(front.handle, front.malformed, admission)
     transport = MemoryTransport(ServerConnection(service, opened=lambda _: None, closed=lambda _: None))
     transport.receive(ASK)
     await asyncio.sleep(0)

@@ -9,11 +9,14 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.control_plane.reverse_proxy import ANSWER_LIMIT_S, OF_AGENTS, Controller, Passed
+from gateway.control_plane.controller import Controller
+from gateway.control_plane.reverse_proxy import ANSWER_LIMIT_S, OF_AGENTS, Passed
 from gateway.settings import addresses_of
 from http1.protocol import states as server_states
-from http1.protocol.admission import Door, Limits
-from http1.protocol.client import ClientConnection, ConnectError, Pool
+from http1.protocol.admission import Limits
+from http1.protocol.client import ClientConnection, Pool
+from http1.protocol.connecting import ConnectError
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.heads import RequestHead
 from http1.protocol.server_connection import Handler, ServerConnection, Service
 from http1.relay import State
@@ -62,8 +65,10 @@ class World:
         self.dial()
 
     def dial(self) -> None:
-        door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
-        service = Service(self.handle, lambda _: b"{}", door)
+        admission = ConnectionAdmission(
+            Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test"
+        )
+        service = Service(self.handle, lambda _: b"{}", admission)
         self.client = ServerConnection(service, opened=lambda _: None, closed=lambda _: None)
         self.transport = MemoryTransport(self.client)
 

@@ -180,15 +180,16 @@ def test_nothing_is_kept_of_models_that_are_gone(world: World) -> None:
         name = f"m-{n}"
         world.table.update({name: model(name)}, [replace(endpoint("a"), model=name)])
         world.queues.routes_changed()
-        uid = world.queues.entered(name, "k")
-        world.queues.left(name, "k", uid)
-    assert set(world.queues._finished) == set(world.queues._in_flight) == {"m-2"}
-    uid = world.queues.entered("m-2", "k")
+        uid = model(name).uid
+        world.demand.entered(uid, name, "k", world.now)
+        world.demand.left(uid, name, "k", world.now)
+    assert set(world.demand._ends) == set(world.demand.in_flight) == {"m-2"}
+    world.demand.entered(uid, "m-2", "k", world.now)
     world.table.update({}, [])
     world.queues.routes_changed()
-    world.queues.left("m-2", "k", uid)
+    world.demand.left(uid, "m-2", "k", world.now)
     world.queues.routes_changed()
-    assert world.queues._finished == world.queues._in_flight == {}
+    assert world.demand._ends == world.demand.in_flight == {}
 
 
 def test_all_counts_are_zero_in_the_end(world: World) -> None:

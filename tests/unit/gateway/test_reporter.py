@@ -9,8 +9,8 @@ import pytest
 from controller.live.demand import GatewayLoad, Told
 from controller.live.endpoints import Trouble
 from gateway.errors import GatewayError
+from gateway.queueing.demand import Demand
 from gateway.queueing.queues import Queues
-from gateway.reporting.demand import Demand
 from gateway.reporting.reporter import Reporter
 from gateway.reporting.revision_outcomes import RevisionOutcomes
 from gateway.routing.routing_table import RoutingTable
@@ -62,7 +62,7 @@ class Site:
         self.queues = Queues(self.table, self.demand, lambda: self.now)
         self.reports = Reports()
         reports: Any = self.reports
-        self.reporter = Reporter(reports, self.demand, self.queues, lambda: self.now, RevisionOutcomes(), dict)
+        self.reporter = Reporter(reports, self.demand, self.queues, lambda: self.now, RevisionOutcomes(), self.table)
         self.route()
 
     def route(self, **fields: Any) -> None:

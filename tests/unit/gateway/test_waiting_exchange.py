@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 
 from controller.live.endpoints import Endpoint, Stopped
 from controller.live.key_ring import Principal
+from gateway.queueing.demand import Demand
 from gateway.queueing.queues import Queues
 from gateway.quotas.quota_client import QuotaClient
-from gateway.reporting.demand import Demand
 from gateway.reporting.request_metrics import RequestMetrics
 from gateway.requests.comments import FIRST_S
 from gateway.requests.dispatch import Dispatch
@@ -25,8 +25,9 @@ from gateway.requests.states import State
 from gateway.routing.routing_table import RoutingTable
 from http1.bodies import Bodies
 from http1.protocol import client as client_states
-from http1.protocol.admission import Door, Limits
+from http1.protocol.admission import Limits
 from http1.protocol.client import ClientConnection, Pool
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.heads import RequestHead
 from http1.protocol.server_connection import Handler, ServerConnection, Service
 from schemas.key_limits import KeyLimits, LimitKind
@@ -94,8 +95,10 @@ class World:
             RequestMetrics(CollectorRegistry()),
             lambda *_: None,
         )
-        door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
-        service = Service(self.handle, lambda _: b"{}", door)
+        admission = ConnectionAdmission(
+            Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test"
+        )
+        service = Service(self.handle, lambda _: b"{}", admission)
         self.client = ServerConnection(service, opened=lambda _: None, closed=lambda _: None)
         self.transport = MemoryTransport(self.client)
 
@@ -154,7 +157,7 @@ class World:
     def check(self) -> None:
         waiting = sum(one.state is State.WAITING for one in self.exchanges)
         at_replicas = sum(one.state in (State.CONNECTING, State.SENT, State.ANSWERING) for one in self.exchanges)
-        assert self.queues.waiting("m") == waiting
+        assert len(self.queues.by_model.get("m", ())) == waiting
         assert self.table.in_flight("a") == at_replicas
         load = self.demand._counted.get("uid-m")
         counted = (load.in_flight, load.waiting) if load is not None else (0, 0)
@@ -165,7 +168,7 @@ class World:
             assert self.queues.wakes()
         slots = self.meter._limits.use_of("k", LIMITS).shares[LimitKind.PARALLEL]
         assert slots.spent == len(self.models.under_way), "each request gives its key's slot back, however it ends"
-        used = self.meter._batches._rows
+        used = self.meter.batches._rows
         assert sum(counts.requests for counts in used.values()) == len(self.exchanges) - len(self.models.under_way)
         assert {name[2] for name in used} <= {"m"}, "under the deployment's name, also where an alias was asked"
         if not self.models.under_way:

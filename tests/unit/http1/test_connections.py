@@ -1,7 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http1.protocol.admission import Connection, Connections, Door, Limits, Refusal, Standing, State, limits_for
+from http1.protocol.admission import Connection, Connections, Limits, Refusal, Standing, State, limits_for
+from http1.protocol.connection_admission import ConnectionAdmission
 
 
 def limits(most: int, unknown: int = 100, **others: float) -> Limits:
@@ -328,7 +329,7 @@ def test_whatever_keys_ask_no_key_and_no_administrator_is_shut_out(steps: list[t
 
 
 class Asking:
-    """A connection at a door."""
+    """A connection at an admission."""
 
     def __init__(self, record: Connection) -> None:
         self.record = record
@@ -344,12 +345,13 @@ async def test_no_request_ends_for_one_that_is_refused_all_the_same() -> None:
         ended.append(client)
         return True
 
-    door = Door(limits(64, for_fewer=32), name="test", make_way=end)
+    admission = ConnectionAdmission(limits(64, for_fewer=32), name="test", make_way=end)
 
     def ask(client: str) -> Refusal | None:
         asking = Asking(Connection("10.0.0.1", 0.0))
-        assert door.admit(asking)
-        return door.admit_request(asking.record, False, client)
+        assert admission.admit(asking)
+        decided = admission.connections.serve(asking.record, 0.0, False, client)
+        return admission.settle(asking.record, False, client, Standing.KEY, decided)
 
     for client, number in {"few": 1, "middle": 13, "most": 18}.items():
         assert {ask(client) for _ in range(number)} == {None}

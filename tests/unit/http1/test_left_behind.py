@@ -2,8 +2,9 @@
 
 import gc
 
-from http1.protocol.admission import Door, Limits
+from http1.protocol.admission import Limits
 from http1.protocol.client import ClientConnection
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.heads import RequestHead, ResponseHead
 from http1.protocol.reader import RequestReader, ResponseReader
 from http1.protocol.server_connection import DROPPED, Handler, ServerConnection, Service
@@ -35,8 +36,9 @@ def handle(_head: RequestHead, connection: ServerConnection) -> Handler:
 
 
 def serve_one() -> None:
-    door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
-    served = ServerConnection(Service(handle, lambda _: b"{}", door), opened=lambda _: None, closed=lambda _: None)
+    limits = Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9)
+    admission = ConnectionAdmission(limits, name="test")
+    served = ServerConnection(Service(handle, lambda _: b"{}", admission), opened=lambda _: None, closed=lambda _: None)
     transport = MemoryTransport(served)
     transport.receive(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     assert transport.written.startswith(b"HTTP/1.1 200")

@@ -7,8 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from http1.protocol.admission import Door, Limits
+from http1.protocol.admission import Limits
 from http1.protocol.client import Pool
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.heads import RequestHead, ResponseHead
 from http1.protocol.server import Server
 from http1.protocol.server_connection import ServerConnection, Service
@@ -43,8 +44,10 @@ class Site:
 
     def __init__(self) -> None:
         self.uploads: asyncio.Queue[Upload] = asyncio.Queue()
-        door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
-        self.server = Server(Service(self.handle, lambda _: b"{}", door))
+        admission = ConnectionAdmission(
+            Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test"
+        )
+        self.server = Server(Service(self.handle, lambda _: b"{}", admission))
 
     def handle(self, _: RequestHead, connection: ServerConnection) -> Upload:
         connection.admit()

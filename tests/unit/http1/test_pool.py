@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from http1.protocol.client import ConnectError, Pool
+from http1.protocol.client import Pool
+from http1.protocol.connecting import ConnectError
 from http1.protocol.heads import ResponseHead
 
 

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
-from http1.protocol.admission import Door, Limits
-from http1.protocol.client import ClientConnection, ConnectError
+from http1.protocol.admission import Limits
+from http1.protocol.client import ClientConnection
+from http1.protocol.connecting import ConnectError
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.heads import RequestHead, ResponseHead
 from http1.protocol.server_connection import Handler, ServerConnection, Service
 from http1.relay import CONNECTING, DONE, SENT, Relay
@@ -39,8 +41,10 @@ class Plain(Relay):
 class World:
     def __init__(self, observe: Callable[[bytes], bytes] | None = None) -> None:
         self.observe = observe
-        door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
-        service = Service(self.handle, lambda _: b"{}", door)
+        admission = ConnectionAdmission(
+            Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test"
+        )
+        service = Service(self.handle, lambda _: b"{}", admission)
         self.connection = ServerConnection(service, opened=lambda _: None, closed=lambda _: None)
         self.client = MemoryTransport(self.connection)
         self.client.receive(POST)

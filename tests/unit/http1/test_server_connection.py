@@ -246,7 +246,7 @@ async def test_every_order_of_what_may_happen() -> None:
         world.transport.lose()
         assert world.connection.state is State.CLOSED
         assert world.open == 0
-        assert len(world.door) == 0
+        assert len(world.admission) == 0
         answered += sum(not request.lost for request in world.requests)
     assert answered > 500
 

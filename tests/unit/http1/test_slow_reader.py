@@ -8,7 +8,8 @@ import time
 import pytest
 
 from http1.protocol import server
-from http1.protocol.admission import Door, Limits
+from http1.protocol.admission import Limits
+from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.heads import RequestHead
 from http1.protocol.server_connection import ServerConnection, Service
 from http1.protocol.states import Progress
@@ -57,8 +58,9 @@ async def test_g18_only_a_client_without_progress_is_cut(monkeypatch: pytest.Mon
         answers.append(Endless(connection))
         return answers[0]
 
-    door = Door(Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9), name="test")
-    served = server.Server(Service(handle, lambda _: b"{}", door, Progress(write_s=STALL_S)))
+    limits = Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9)
+    admission = ConnectionAdmission(limits, name="test")
+    served = server.Server(Service(handle, lambda _: b"{}", admission, Progress(write_s=STALL_S)))
     await served.listen("127.0.0.1", 0)
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

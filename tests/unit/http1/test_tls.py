@@ -38,7 +38,7 @@ def test_requests_are_answered_over_tls(
             assert (status, len(body)) == (200, 3_000_000)
             with pytest.raises(aiohttp.ClientConnectorCertificateError):
                 await get(served.server.port, ssl.create_default_context())
-        assert len(served.door) == 0
+        assert len(served.admission) == 0
 
     with asyncio.Runner(loop_factory=loop) as runner:  # type: ignore[arg-type]
         runner.run(ask())
@@ -79,7 +79,7 @@ async def test_a_slow_handshake_ends_within_the_time_for_a_head(begun: bytes, ce
             with contextlib.suppress(ConnectionResetError):
                 assert await reader.read() == b""
         assert served.closed == ["head"]
-        assert len(served.door) == 0
+        assert len(served.admission) == 0
         writer.close()
 
 
@@ -88,7 +88,7 @@ async def test_handshakes_count_against_the_bounds(certificate: ServedCertificat
     async with Served(certificate, limits).run() as served:
         held = [await asyncio.open_connection("127.0.0.1", served.server.port) for _ in range(12)]
         assert await get(served.server.port, authority) == (200, b"secure")
-        assert len(served.door) <= 8
+        assert len(served.admission) <= 8
         assert served.closed.count("bound") >= 8
         for _, writer in held:
             writer.close()
@@ -98,14 +98,14 @@ async def test_what_is_refused_at_the_bound_leaves_nothing_behind(certificate: S
     async with Served(certificate, Limits(2, 2, 2)).run() as served:
         for _ in range(2):  # agents' connections, of which none gives way
             busy = Connection("10.0.0.1", 0.0)
-            assert served.door.admit(Busy(busy))
-            assert served.door.admit_request(busy, body=False, standing=Standing.AGENT) is None
+            assert served.admission.admit(Busy(busy))
+            assert served.admission.connections.serve(busy, 0.0, body=False, standing=Standing.AGENT) == (None, None)
         for _ in range(20):
             assert await raw(served.server.port, b"") == b""
-        assert len(served.door) == 2
-        assert len(served.door._of) == 2
-        for busy in list(served.door._of):
-            served.door.lost(busy)
+        assert len(served.admission) == 2
+        assert len(served.admission._of) == 2
+        for busy in list(served.admission._of):
+            served.admission.lost(busy)
 
 
 class Busy:
@@ -123,7 +123,7 @@ async def test_a_garbled_handshake_is_counted_and_ends(certificate: ServedCertif
         answer = await raw(served.server.port, b"\x16\x03\x01\x00\x04none")
         assert b"HTTP" not in answer
         assert served.closed == ["handshake"]
-        assert len(served.door) == 0
+        assert len(served.admission) == 0
 
 
 async def test_old_versions_of_tls_are_refused(certificate: ServedCertificate, authority: ssl.SSLContext) -> None:

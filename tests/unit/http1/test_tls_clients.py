@@ -8,7 +8,8 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from http1.protocol.client import ClientConnection, ConnectError, Pool
+from http1.protocol.client import ClientConnection, Pool
+from http1.protocol.connecting import ConnectError
 from http1.protocol.heads import ResponseHead, request_bytes
 from http1.tls.certificate import ServedCertificate
 from http1.tls.issue import issue_server, make_self_signed

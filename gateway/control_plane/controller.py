@@ -1,0 +1,100 @@
+"""The controller, or several, as the gateway reaches them; and the gateway's own small requests to them."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Final
+
+import orjson
+
+from http1.daemon.log_limit import LogLimit
+from http1.fetch import FetchError, fetch
+from http1.forwarded import GATEWAY_HEADER
+from http1.protocol.client import ClientConnection, Pool
+from http1.protocol.connecting import Address, ConnectError
+from http1.protocol.heads import Fields, ResponseHead
+from http1.relay import Relay
+
+DATABASE_KEPT_S: Final = 0.55  # how old the controller's report of its database may be
+_GATEWAY_FIELD: Final = GATEWAY_HEADER.lower().encode()
+_READY: Final = b"/readyz"
+_MOST_BYTES: Final = 64 * 2**20
+
+
+@dataclass(slots=True)
+class Controller:
+    """Where the controller is, or several that share a database: the one that answers gets the requests.
+
+    Attributes:
+        address: of the one that gets them: its Unix socket, or host and port.
+        secret: by which it trusts the gateway's fields about clients; empty on its socket, which needs none.
+        pool: makes the connections; none is kept.
+        under_way: requests that are passed on.
+        failures: bounds the log lines about requests that could not be passed on.
+        others: addresses of further ones, in the order in which they are tried.
+    """
+
+    address: Address
+    secret: str
+    pool: Pool
+    under_way: set[Relay] = field(default_factory=set)
+    failures: LogLimit = field(default_factory=LogLimit)
+    others: deque[Address] = field(default_factory=deque)
+
+    async def connect(self) -> ClientConnection:
+        """A new connection, to the next one where this one takes none: no byte has left until then.
+
+        Raises:
+            ConnectError: none of them takes one.
+        """
+        for _ in range(len(self.others)):
+            asked = self.address
+            try:
+                return await self.pool.connect(asked)
+            except ConnectError:
+                self.silent(asked)
+        return await self.pool.connect(self.address)
+
+    def silent(self, asked: Address) -> None:
+        """The controller at this address does not answer: the next one gets requests, unless it does already."""
+        if self.others and asked == self.address:
+            self.others.append(self.address)
+            self.address = self.others.popleft()
+
+    def credential(self) -> Fields:
+        """The fields by which the controller knows the gateway."""
+        return [(_GATEWAY_FIELD, self.secret.encode())] if self.secret else []
+
+    async def fetch(self, path: bytes, fields: Fields, limit_s: float) -> tuple[ResponseHead, bytes]:
+        """Head and body of the answer to a GET. A controller that gives none is tried last from now on.
+
+        Raises:
+            FetchError: there is none within the limit, or it is too large.
+        """
+        requested = self.address
+
+        async def connect() -> ClientConnection:
+            nonlocal requested
+            connection = await self.connect()
+            requested = self.address
+            return connection
+
+        sent = [(b"host", b"controller"), *fields, *self.credential()]
+        try:
+            head, body = await fetch(connect, b"GET", path, sent, limit_s=limit_s, most_bytes=_MOST_BYTES + 1)
+        except FetchError:
+            self.silent(requested)
+            raise
+        if len(body) > _MOST_BYTES:
+            raise FetchError("the answer is too large")
+        return head, body
+
+    async def has_database(self, limit_s: float) -> bool:
+        """Whether it reports that it reaches the database; False also without an answer within the limit.
+
+        So a gateway knows whether it alone is cut off from the database.
+        """
+        try:
+            _, body = await self.fetch(_READY, [], limit_s)
+            return bool(orjson.loads(body)["checks"]["database"]["ok"])
+        except (FetchError, orjson.JSONDecodeError, KeyError, TypeError):
+            return False
