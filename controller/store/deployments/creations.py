@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from controller.domain.access.grants import Power
 from controller.store.core.database import DRIVER_ERRORS, Database
-from controller.store.core.refusals import NotGrantedError
+from controller.store.core.refusals import NotGrantedError, RetiredArgsError
 from controller.store.core.server_sessions import ACQUIRE_TIMEOUT_S
 from controller.store.deployments.apply import Applied, NewDeployment, apply, create_all, refuse_change
 from controller.store.deployments.names import names_of
@@ -61,7 +61,7 @@ class Creations:
             try:
                 refuse_change(name, None, spec, lacks)
                 creation = _Creation(NewDeployment(name, spec, input_hash, names_of(name, spec)))
-            except (ManifestError, NotGrantedError):
+            except (ManifestError, NotGrantedError, RetiredArgsError):
                 pass
         if creation is not None:
             await self._create(creation)

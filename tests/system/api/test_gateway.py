@@ -280,7 +280,7 @@ async def test_a_client_that_leaves_before_the_answer_ends_its_request_and_its_c
         await begun.wait()
         asking.cancel()
         await ended.wait()
-        while floor.api.gateway.routes.current().in_flight("m-1"):  # noqa: ASYNC110 - no event
+        while floor.api.gateway.routes.table.in_flight("m-1"):  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.01)
 
 
@@ -309,5 +309,5 @@ async def test_many_streams_closed_at_once_leave_no_request_behind(floor: Floor)
         assert open_now == 80
         for one in got:
             one.close()
-        while open_now or floor.api.gateway.routes.current().in_flight("m-1"):  # noqa: ASYNC110 - no event
+        while open_now or floor.api.gateway.routes.table.in_flight("m-1"):  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.01)

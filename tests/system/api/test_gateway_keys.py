@@ -298,13 +298,13 @@ async def test_a_key_that_is_revoked_in_mid_request_is_forgotten_and_its_answer_
     key = await create_key(db, "inference", limits=KeyLimits(parallel=1, tpm=1000))
     client = Client(floor, key, floor.api.gateway.port)
     asking = asyncio.create_task(client.ask())
-    kept = floor.api.gateway._meter._limits
+    kept = floor.api.gateway._quotas._limits
     async with asyncio.timeout(LIMIT_S):
         await came.wait()
         assert [ask.key for ask in kept.asks(0.0)]
         await revoke_key(db, key.id)
         floor.api.changes.publish("key", key.id)
-        while kept._keys:  # noqa: ASYNC110 - else the store is asked for ever about each key that ever came
+        while kept.keys:  # noqa: ASYNC110 - else the store is asked for ever about each key that ever came
             await asyncio.sleep(0.02)
         release.set()
         assert (await asking)[0] == 200

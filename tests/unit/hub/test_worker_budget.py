@@ -24,7 +24,6 @@ BURST = int(BURST_S / FRAME_S) - 1
 MIB = 2**20
 PING = WSMessage(WSMsgType.PING, b"x", None)
 TEXT = WSMessage(WSMsgType.TEXT, "{}", None)
-NO_REQUEST: Any = SimpleNamespace(protocol=None)
 
 
 class Socket:
@@ -41,7 +40,7 @@ class Socket:
 
 def frames(of: WorkerBudget, size: int = 0) -> Frames:
     socket: Any = Socket(size)
-    return Frames(socket, NO_REQUEST, of)
+    return Frames(socket, of)
 
 
 async def is_read(one: Frames) -> bool:
@@ -90,7 +89,7 @@ async def test_others_have_their_turn_while_pings_arrive() -> None:
             await asyncio.sleep(0)
 
     task = asyncio.create_task(other())
-    assert await Frames(socket, NO_REQUEST, WorkerBudget()).next() is TEXT
+    assert await Frames(socket, WorkerBudget()).next() is TEXT
     task.cancel()
     assert turns >= BURST / 20
     assert socket.answered == BURST
@@ -100,13 +99,13 @@ async def test_a_flood_is_read_no_faster_than_the_budget_allows() -> None:
     socket: Any = Flooded(10**9)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(1.0):
-            await Frames(socket, NO_REQUEST, WorkerBudget()).next()
+            await Frames(socket, WorkerBudget()).next()
     assert socket.answered <= (BURST_S + SHARE * 1.5) / FRAME_S
 
 
 async def test_a_socket_that_closes_is_not_answered() -> None:
     socket: Any = SimpleNamespace(receive=Flooded(1).receive, closed=True)
-    assert await Frames(socket, NO_REQUEST, WorkerBudget()).next() is TEXT
+    assert await Frames(socket, WorkerBudget()).next() is TEXT
 
 
 async def test_what_is_measured_holds_back_all_connections_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
