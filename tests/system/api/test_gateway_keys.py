@@ -309,7 +309,7 @@ async def test_a_key_that_is_revoked_in_mid_request_is_forgotten_and_its_answer_
         release.set()
         assert (await asking)[0] == 200
         assert (await client.ask())[0] == 401
-    assert kept._keys == {}
+    assert kept.keys == {}
     assert await counted(floor.api, 1) == 1
 
 
