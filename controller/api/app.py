@@ -30,16 +30,13 @@ from controller.api.resources import (
     health,
     idle_report,
     idle_stretches,
-    instances,
     join_tokens,
     keys,
     leader,
     logs,
     metrics,
     model_cache,
-    model_heads,
     policies,
-    rollouts,
     secrets,
     session,
     usage,
@@ -80,13 +77,10 @@ def all_routes(version: str) -> list[Route]:
     """Every route of the API."""
     tables: Sequence[Sequence[Route]] = (
         deployments.ROUTES,
-        rollouts.ROUTES,
-        model_heads.ROUTES,
         plan.ROUTES,
         apply.ROUTES,
         defrag.ROUTES,
         drain.ROUTES,
-        instances.ROUTES,
         explain.ROUTES,
         pending.ROUTES,
         catalog.ROUTES,
@@ -175,7 +169,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     )
     app[KEPT_INVENTORY] = KeptInventory(context.database)
     app[deployments.CREATIONS] = Creations(context.database)
-    app[model_heads.HEADS] = {}
+    app[deployments.HEADS] = {}
     app[allowances.ANALYSES_AT_ONCE] = asyncio.Semaphore(allowances.MAX_ANALYSES_AT_ONCE)
     app[allowances.JUDGING], app[allowances.JUDGING_OF_VIEWERS] = asyncio.Lock(), asyncio.Lock()
     app[allowances.VIEWERS_AT_ONCE] = allowances.viewers_at_once()
