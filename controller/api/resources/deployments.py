@@ -284,8 +284,8 @@ ROUTES: Final = (
         ),
     ),
     Route(
-        "POST", _ONE + "/rollout/pause", _rollout_verb(pause), Access.OPERATE, "Pause the rollout (If-Match: generation)",
-        _TAG, DeploymentView, expects="generation",
+        "POST", _ONE + "/rollout/pause", _rollout_verb(pause), Access.OPERATE,
+        "Pause the rollout (If-Match: generation)", _TAG, DeploymentView, expects="generation",
     ),
     Route(
         "POST", _ONE + "/rollout/resume", _rollout_verb(resume), Access.OPERATE,
