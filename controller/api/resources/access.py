@@ -207,10 +207,13 @@ async def get_authority(request: web.Request) -> web.Response:
 
 
 ROUTES: Final = (
-    Route("POST", _KEYS, create_api_key, Access.ADMINISTER, "Create an API key", "keys", KeyCreated, KeyBody, status=201),
+    Route(
+        "POST", _KEYS, create_api_key, Access.ADMINISTER, "Create an API key", "keys", KeyCreated, KeyBody, status=201,
+    ),
     Route("GET", _KEYS, get_keys, Access.ADMINISTER, "List API keys", "keys", Page[KeyView], query=WHOLE_PAGING),
     Route(
-        "PATCH", _KEYS + "/{id}", change_key, Access.ADMINISTER, "Change an API key's limits", "keys", KeyView, KeyUpdateBody
+        "PATCH", _KEYS + "/{id}", change_key, Access.ADMINISTER, "Change an API key's limits", "keys", KeyView,
+        KeyUpdateBody,
     ),
     Route(
         "POST", _KEYS + "/{id}/rotate", rotate_api_key, Access.ADMINISTER,
@@ -218,22 +221,30 @@ ROUTES: Final = (
         status=201,
     ),
     Route("DELETE", _KEYS + "/{id}", delete_key, Access.ADMINISTER, "Revoke an API key", "keys", KeyView),
-    Route("POST", _TOKENS, post_token, Access.ADMINISTER, "Create a join token", "tokens", TokenCreated, TokenBody, status=201),
-    Route("GET", _TOKENS, get_tokens, Access.ADMINISTER, "List join tokens", "tokens", Page[TokenView], query=WHOLE_PAGING),
-    Route("DELETE", _TOKENS + "/{id}", delete_token, Access.ADMINISTER, "Revoke a join token", "tokens", TokenView),
     Route(
-        "GET", _SECRETS, get_secrets, Access.ADMINISTER, "List secrets, without their values", "secrets", Page[SecretView],
-        query=WHOLE_PAGING,
+        "POST", _TOKENS, post_token, Access.ADMINISTER, "Create a join token", "tokens", TokenCreated, TokenBody,
+        status=201,
     ),
     Route(
-        "POST", _SECRETS + "/rotate-key", rotate_secrets_key, Access.ADMINISTER, "Encrypt all secrets under the present key",
-        "secrets", SecretsRotated,
+        "GET", _TOKENS, get_tokens, Access.ADMINISTER, "List join tokens", "tokens", Page[TokenView],
+        query=WHOLE_PAGING,
+    ),
+    Route("DELETE", _TOKENS + "/{id}", delete_token, Access.ADMINISTER, "Revoke a join token", "tokens", TokenView),
+    Route(
+        "GET", _SECRETS, get_secrets, Access.ADMINISTER, "List secrets, without their values", "secrets",
+        Page[SecretView], query=WHOLE_PAGING,
+    ),
+    Route(
+        "POST", _SECRETS + "/rotate-key", rotate_secrets_key, Access.ADMINISTER,
+        "Encrypt all secrets under the present key", "secrets", SecretsRotated,
     ),
     Route("PUT", _SECRET, set_secret, Access.ADMINISTER, "Set a secret", "secrets", body=SecretBody, status=204),
     Route(
-        "PATCH", _SECRET, limit_secret, Access.ADMINISTER, "Change what a secret is for", "secrets", body=SecretScopeBody,
-        status=204,
+        "PATCH", _SECRET, limit_secret, Access.ADMINISTER, "Change what a secret is for", "secrets",
+        body=SecretScopeBody, status=204,
     ),
     Route("DELETE", _SECRET, remove_secret, Access.ADMINISTER, "Delete a secret", "secrets", status=204),
-    Route("GET", CA_PATH, get_authority, Access.OPEN, "Certificate of the controller's authority", "agents", media=_PEM),
+    Route(
+        "GET", CA_PATH, get_authority, Access.OPEN, "Certificate of the controller's authority", "agents", media=_PEM,
+    ),
 )  # fmt: skip

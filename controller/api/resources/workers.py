@@ -258,7 +258,7 @@ ROUTES: Final = (
         Page[CachedModelView], PruneBody,
     ),
     Route(
-        "GET", "/api/v1/utilization", get_utilization, Access.READ, "Read recent GPU utilization", "gpus", UtilizationView,
-        query=_QUERY, momentary=True,
+        "GET", "/api/v1/utilization", get_utilization, Access.READ, "Read recent GPU utilization", "gpus",
+        UtilizationView, query=_QUERY, momentary=True,
     ),
 )  # fmt: skip
