@@ -20,14 +20,13 @@ from controller.api.openapi import openapi_route
 from controller.api.representation import represent, representation_context
 from controller.api.resources import (
     access,
-    attention,
     audit_log,
     deployments,
     events,
     gateways,
     health,
     idle_report,
-    leader,
+    ledger,
     logs,
     metrics,
     policies,
@@ -35,9 +34,6 @@ from controller.api.resources import (
     usage,
     watch,
     workers,
-)
-from controller.api.resources import (
-    audit as ledger_audit,
 )
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, Streams
@@ -81,10 +77,8 @@ def all_routes(version: str) -> list[Route]:
         policies.ROUTES,
         idle_report.ROUTES,
         events.ROUTES,
-        ledger_audit.ROUTES,
         audit_log.ROUTES,
-        attention.ROUTES,
-        leader.ROUTES,
+        ledger.ROUTES,
         watch.ROUTES,
         live_socket.ROUTES,
         access.ROUTES,
@@ -168,7 +162,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app.cleanup_ctx.append(passes_context)
     app.cleanup_ctx.append(pending.pending_context)
     app.cleanup_ctx.append(catalog.catalog_context)
-    app.cleanup_ctx.append(attention.attention_context)
+    app.cleanup_ctx.append(ledger.attention_context)
     app.cleanup_ctx.append(metrics.metrics_context)
     table = {(route.method, route.canonical): route for route in all_routes(context.version)}
     table |= {(route.method, route.path): route for route in map(_agents_route, more_routes)}

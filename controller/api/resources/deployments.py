@@ -223,6 +223,7 @@ async def get_models(request: web.Request) -> web.Response:
 
 
 async def _heads(app: web.Application, models: tuple[str, ...]) -> _Heads:
+    """The heads of these models' branches, kept for a minute. A child that can be killed queries the hub."""
     kept = app[HEADS]
     known = kept.get(models)
     if known is not None and time.monotonic() - known[0] < _KEPT_S:
