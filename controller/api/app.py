@@ -20,7 +20,6 @@ from controller.api.openapi import openapi_route
 from controller.api.representation import represent, representation_context
 from controller.api.resources import (
     access,
-    audit_log,
     deployments,
     events,
     gateways,
@@ -77,7 +76,6 @@ def all_routes(version: str) -> list[Route]:
         policies.ROUTES,
         idle_report.ROUTES,
         events.ROUTES,
-        audit_log.ROUTES,
         ledger.ROUTES,
         watch.ROUTES,
         live_socket.ROUTES,
