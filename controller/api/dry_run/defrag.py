@@ -33,7 +33,7 @@ from controller.store.placement.plan_reads import (
     read_movable,
     read_relocations,
 )
-from schemas.api.defrag import DefragView, MoveView, RelocationsView, RelocationView
+from schemas.api.defrag import DefragView, MoveView, RelocationsView
 from schemas.api.requests import MAX_DEMANDS, DefragBody
 from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
 from schemas.manifest.parse import parse_manifest_objects
@@ -158,23 +158,7 @@ def _target(outcome: _Outcome, placed: Placed) -> tuple[tuple[str, ...], tuple[s
 async def get(request: web.Request) -> web.Response:
     """`GET /defrag`."""
     async with request.app[CONTEXT].database.snapshot() as connection:
-        rows = await read_relocations(connection)
-    items = [
-        RelocationView(
-            instance=row.instance,
-            deployment=row.deployment,
-            to_workers=list(row.to),
-            to_gpus=list(row.gpus),
-            demand=row.demand,
-            state=row.state,
-            copy_name=row.copy,
-            message=row.message,
-            created_at=row.created_at,
-            ended_at=row.ended_at,
-        )
-        for row in rows
-    ]
-    return json_response(RelocationsView(items=items))
+        return json_response(RelocationsView(items=await read_relocations(connection)))
 
 
 ROUTES: Final = (
