@@ -5,8 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from schemas.base import Strict
-from schemas.fields import Name, ScalarText, Seconds, Text, Whole
+from schemas.fields import Name, ScalarText, Seconds, Strict, Text, Whole
 from schemas.manifest.docker import DockerOptions, Image
 from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
 from schemas.manifest.probe import Probe

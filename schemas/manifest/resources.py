@@ -4,8 +4,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from schemas.base import Strict
-from schemas.fields import ScalarText, SizeMibOrAuto, SizeMibOrAutoOrAll, SizeMibOrNone, Text, Whole, no_flag
+from schemas.fields import ScalarText, SizeMibOrAuto, SizeMibOrAutoOrAll, SizeMibOrNone, Strict, Text, Whole, no_flag
 from schemas.manifest.gpu_requirements import compute_capability_text, gpu_model_text
 
 MAX_GPUS: Final = 4096

@@ -5,8 +5,7 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 
-from schemas.base import Strict
-from schemas.fields import Seconds, Whole, no_flag
+from schemas.fields import Seconds, Strict, Whole, no_flag
 
 MAX_REPLICAS: Final = 100_000
 LONGEST_WINDOW_S: Final = 600.0
