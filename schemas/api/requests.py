@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, field_validator, model_validator
 from schemas.api.access import MAX_TOKEN_USES, Role
 from schemas.api.stated import Networks, StatedLabelChanges, StatedLabels
 from schemas.fields import Line, Seconds, Strict, Text, Whole
-from schemas.manifest.scaling import MAX_REPLICAS
+from schemas.manifest.resources import MAX_REPLICAS
 from schemas.wire.join import WORKER_NAME
 
 MAX_AWAKE_S = 30 * 86400.0
