@@ -11,10 +11,9 @@ from controller.api.apply import validate_all
 from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT
 from controller.api.dry_run.allowances import caller_of_dry_run
-from controller.api.dry_run.changes import ManifestEffect
 from controller.api.dry_run.effects import asks_of
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
-from controller.api.dry_run.manifests import effects_of
+from controller.api.dry_run.manifests import ManifestEffect, effects_of
 from controller.api.dry_run.passes import PASSES
 from controller.api.route import Access, Route
 from controller.domain.holdings import Holder
