@@ -38,10 +38,14 @@ from controller.store.deployments import verbs
 from controller.store.deployments.apply import Applied
 from controller.store.deployments.creations import Creations
 from controller.store.deployments.rollouts import pause, resume
-from controller.store.views.deployments import deployment_by_name, list_deployments
+from controller.store.views.deployments import (
+    deployment_by_name,
+    list_deployments,
+    load_of,
+    revision_specs,
+    revisions_of,
+)
 from controller.store.views.instances import instance_by_id, list_instances
-from controller.store.views.load import load_of
-from controller.store.views.rollouts import revision_specs, revisions_of
 from schemas.api.deployments import DeploymentLoad, DeploymentView, ModelHead, ModelHeads
 from schemas.api.envelopes import Page
 from schemas.api.instances import InstanceView
