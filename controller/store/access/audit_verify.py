@@ -7,7 +7,7 @@ from controller.domain.access.audit_chain import PURPOSE, Finding, Head, Seal, c
 from controller.store.access.audit_seals import read_entries, read_head, read_seals
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Reader
-from controller.store.views.paging import open_cursor, seal
+from controller.store.views import paging
 from schemas.api.audit_log import AuditLogFinding, AuditLogVerification
 
 _SEALS_OF_PAGE: Final = 20
@@ -23,7 +23,7 @@ async def verify_page(connection: Reader, keys: SecretKeys, cursor: str | None) 
     Raises:
         BadCursorError: the cursor was not issued here.
     """
-    (after,) = open_cursor(cursor, (int,)) or (0,)
+    (after,) = paging.open_cursor(cursor, (int,)) or (0,)
     head = await read_head(connection)
     await keys.learn(() if head is None else (head.key_id,))
     if head is None:
@@ -65,7 +65,7 @@ async def verify_page(connection: Reader, keys: SecretKeys, cursor: str | None) 
         unsealed=row["n"],
         checked=checked,
         findings=_shown(found),
-        next=None if last else seal((number,)),
+        next=None if last else paging.seal((number,)),
     )
 
 
