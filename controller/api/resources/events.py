@@ -12,7 +12,7 @@ from controller.api.errors import invalid
 from controller.api.parameters import moment, page_limit, parameters_of, whole_number
 from controller.api.route import PAGING, Access, Query, Route
 from controller.store.access.audit_log import EntryFilter, Outcome, list_entries
-from controller.store.access.audit_verify import verify_page
+from controller.store.access.audit_seals import verify_page
 from controller.store.core.database import Reader
 from controller.store.views.events import EventFilter, list_events, objects_named
 from schemas.api.audit_log import AuditLogEntry, AuditLogVerification
