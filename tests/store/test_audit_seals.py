@@ -12,7 +12,7 @@ from controller.store.access.audit_seals import renew_seals, seal_entries, settl
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys, new_key, parse_keys
 from controller.store.access.secrets import put_secret
 from controller.store.core.database import Database
-from schemas.api.audit_log import AuditLogVerification
+from schemas.api.audit import AuditLogVerification
 from support.database.ledger import rows
 
 KEEP_DAYS = 90

@@ -46,11 +46,10 @@ from controller.store.views.deployments import (
     revisions_of,
 )
 from controller.store.views.instances import instance_by_id, list_instances
-from schemas.api.deployments import DeploymentLoad, DeploymentView, ModelHead, ModelHeads
+from schemas.api.deployments import DeploymentLoad, DeploymentView, ModelHead, ModelHeads, RevisionDiff, RevisionList
 from schemas.api.envelopes import Page
 from schemas.api.instances import InstanceView
 from schemas.api.requests import RestartBody, ScaleBody, UndoBody, WakeBody
-from schemas.api.rollouts import RevisionDiff, RevisionList
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.parse import parse_spec
 from schemas.manifest.problems import FieldProblem

@@ -15,7 +15,7 @@ from controller.store.access.audit_log import EntryFilter, Outcome, list_entries
 from controller.store.access.audit_seals import verify_page
 from controller.store.core.database import Reader
 from controller.store.views.events import EventFilter, list_events, objects_named
-from schemas.api.audit_log import AuditLogEntry, AuditLogVerification
+from schemas.api.audit import AuditLogEntry, AuditLogVerification
 from schemas.api.envelopes import Page
 from schemas.api.events import EventView
 from schemas.manifest.problems import FieldProblem

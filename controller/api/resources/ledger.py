@@ -21,8 +21,7 @@ from controller.store.core.repair import repair
 from controller.store.views.attention import newest_violation, read_attention
 from controller.store.views.leader import read_leader
 from schemas.api.attention import AttentionList
-from schemas.api.audit import AuditView, RepairView
-from schemas.api.leader import LeaderView
+from schemas.api.audit import AuditView, LeaderView, RepairView
 from schemas.api.view import from_json, to_json
 
 BROKEN_S: Final = 1.0  # a repaired ledger shows within 2 s

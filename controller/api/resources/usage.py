@@ -14,8 +14,7 @@ from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.access.usage import DIMENSIONS, USAGE_KEPT, period, read_usage
 from controller.store.scaling.gateways import forget_gateway, list_gateways
 from schemas.api.envelopes import Page
-from schemas.api.gateways import GatewayView
-from schemas.api.usage import UsageReport
+from schemas.api.usage import GatewayView, UsageReport
 from schemas.manifest.problems import FieldProblem
 
 DEFAULT_SINCE_S: Final = 7 * 86_400.0

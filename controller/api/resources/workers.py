@@ -35,9 +35,8 @@ from controller.store.workers.devices import GpuVerb, set_gpu_cordon
 from controller.store.workers.maintenance import WorkerVerb, delete_worker, set_maintenance
 from controller.store.workers.stated import state_worker
 from schemas.api.envelopes import Page
-from schemas.api.gpus import GpuView
+from schemas.api.gpus import GpuView, MapView
 from schemas.api.history import UtilizationView, WatchView
-from schemas.api.map import MapView
 from schemas.api.model_cache import CachedModels, CachedModelView
 from schemas.api.requests import DrainBody, PruneBody, WorkerBody
 from schemas.api.view import from_json

@@ -21,7 +21,7 @@ from controller.store.access.audit_log import Entry, write_entries
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Database, Reader
 from controller.store.views import paging
-from schemas.api.audit_log import AuditLogFinding, AuditLogVerification
+from schemas.api.audit import AuditLogFinding, AuditLogVerification
 
 log = structlog.get_logger(__name__)
 

@@ -6,7 +6,7 @@ from controller.domain.events import NewEvent
 from controller.store.core.database import Database, Reader, view_of
 from controller.store.core.events import write_events
 from controller.store.core.refusals import InUseError, NotFoundError
-from schemas.api.gateways import GatewayView
+from schemas.api.usage import GatewayView
 
 SILENT_S: Final = 10.0  # a gateway that has not reported for that long is silent
 _LIST: Final = """

@@ -15,9 +15,17 @@ from controller.store.deployments.specs import keep_specs_of, spec_from_json
 from controller.store.scaling.gateways import SILENT_S
 from controller.store.views.paging import in_pieces, open_cursor, page_of
 from controller.store.views.verdicts import Watched, watched_of
-from schemas.api.deployments import DeploymentLoad, DeploymentStatus, DeploymentView, IntentView, ScalingStatus
+from schemas.api.deployments import (
+    DeploymentLoad,
+    DeploymentStatus,
+    DeploymentView,
+    IntentView,
+    RevisionList,
+    RevisionView,
+    RolloutStatus,
+    ScalingStatus,
+)
 from schemas.api.envelopes import Condition, Page
-from schemas.api.rollouts import RevisionList, RevisionView, RolloutStatus
 from schemas.manifest.deployment import DeploymentSpec
 
 DEMAND_KNOWN: Final = "DemandKnown"
