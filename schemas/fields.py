@@ -1,15 +1,16 @@
-"""Types of single fields that several schemas share: names, text, whole numbers, sizes and durations.
+"""Types of single fields that several schemas share, and the base of manifests and of bodies of requests.
 
 Users write `20GiB` and `5m`; inside these are MiB and seconds.
 """
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema
 
 from schemas.units import parse_duration_s, parse_size_mib
 
 NAME_PATTERN: Final = r"^[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?$"
+M = TypeVar("M", bound=BaseModel)
 
 
 def _no_nul(text: str) -> str:
@@ -92,3 +93,13 @@ SizeMibOrAutoOrAll = Annotated[
     _as_size,
     _size_schema("such as 20GiB, or auto, or all (of the GPU)"),
 ]
+
+
+class Strict(BaseModel):
+    """Refuses unknown keys. For manifests and bodies of requests: a misspelt key must not be ignored."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def part(self, base: type[M]) -> M:
+        """The fields that this object has from `base`, one of its base classes."""
+        return base.model_construct(**{name: getattr(self, name) for name in base.model_fields})

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from schemas.base import Strict
-from schemas.fields import Name, ScalarText, Seconds, SizeMib, Text
+from schemas.fields import Name, ScalarText, Seconds, SizeMib, Strict, Text
 from schemas.manifest.resources import MAX_GPUS
 from schemas.wire import Vendor
 from schemas.worker_labels import configured_labels

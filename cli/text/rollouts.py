@@ -6,8 +6,7 @@ from typing import Final
 
 from cli.text.formatting import DASH, age, when
 from cli.waiting.states import STANDS, WaitState
-from schemas.api.deployments import DeploymentStatus, DeploymentView
-from schemas.api.rollouts import RevisionView, RolloutStatus
+from schemas.api.deployments import DeploymentStatus, DeploymentView, RevisionView, RolloutStatus
 
 Fields = Sequence[tuple[str, str]]
 _GO_BACK: Final = "go back: gpuward rollout undo"

@@ -13,7 +13,7 @@ from cli.runner import OutputOption, client
 from cli.text.formatting import or_dash, printable
 from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
-from schemas.api.audit_log import AuditLogEntry, AuditLogVerification
+from schemas.api.audit import AuditLogEntry, AuditLogVerification
 
 app = typer.Typer()
 _log = typer.Typer(invoke_without_command=True)

@@ -16,8 +16,7 @@ from cli.transport.paths import parse, path_of
 from cli.verbs.apply import DEFAULT_TIMEOUT_S
 from cli.waiting.states import WaitState
 from cli.waiting.wait import ProgressLog, until_rolled_out
-from schemas.api.deployments import DeploymentView
-from schemas.api.rollouts import RevisionDiff, RevisionList
+from schemas.api.deployments import DeploymentView, RevisionDiff, RevisionList
 from schemas.printing import block
 
 app = typer.Typer()

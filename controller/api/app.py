@@ -19,36 +19,19 @@ from controller.api.live_socket.topics import feeds_context
 from controller.api.openapi import openapi_route
 from controller.api.representation import represent, representation_context
 from controller.api.resources import (
-    attention,
-    audit_log,
-    authority,
+    access,
     deployments,
     events,
-    gateways,
-    gpu_map,
-    gpus,
     health,
     idle_report,
-    idle_stretches,
-    instances,
-    join_tokens,
-    keys,
-    leader,
+    ledger,
     logs,
     metrics,
-    model_cache,
-    model_heads,
     policies,
-    rollouts,
-    secrets,
     session,
     usage,
-    utilization,
     watch,
     workers,
-)
-from controller.api.resources import (
-    audit as ledger_audit,
 )
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, Streams
@@ -80,39 +63,24 @@ def all_routes(version: str) -> list[Route]:
     """Every route of the API."""
     tables: Sequence[Sequence[Route]] = (
         deployments.ROUTES,
-        rollouts.ROUTES,
-        model_heads.ROUTES,
         plan.ROUTES,
         apply.ROUTES,
         defrag.ROUTES,
         drain.ROUTES,
-        instances.ROUTES,
         explain.ROUTES,
         pending.ROUTES,
         catalog.ROUTES,
         logs.ROUTES,
         workers.ROUTES,
-        model_cache.ROUTES,
-        gpus.ROUTES,
-        gpu_map.ROUTES,
         policies.ROUTES,
-        utilization.ROUTES,
         idle_report.ROUTES,
-        idle_stretches.ROUTES,
         events.ROUTES,
-        ledger_audit.ROUTES,
-        audit_log.ROUTES,
-        attention.ROUTES,
-        leader.ROUTES,
+        ledger.ROUTES,
         watch.ROUTES,
         live_socket.ROUTES,
-        keys.ROUTES,
-        join_tokens.ROUTES,
-        authority.ROUTES,
-        secrets.ROUTES,
+        access.ROUTES,
         session.ROUTES,
         usage.ROUTES,
-        gateways.ROUTES,
         health.ROUTES,
         metrics.ROUTES,
         dashboard.ROUTES,
@@ -175,7 +143,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     )
     app[KEPT_INVENTORY] = KeptInventory(context.database)
     app[deployments.CREATIONS] = Creations(context.database)
-    app[model_heads.HEADS] = {}
+    app[deployments.HEADS] = {}
     app[allowances.ANALYSES_AT_ONCE] = asyncio.Semaphore(allowances.MAX_ANALYSES_AT_ONCE)
     app[allowances.JUDGING], app[allowances.JUDGING_OF_VIEWERS] = asyncio.Lock(), asyncio.Lock()
     app[allowances.VIEWERS_AT_ONCE] = allowances.viewers_at_once()
@@ -190,7 +158,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app.cleanup_ctx.append(passes_context)
     app.cleanup_ctx.append(pending.pending_context)
     app.cleanup_ctx.append(catalog.catalog_context)
-    app.cleanup_ctx.append(attention.attention_context)
+    app.cleanup_ctx.append(ledger.attention_context)
     app.cleanup_ctx.append(metrics.metrics_context)
     table = {(route.method, route.canonical): route for route in all_routes(context.version)}
     table |= {(route.method, route.path): route for route in map(_agents_route, more_routes)}

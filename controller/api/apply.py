@@ -29,7 +29,7 @@ from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import problems_of_secrets
 from controller.store.core.database import Reader
 from controller.store.core.events import current_role
-from controller.store.deployments.apply import AppliedDocument, Document, Expected, apply_all, retried
+from controller.store.deployments.apply import Document, Expected, apply_all, retried
 from controller.store.deployments.names import problems_of_names
 from controller.store.policies.checks import problems_of_coverage
 from controller.store.policies.webhooks import problems_of_webhook_secrets
@@ -63,23 +63,13 @@ async def post(request: web.Request) -> web.Response:
     body = await read_model(request, ApplyBody)
     documents = read_documents(body.manifests)
     warnings, applied = await _apply(request.app[CONTEXT], documents, body, granted_to(request))
-    items = [
-        AppliedObject(
-            kind="Deployment" if one.kind == "deployment" else "UtilizationPolicy",
-            name=one.name,
-            uid=one.uid,
-            generation=one.generation,
-            outcome=one.outcome,
-        )
-        for one in applied
-    ]
-    return json_response(ApplyView(items=items, warnings=warnings))
+    return json_response(ApplyView(items=applied, warnings=warnings))
 
 
 @retried
 async def _apply(
     context: ApiContext, documents: Documents, body: ApplyBody, granted: Collection[Grant]
-) -> tuple[list[str], list[AppliedDocument]]:
+) -> tuple[list[str], list[AppliedObject]]:
     """Checks and applies in one transaction; returns the warnings, and what was done."""
     written = [
         Document(path, name, spec, input_hash(spec, engine_for(spec)), ungranted(granted, spec))

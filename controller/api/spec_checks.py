@@ -21,7 +21,7 @@ from controller.store.access.secrets import closed_secrets
 from controller.store.core.database import Reader
 from controller.store.core.refusals import RETIRED
 from controller.store.placement.plan_reads import named_devices
-from schemas.base import Strict
+from schemas.fields import Strict
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.policy import UtilizationPolicy
 

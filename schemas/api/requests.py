@@ -1,17 +1,22 @@
 """Bodies of requests other than manifests, and what clients send on a live socket."""
 
+import ipaddress
 import re
-from typing import Annotated, Any, Literal, Self
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from schemas.api.access import MAX_TOKEN_USES, Role
-from schemas.api.stated import Networks, StatedLabelChanges, StatedLabels
-from schemas.base import Strict
-from schemas.fields import Line, Seconds, Text, Whole
-from schemas.manifest.scaling import MAX_REPLICAS
+from schemas.fields import Line, Seconds, Strict, Text, Whole
+from schemas.manifest.resources import MAX_REPLICAS
 from schemas.wire.join import WORKER_NAME
+from schemas.worker_labels import AGENT_PREFIX
 
+MOST_LABELS: Final = 64
+MOST_NETWORKS: Final = 64
+_KEY: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._/-]{0,251}[A-Za-z0-9])?")
+_MOST_CHARS: Final = 253
 MAX_AWAKE_S = 30 * 86400.0
 MAX_UNUSED_S = 3650 * 86400.0
 MAX_TOKEN_TTL_S = 30 * 86400.0
@@ -20,6 +25,29 @@ MAX_OVERLAP_S = 90 * 86400.0
 MAX_RATE = 1_000_000_000
 MAX_TOKENS_PER_DAY = 10**15
 MAX_PARALLEL = 1_000_000
+
+
+def _labels(labels: Mapping[str, str | None]) -> Mapping[str, str | None]:
+    for key, value in labels.items():
+        if not _KEY.fullmatch(key):
+            raise ValueError(f"{key[:80]!r} is not a valid key: letters, digits, '.', '_', '/' and '-', at most 253")
+        if key.startswith(AGENT_PREFIX):
+            raise ValueError(f"{key}: labels that begin with {AGENT_PREFIX} are set by the agent; remove it")
+        if value is not None and not (value.isprintable() and len(value) <= _MOST_CHARS):
+            raise ValueError(f"{key}: must have at most {_MOST_CHARS} printable characters")
+    return labels
+
+
+def _network(text: str) -> str:
+    try:
+        return str(ipaddress.ip_network(text))
+    except ValueError as error:
+        raise ValueError(f"{text[:80]!r} is not a network such as 10.1.2.0/24: {error}") from error
+
+
+StatedLabels = Annotated[dict[str, str], Field(max_length=MOST_LABELS), AfterValidator(_labels)]
+StatedLabelChanges = Annotated[dict[str, str | None], Field(max_length=MOST_LABELS), AfterValidator(_labels)]
+Networks = Annotated[list[Annotated[str, AfterValidator(_network)]], Field(max_length=MOST_NETWORKS)]
 
 
 def _of_a_key(seconds: float) -> float:

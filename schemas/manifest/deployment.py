@@ -5,14 +5,12 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from schemas.base import Strict
-from schemas.fields import Name, ScalarText, Seconds, Text, Whole
+from schemas.fields import Name, ScalarText, Seconds, Strict, Text, Whole
 from schemas.manifest.docker import DockerOptions, Image
 from schemas.manifest.policy import NO_POLICY, UtilizationPolicy
 from schemas.manifest.probe import Probe
-from schemas.manifest.resources import Parallel, Placement, Resources
+from schemas.manifest.resources import Parallel, Placement, ReplicaRange, Replicas, Resources, Scaling, bounds_of
 from schemas.manifest.rollout import Rollout
-from schemas.manifest.scaling import ReplicaRange, Replicas, Scaling, bounds_of
 from schemas.manifest.serving import ServingLimits
 
 _ENV_NAME: Final = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")

@@ -6,8 +6,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field, field_validator
 
-from schemas.base import Strict
-from schemas.fields import SizeMibOrAuto, Text
+from schemas.fields import SizeMibOrAuto, Strict, Text
 
 # As in https://github.com/distribution/reference: [registry[:port]/]path[:tag][@digest].
 _PART: Final = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"

@@ -7,8 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
-from schemas.base import Strict
-from schemas.fields import NAME_PATTERN, Seconds
+from schemas.fields import NAME_PATTERN, Seconds, Strict
 from schemas.redaction import MARK
 from schemas.units import parse_duration_s
 

@@ -4,8 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from schemas.base import Strict
-from schemas.fields import Seconds, Whole
+from schemas.fields import Seconds, Strict, Whole
 
 
 class Probe(Strict):

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 from pydantic import BeforeValidator, Field, create_model, model_validator
 
-from schemas.base import Strict
-from schemas.fields import Seconds, Whole, no_flag
+from schemas.fields import Seconds, Strict, Whole, no_flag
 
 MAX_SURGE: Final = 1000
 LONGEST_S: Final = 7 * 86_400.0

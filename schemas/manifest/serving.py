@@ -5,8 +5,7 @@ from typing import Annotated, Final, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from schemas.base import Strict
-from schemas.fields import Seconds, Text, Whole
+from schemas.fields import Seconds, Strict, Text, Whole
 
 LONGEST_S: Final = 86_400.0
 _Wait = Annotated[Seconds, Field(gt=0, le=LONGEST_S)]

@@ -13,8 +13,9 @@ from controller.reconcilers import cancelling, instances, placement, workers
 from controller.runtime import lease
 from controller.store.core import audit, events, guards, notify
 from controller.store.core.database import Database
-from controller.store.deployments import analysis_inputs, relocations, restart_in_place, rollouts
+from controller.store.deployments import analysis_inputs, relocations, rollouts
 from controller.store.deployments import effects as instance_writes
+from controller.store.deployments import effects as restart_in_place
 from controller.store.deployments import observe as instance_reads
 from controller.store.placement import commit as placement_store
 from controller.store.placement import inventory

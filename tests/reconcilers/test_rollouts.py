@@ -13,9 +13,8 @@ from controller.store.core.database import Database
 from controller.store.core.events import acting
 from controller.store.core.refusals import NotFoundError, NothingToUndoError, NotRollingError
 from controller.store.deployments import revisions, rollouts, verbs
-from controller.store.views.deployments import deployment_by_name
+from controller.store.views.deployments import deployment_by_name, revisions_of
 from controller.store.views.metrics import read_figures
-from controller.store.views.rollouts import revisions_of
 from support.builders.apply import apply_spec
 from support.database.ledger import add_host, rows
 from support.leading.leader_term import LeaderTerm

@@ -6,14 +6,13 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from msgspec.structs import replace
 
-from controller.store.access import audit_verify
+from controller.store.access import audit_seals as audit_verify
 from controller.store.access.audit_log import Entry, prune_entries, write_entries
-from controller.store.access.audit_seals import renew_seals, seal_entries, settled_id
-from controller.store.access.audit_verify import verify_page
+from controller.store.access.audit_seals import renew_seals, seal_entries, settled_id, verify_page
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys, new_key, parse_keys
 from controller.store.access.secrets import put_secret
 from controller.store.core.database import Database
-from schemas.api.audit_log import AuditLogVerification
+from schemas.api.audit import AuditLogVerification
 from support.database.ledger import rows
 
 KEEP_DAYS = 90

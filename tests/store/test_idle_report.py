@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 
-from controller.api.resources.idle_replay import would_free as all_freed
+from controller.api.resources.idle_report import would_free as all_freed
 from controller.store.core.database import Database
 from controller.store.telemetry.idle_report import Sums, add_usage, days, read_claimed
 from schemas.manifest.policy import UtilizationPolicy

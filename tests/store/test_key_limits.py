@@ -171,11 +171,11 @@ async def test_a_batch_of_usage_counts_once(migrated: Database) -> None:
         by_model = await read_usage(connection, since, ["key", "model"])
         total = await read_usage(connection, since, [])
         none = await read_usage(connection, since, ["key"], only_key=str(uuid.uuid4()))
-    assert [(one.key_name, one.model, one.counts.requests, one.counts.prompt_tokens) for one in by_model] == [
+    assert [(one.key_name, one.model, one.requests, one.prompt_tokens) for one in by_model] == [
         ("team", "chat", 3, 30),
         ("team", "embed", 3, 30),
     ]
-    assert (total[0].counts.requests, total[0].counts.completion_tokens) == (6, 30)
+    assert (total[0].requests, total[0].completion_tokens) == (6, 30)
     assert none == []
 
 
@@ -191,4 +191,4 @@ async def test_old_usage_is_kept_by_hour_and_day(migrated: Database) -> None:
     assert [tuple(row.values()) for row in spans] == [(60, 1), (3600, 2), (86400, 1)]
     async with migrated.connection() as connection:
         (total,) = await read_usage(connection, datetime.now(UTC) - timedelta(days=400), ["key"])
-    assert total.counts.requests == 4
+    assert total.requests == 4

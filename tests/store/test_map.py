@@ -8,7 +8,7 @@ from controller.store.core.database import Database
 from controller.store.views.gpus import list_gpus
 from controller.store.views.map import read_map
 from controller.store.views.workers import list_workers
-from schemas.api.map import MapView
+from schemas.api.gpus import MapView
 from schemas.api.view import from_plain, to_json, to_plain
 from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from controller.api.resources.idle_replay import would_free
+from controller.api.resources.idle_report import would_free
 from controller.store.core.database import Database
 from controller.store.telemetry.idle_report import Sums, add_usage, days
 from controller.store.telemetry.minute_hours import pack_hours

@@ -10,8 +10,9 @@ from controller.store.deployments.relocations import (
     check_none_in_progress,
     request_relocations,
 )
-from controller.store.placement.plan_reads import RelocationRow, read_movable, read_relocations
+from controller.store.placement.plan_reads import read_movable, read_relocations
 from controller.store.telemetry.retention import prune
+from schemas.api.defrag import RelocationView
 from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
 
 
@@ -116,6 +117,6 @@ async def test_old_relocations_are_deleted(migrated: Database) -> None:
     assert [row.instance for row in await _shown(migrated)] == ["i2", "i1"], "and those under way are kept"
 
 
-async def _shown(migrated: Database) -> list[RelocationRow]:
+async def _shown(migrated: Database) -> list[RelocationView]:
     async with migrated.snapshot() as connection:
         return await read_relocations(connection)

@@ -8,7 +8,7 @@ import pytest
 
 from controller.store.core.database import Database
 from controller.store.views import deployments, instances, workers
-from controller.store.views.pieces import PIECE
+from controller.store.views.paging import PIECE
 from support.database.many_models import add_models
 
 

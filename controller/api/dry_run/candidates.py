@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from controller.api.dry_run.changes import ManifestEffect
+from controller.api.dry_run.manifests import ManifestEffect
 from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask
 from controller.scheduling.explain.gpu_misses import GpuMisses, gpu_misses

@@ -21,7 +21,7 @@ from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.unplaced import explain_unplaced
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.cached_search import find
-from controller.store.views.moment import read_moment
+from controller.store.views.paging import read_moment
 from schemas.api.catalog import CatalogFit, CatalogLayout, CatalogModel, CatalogView
 from schemas.api.needs import LayoutView
 from schemas.api.view import to_json

@@ -11,10 +11,9 @@ from controller.api.apply import validate_all
 from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT
 from controller.api.dry_run.allowances import caller_of_dry_run
-from controller.api.dry_run.changes import ManifestEffect
 from controller.api.dry_run.effects import asks_of
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
-from controller.api.dry_run.manifests import effects_of
+from controller.api.dry_run.manifests import ManifestEffect, effects_of
 from controller.api.dry_run.passes import PASSES
 from controller.api.route import Access, Route
 from controller.domain.holdings import Holder
@@ -33,7 +32,7 @@ from controller.store.placement.plan_reads import (
     read_movable,
     read_relocations,
 )
-from schemas.api.defrag import DefragView, MoveView, RelocationsView, RelocationView
+from schemas.api.defrag import DefragView, MoveView, RelocationsView
 from schemas.api.requests import MAX_DEMANDS, DefragBody
 from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
 from schemas.manifest.parse import parse_manifest_objects
@@ -158,23 +157,7 @@ def _target(outcome: _Outcome, placed: Placed) -> tuple[tuple[str, ...], tuple[s
 async def get(request: web.Request) -> web.Response:
     """`GET /defrag`."""
     async with request.app[CONTEXT].database.snapshot() as connection:
-        rows = await read_relocations(connection)
-    items = [
-        RelocationView(
-            instance=row.instance,
-            deployment=row.deployment,
-            to_workers=list(row.to),
-            to_gpus=list(row.gpus),
-            demand=row.demand,
-            state=row.state,
-            copy_name=row.copy,
-            message=row.message,
-            created_at=row.created_at,
-            ended_at=row.ended_at,
-        )
-        for row in rows
-    ]
-    return json_response(RelocationsView(items=items))
+        return json_response(RelocationsView(items=await read_relocations(connection)))
 
 
 ROUTES: Final = (

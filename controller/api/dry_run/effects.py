@@ -6,9 +6,8 @@ from typing import Final
 import msgspec
 
 from controller.api.dry_run.candidates import CandidateWatch
-from controller.api.dry_run.changes import ManifestEffect, instance_name
-from controller.api.dry_run.present import Present, Rehearsed
-from controller.api.dry_run.rehearsal import Rehearsal
+from controller.api.dry_run.manifests import ManifestEffect, instance_name
+from controller.api.dry_run.rehearsal import Present, Rehearsal, Rehearsed
 from controller.domain.holdings import Holder
 from controller.domain.placement import Ask, Unplaced, need_view
 from controller.engines.registry import engine_for

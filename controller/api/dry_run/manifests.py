@@ -1,34 +1,67 @@
-"""What becomes of manifests: each one's change and need, read from the rows or analysed here."""
+"""The effects of manifests: the change and need of each, read from the rows or analysed here."""
 
 import asyncio
 from collections import Counter
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from controller.api.dry_run.allowances import Analyse, DryRunCaller
-from controller.api.dry_run.changes import ManifestEffect, PlanChange
 from controller.api.errors import invalid
-from controller.domain.placement import Need
+from controller.domain.placement import Ask, Need
 from controller.domain.spec_changes import change_between, field_changes
 from controller.domain.wanted import asked_replicas
 from controller.engines.arguments.privileges import ungranted
 from controller.engines.registry import engine_for
 from controller.leader.analyses import assumed_need
 from controller.runtime.child import ChildError, ChildFailure
-from controller.scheduling.estimate import input_hash
+from controller.scheduling.estimate import asks_for, input_hash
 from controller.store.core.database import Database
 from controller.store.deployments.apply import refuse_change
 from controller.store.deployments.revisions import revision_under_way
 from controller.store.placement.plan_reads import known_needs, placed_counts
 from controller.store.views.deployments import live_by_name
 from schemas.api.deployments import DeploymentView
+from schemas.api.plan import FieldChange
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.problems import FieldProblem
 
+PlanChange = Literal["create", "replace", "update", "unchanged"]
 ANALYSES_LIMIT_S: Final = 25.0  # for all analyses of one plan
 _ANALYSIS_LIMIT_S: Final = 15.0  # for one analysis, so that a hanging one leaves time for others
 _NOT_READ: Final = "no model is read for a key of the role viewer; plan it with a key of the role operator"
 _CHANGES: Final[dict[str, PlanChange]] = {"unchanged": "unchanged", "updated": "update", "replaced": "replace"}
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestEffect:
+    """The effect of one manifest: the change of its deployment, and how many instances have to be placed."""
+
+    name: str
+    uid: str
+    spec: DeploymentSpec
+    change: PlanChange
+    to_place: int
+    need: Need | str  # a text: why the need is unknown
+    back_to: int | None = None  # an older revision that the apply takes up again
+    fields: tuple[FieldChange, ...] = ()  # that differ from the present spec
+    replaces: int = 0  # placed instances
+    generation: int | None = None  # of the deployment as it is; None: it does not exist
+
+    def ask(self, known: Need | None = None) -> Ask | None:
+        """What one of its instances asks for, by its need or the one that is known. None while the need is unknown."""
+        need = known if isinstance(self.need, str) else self.need
+        if need is None:
+            return None
+        return asks_for(self.spec, need, engine_for(self.spec), instance="", deployment_uid=self.uid)
+
+
+def instance_name(effect: ManifestEffect, index: int) -> str:
+    """The name of a planned instance."""
+    return f"{effect.name}#{index}"
+
+
+Successors = Mapping[str, Ask]  # the ask of each deployment whose instances may be preempted, by uid
 
 
 async def effects_of(

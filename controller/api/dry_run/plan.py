@@ -11,14 +11,13 @@ from controller.api.body import json_response, parse_model, read_body
 from controller.api.context import CONTEXT, ApiContext
 from controller.api.dry_run.allowances import DryRunCaller, caller_of_dry_run
 from controller.api.dry_run.candidates import candidates_of, watch_for
-from controller.api.dry_run.changes import ManifestEffect
 from controller.api.dry_run.effects import plan_items
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
-from controller.api.dry_run.manifests import effects_of
+from controller.api.dry_run.manifests import ManifestEffect, effects_of
 from controller.api.dry_run.policy_effects import PolicyEffects, policy_effects
 from controller.api.dry_run.policy_stops import policy_stops
-from controller.api.dry_run.present import Present
 from controller.api.dry_run.queue import read_queue, read_successors
+from controller.api.dry_run.rehearsal import Present
 from controller.api.dry_run.rollouts import planned_rollouts, read_deployments
 from controller.api.errors import invalid
 from controller.api.representation import AS_WRITTEN

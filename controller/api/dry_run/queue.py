@@ -5,7 +5,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from controller.api.dry_run.changes import Successors
+from controller.api.dry_run.manifests import Successors
 from controller.domain.holdings import Holders, Holdings
 from controller.domain.pending import PendingInstance, PendingRow
 from controller.domain.placement import Ask

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final
 
-from controller.api.dry_run.changes import ManifestEffect
+from controller.api.dry_run.manifests import ManifestEffect
 from controller.decide.instances.classify import classify
 from controller.decide.instances.decide import create_wanted, stop_unwanted
 from controller.decide.instances.rollout import rolling_of

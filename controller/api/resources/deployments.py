@@ -1,17 +1,22 @@
-"""Deployments: list, read, apply, delete, start, stop, scale, wake."""
+"""Deployments with their rollouts, models and instances: list, read, apply, delete, and their verbs."""
 
-from collections.abc import Awaitable, Callable, Collection
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import msgspec
 from aiohttp import web
 
 from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT
+from controller.api.dry_run.allowances import ANALYSES_AT_ONCE
+from controller.api.errors import invalid
 from controller.api.manifest_routes import ManifestResource, etag
-from controller.api.parameters import expected_generation
-from controller.api.route import Access, Handler, Route
+from controller.api.parameters import expected_generation, parameters_of, whole_number
+from controller.api.read_routes import list_route, read_route
+from controller.api.route import Access, Handler, Query, Route
 from controller.api.spec_checks import (
     coverage_warnings,
     grant_warnings,
@@ -22,23 +27,46 @@ from controller.api.spec_checks import (
 )
 from controller.domain.access.grants import Grant
 from controller.domain.access.redaction import Redaction
+from controller.domain.spec_changes import field_changes
 from controller.engines.arguments.privileges import ungranted
 from controller.engines.registry import engine_for, validate
+from controller.runtime.child import ChildError, ChildFailure, run_child
 from controller.scheduling.estimate import input_hash
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Database
 from controller.store.deployments import verbs
 from controller.store.deployments.apply import Applied
 from controller.store.deployments.creations import Creations
-from controller.store.views.deployments import deployment_by_name, list_deployments
-from controller.store.views.load import load_of
-from schemas.api.deployments import DeploymentLoad, DeploymentView
+from controller.store.deployments.rollouts import pause, resume
+from controller.store.views.deployments import (
+    deployment_by_name,
+    list_deployments,
+    load_of,
+    revision_specs,
+    revisions_of,
+)
+from controller.store.views.instances import instance_by_id, list_instances
+from schemas.api.deployments import DeploymentLoad, DeploymentView, ModelHead, ModelHeads, RevisionDiff, RevisionList
 from schemas.api.envelopes import Page
-from schemas.api.requests import RestartBody, ScaleBody, WakeBody
+from schemas.api.instances import InstanceView
+from schemas.api.requests import RestartBody, ScaleBody, UndoBody, WakeBody
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.parse import parse_spec
+from schemas.manifest.problems import FieldProblem
 
 CREATIONS: Final = web.AppKey("CREATIONS", Creations)
+_HUB_TARGET: Final = "controller.model_files.analysis:hub_heads"
+_HUB_DEADLINE_S: Final = 25.0
+_HUB_MEMORY_BYTES: Final = 2**30
+_KEPT_S: Final = 60.0
+_MOST_KEPT: Final = 1000
+_Heads = list[dict[str, Any]]
+HEADS: Final = web.AppKey("HEADS", dict[tuple[str, ...], tuple[float, _Heads]])
+_INSTANCES: Final = "/api/v1/instances"
+_INSTANCE_FILTERS: Final = (
+    Query("deployment", "only of this deployment"),
+    Query("worker", "only those with claims on this worker"),
+)
 
 
 def _parse(body: object, name: str) -> DeploymentSpec:
@@ -123,7 +151,7 @@ def _verb(act: Callable[..., Awaitable[DeploymentView]]) -> Handler:
 
 
 _PATH: Final = "/api/v1/deployments"
-_TAG: Final = "deployments"
+_ONE: Final = _PATH + "/{name}"
 _MANIFEST_ROUTES: Final = ManifestResource(
     path=_PATH,
     noun="deployment",
@@ -144,29 +172,139 @@ _MANIFEST_ROUTES: Final = ManifestResource(
     delete=verbs.delete,
     delete_status=202,  # removed once its instances have ended
 ).routes()
+
+
+async def _revisions(request: web.Request) -> web.Response:
+    async with request.app[CONTEXT].database.snapshot() as connection:
+        return json_response(await revisions_of(connection, request.match_info["name"]))
+
+
+async def _diff(request: web.Request) -> web.Response:
+    given = parameters_of(request)
+    missing = [FieldProblem(one, "is required: the number of a revision") for one in ("from", "to") if one not in given]
+    if missing:
+        raise invalid(missing)
+    old, new = (whole_number(given, one, low=1, high=_MOST) or 0 for one in ("from", "to"))
+    async with request.app[CONTEXT].database.snapshot() as connection:
+        before, after = await revision_specs(connection, request.match_info["name"], (old, new))
+    return json_response(RevisionDiff(old=old, new=new, fields=field_changes(before, after)))
+
+
+async def _undo(request: web.Request) -> web.Response:
+    body = await read_model(request, UndoBody)
+    database, name = request.app[CONTEXT].database, request.match_info["name"]
+    lacking = partial(ungranted, granted_to(request))
+    view = await verbs.undo(database, name, body.revision, lacking=lacking, if_match=expected_generation(request))
+    return json_response(view, headers=etag(view))
+
+
+def _rollout_verb(act: Callable[..., Awaitable[None]]) -> Handler:
+    async def handler(request: web.Request) -> web.Response:
+        database, name = request.app[CONTEXT].database, request.match_info["name"]
+        await act(database, name, if_match=expected_generation(request))
+        async with database.snapshot() as connection:
+            view = await deployment_by_name(connection, name)
+        return json_response(view, headers=etag(view))
+
+    return handler
+
+
+_MOST: Final = 2**31 - 1  # of a number in the database
+_TAG: Final = "deployments"
+
+
+async def get_models(request: web.Request) -> web.Response:
+    """`GET /deployments/{name}/models`."""
+    async with request.app[CONTEXT].database.snapshot() as connection:
+        view = await deployment_by_name(connection, request.match_info["name"])
+    commits = view.status.model_commits
+    heads: Sequence[Mapping[str, Any]] = [{"problem": "the deployment names a hub of its own"}] * len(commits)
+    if commits and "HF_ENDPOINT" not in view.spec.env:
+        heads = await _heads(request.app, tuple(commits))
+    items = [_head(*one, head) for one, head in zip(commits.items(), heads, strict=True)]
+    return json_response(ModelHeads(items=items))
+
+
+async def _heads(app: web.Application, models: tuple[str, ...]) -> _Heads:
+    """The heads of these models' branches, kept for a minute. A child that can be killed queries the hub."""
+    kept = app[HEADS]
+    known = kept.get(models)
+    if known is not None and time.monotonic() - known[0] < _KEPT_S:
+        return known[1]
+    asked = [{"repo": repo, "revision": revision} for repo, _, revision in (one.partition("@") for one in models)]
+    async with app[ANALYSES_AT_ONCE]:
+        try:
+            found: _Heads = await run_child(
+                _HUB_TARGET, {"models": asked}, deadline_s=_HUB_DEADLINE_S, memory_bytes=_HUB_MEMORY_BYTES
+            )
+        except ChildFailure as error:
+            text = error.message if isinstance(error, ChildError) else str(error)
+            return [{"problem": f"the hub was not asked: {text}"}] * len(models)
+    found += [{"problem": "too many models"}] * (len(models) - len(found))
+    kept.pop(models, None)
+    kept[models] = (time.monotonic(), found)
+    if len(kept) > _MOST_KEPT:
+        del kept[next(iter(kept))]
+    return found
+
+
+def _head(model: str, commit: str, head: Mapping[str, Any]) -> ModelHead:
+    now = head.get("head")
+    moved = None if now is None else now != commit
+    return ModelHead(model=model, commit=commit, head=now, moved=moved, problem=head.get("problem", ""))
+
+
 ROUTES: Final = (
     *_MANIFEST_ROUTES,
-    Route("GET", _PATH + "/{name}/load", load, Access.READ, "Requests at gateways now", _TAG, DeploymentLoad),
+    Route("GET", _ONE + "/load", load, Access.READ, "Requests at gateways now", _TAG, DeploymentLoad),
     Route(
-        "POST", _PATH + "/{name}/start", _verb(verbs.start), Access.OPERATE,
+        "POST", _ONE + "/start", _verb(verbs.start), Access.OPERATE,
         "Undo stops, and run ended tasks again (If-Match: generation)", _TAG, DeploymentView, expects="generation",
     ),
     Route(
-        "POST", _PATH + "/{name}/restart", restart, Access.OPERATE,
+        "POST", _ONE + "/restart", restart, Access.OPERATE,
         "Restart instances, as many at a time as `update` allows (If-Match: generation)", _TAG, DeploymentView,
         RestartBody, expects="generation",
     ),
     Route(
-        "POST", _PATH + "/{name}/stop", _verb(verbs.stop), Access.OPERATE, "Stop replicas (If-Match: generation)",
+        "POST", _ONE + "/stop", _verb(verbs.stop), Access.OPERATE, "Stop replicas (If-Match: generation)",
         _TAG, DeploymentView, expects="generation",
     ),
     Route(
-        "POST", _PATH + "/{name}/scale", scale, Access.OPERATE, "Change the number of replicas (If-Match: generation)",
+        "POST", _ONE + "/scale", scale, Access.OPERATE, "Change the number of replicas (If-Match: generation)",
         _TAG, DeploymentView, ScaleBody, expects="generation",
     ),
     Route(
-        "POST", _PATH + "/{name}/wake", wake, Access.OPERATE,
+        "POST", _ONE + "/wake", wake, Access.OPERATE,
         "Keep a deployment with min 0 awake (If-Match: generation)", _TAG, DeploymentView, WakeBody,
         expects="generation",
     ),
+    Route("GET", _ONE + "/revisions", _revisions, Access.READ, "List revisions", _TAG, RevisionList),
+    Route(
+        "GET", _ONE + "/revisions/diff", _diff, Access.READ, "Compare two revisions by field", _TAG, RevisionDiff,
+        query=(
+            Query("from", "number of the revision whose values are `old`", "integer"),
+            Query("to", "number of the revision whose values are `new`", "integer"),
+        ),
+    ),
+    Route(
+        "POST", _ONE + "/rollout/pause", _rollout_verb(pause), Access.OPERATE,
+        "Pause the rollout (If-Match: generation)", _TAG, DeploymentView, expects="generation",
+    ),
+    Route(
+        "POST", _ONE + "/rollout/resume", _rollout_verb(resume), Access.OPERATE,
+        "Resume the rollout, or try a failed one again (If-Match: generation)", _TAG, DeploymentView,
+        expects="generation",
+    ),
+    Route(
+        "POST", _ONE + "/rollout/undo", _undo, Access.OPERATE, "Go back to an older revision (If-Match: generation)",
+        _TAG, DeploymentView, UndoBody, expects="generation",
+    ),
+    Route(
+        "GET", _ONE + "/models", get_models, Access.READ,
+        "Show the commits of a deployment's models on the hub, and whether their branches have moved", _TAG,
+        ModelHeads,
+    ),
+    list_route(_INSTANCES, list_instances, "List instances", Page[InstanceView], _INSTANCE_FILTERS),
+    read_route(_INSTANCES, "id", instance_by_id, "Read an instance", InstanceView),
 )  # fmt: skip

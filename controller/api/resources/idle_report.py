@@ -1,41 +1,150 @@
-"""The idle report: GPU hours claimed, used, wasted and freed, and what a policy with other figures would have freed."""
+"""The idle report: GPU hours claimed, used, wasted and freed, in money too, what another policy had freed, and when."""
 
 import asyncio
-from collections.abc import Mapping
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
+from decimal import Decimal
 from typing import Final
 
 from aiohttp import web
 
 from controller.api.body import json_response
 from controller.api.context import CONTEXT
-from controller.api.errors import invalid
+from controller.api.errors import ApiError, invalid
 from controller.api.parameters import duration_s, parameters_of, whole_number
-from controller.api.resources.idle_cost import idle_cost, total_cost, unpriced
-from controller.api.resources.idle_replay import would_free
 from controller.api.route import Access, Query, Route
+from controller.api.whole_lists import WHOLE_PAGING, whole_list
+from controller.decide.policies.replay import Replay, reach_s
 from controller.domain.policies import EffectivePolicy
-from controller.domain.telemetry.gpu_prices import GpuPrices
+from controller.domain.telemetry.gpu_prices import GpuPrices, cost_of
+from controller.domain.telemetry.history import Minutes, Stretch, Track, WastedMinute, stretches_of
 from controller.store.core.database import Database
 from controller.store.policies.effective import effective_policies
 from controller.store.telemetry.idle_report import (
     DeploymentUsage,
+    GpuSeconds,
     Sums,
     add_usage,
     days,
+    had_claims_as,
     read_claimed,
+    read_minutes,
+    read_pasts,
+    read_wasted_minutes,
     rolled_up_to,
 )
-from schemas.api.history import IdleFigures, IdleItem, IdleReport, PolicyItem, ReplayedPolicy
+from controller.store.telemetry.minute_hours import MinutesRead
+from controller.store.views.deployments import deployment_by_name
+from schemas.api.history import (
+    IdleCost,
+    IdleFigures,
+    IdleItem,
+    IdleReport,
+    IdleStretch,
+    IdleStretches,
+    PolicyItem,
+    ReplayedPolicy,
+    UnpricedModel,
+)
 from schemas.manifest.policy import MAX_WINDOW_S, MIN_WINDOW_S, UtilizationPolicy
 from schemas.manifest.problems import FieldProblem
 
+_HOUR_S: Final = 3600.0
 DEFAULT_SINCE_S: Final = 7 * 86_400.0
 MAX_SINCE_S: Final = 400 * 86_400.0
 WASTED_BELOW: Final = 10  # percent, where no policy applies
 DEADLINE_S: Final = 55.0  # longer than of other routes: this reads weeks of many GPUs
 INLINE: Final = "inline"
-_HOUR_S: Final = 3600.0
+
+
+def idle_cost(by_model: Mapping[str, GpuSeconds], would_s: Mapping[str, float] | None, prices: GpuPrices) -> IdleCost:
+    """What one deployment's GPU hours cost. `would_s`: GPU seconds by model that a replayed policy would have freed."""
+
+    def cost(seconds: Mapping[str, float]) -> str | None:
+        return _text(cost_of(seconds, prices))
+
+    return IdleCost(
+        claimed=cost({model: spent.claimed_s for model, spent in by_model.items()}),
+        used=cost({model: spent.used_s for model, spent in by_model.items()}),
+        wasted=cost({model: spent.wasted_s for model, spent in by_model.items()}),
+        unknown=cost({model: spent.unknown_s for model, spent in by_model.items()}),
+        would_free=None if would_s is None else cost(would_s),
+    )
+
+
+def total_cost(costs: Sequence[IdleCost]) -> IdleCost:
+    """The sums of the amounts as they are shown, so that columns add up. None where all items lack an amount."""
+
+    def total(amounts: Iterable[str | None]) -> str | None:
+        known = [Decimal(amount) for amount in amounts if amount is not None]
+        return _text(sum(known, Decimal("0.00"))) if known or not costs else None
+
+    return IdleCost(
+        claimed=total(one.claimed for one in costs),
+        used=total(one.used for one in costs),
+        wasted=total(one.wasted for one in costs),
+        unknown=total(one.unknown for one in costs),
+        would_free=total(one.would_free for one in costs),
+    )
+
+
+def unpriced(spent: Iterable[DeploymentUsage], prices: GpuPrices) -> list[UnpricedModel]:
+    """Claimed models without a price, most GPU hours first; empty where no prices are set."""
+    hours: dict[str, float] = defaultdict(float)
+    for one in spent if prices else ():
+        for model, seconds in one.by_model.items():
+            if seconds.claimed_s and prices.of_model(model) is None:
+                hours[model] += seconds.claimed_s / _HOUR_S
+    return [
+        UnpricedModel(model=model, gpu_hours=value)
+        for model, value in sorted(hours.items(), key=lambda one: (-one[1], one[0]))
+    ]
+
+
+def _text(amount: Decimal | None) -> str | None:
+    return None if amount is None else str(amount)
+
+
+async def would_free(
+    database: Database, since: datetime, until: datetime, policy: UtilizationPolicy
+) -> dict[str, dict[str, float]]:
+    """GPU seconds that the policy would have freed, by deployment uid and the GPUs' model.
+
+    Reads some instances and a day at a time, each in a short transaction, and nothing more of what is decided.
+    """
+    freed: defaultdict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
+    after: str | None = ""
+    while after is not None:
+        async with database.snapshot() as connection:
+            pasts, after = await read_pasts(connection, since, until, after)
+        replays = {past.instance_id: Replay(past.claims, policy) for past in pasts}
+        for begin, end in days(since, until):
+            wanted = {
+                (instance, track)
+                for instance, replay in replays.items()
+                for track in replay.tracks(begin.timestamp(), end.timestamp())
+            }
+            if wanted:
+                async with database.snapshot() as connection:
+                    minutes = await read_minutes(connection, wanted, begin - timedelta(seconds=reach_s(policy)), end)
+                # Tens of thousands of minutes: too long for the event loop.
+                await asyncio.to_thread(_look, replays, minutes, begin.timestamp(), end.timestamp())
+        for past in pasts:
+            for model, seconds in replays[past.instance_id].freed_gpu_s().items():
+                freed[past.deployment_uid][model] += seconds
+    return freed
+
+
+def _look(
+    replays: Mapping[str, Replay], minutes: Mapping[tuple[str, Track], MinutesRead], begin: float, end: float
+) -> None:
+    of_instances: defaultdict[str, dict[Track, Minutes]] = defaultdict(dict)
+    for (instance, track), found in minutes.items():
+        of_instances[instance][track] = found.columns().peaks()
+    for instance, found_of in of_instances.items():
+        replays[instance].look(found_of, begin, end)
 
 
 async def get(request: web.Request) -> web.Response:
@@ -163,9 +272,68 @@ _QUERY: Final = (
     Query("min_gpu_utilization", "percent, of the policy to replay; requires time_window", "integer"),
     Query("time_window", "window of the policy to replay, such as 10m; requires min_gpu_utilization"),
 )
+
+
+async def get_stretches(request: web.Request) -> web.Response:
+    """`GET /deployments/{name}/idle`."""
+    parameters = parameters_of(request)
+    since_s = duration_s(parameters, "since", low=60, high=MAX_SINCE_S) or DEFAULT_SINCE_S
+    uid = parameters.get("uid")
+    if uid is not None:
+        try:
+            uid = str(uuid.UUID(uid))
+        except ValueError:
+            raise invalid([FieldProblem("uid", "must be a UUID")]) from None
+    async with asyncio.timeout(DEADLINE_S):
+        found = await _read_stretches(request.app[CONTEXT].database, request.match_info["name"], uid, since_s)
+    return whole_list(request, found, lambda stretch: stretch.since.isoformat())
+
+
+async def _read_stretches(database: Database, name: str, uid: str | None, since_s: float) -> IdleStretches:
+    """Reads in several short transactions, since the past does not change."""
+    async with database.snapshot() as connection:
+        until = await rolled_up_to(connection)
+        since = since_of(until, since_s)
+        if uid is None:
+            uid = (await deployment_by_name(connection, name)).uid
+        elif not await had_claims_as(connection, uid, name, since):
+            raise ApiError(404, "not_found", f"uid: no deployment {name!r} with this uid had claims in that time")
+        policy = (await effective_policies(connection, [uid])).get(uid)
+    minimum = WASTED_BELOW if policy is None else policy.spec.min_gpu_utilization
+    minutes: list[WastedMinute] = []
+    for begin, end in days(since, until):
+        async with database.snapshot() as connection:
+            minutes += await read_wasted_minutes(connection, uid, begin, end, minimum)
+    found = await asyncio.to_thread(stretches_of, minutes, since, until)
+    return IdleStretches(
+        deployment=name,
+        uid=uid,
+        since=since,
+        until=until,
+        policy="" if policy is None else policy.name or INLINE,
+        min_gpu_utilization=minimum,
+        gpu_hours=sum(one.gpu_s for one in found) / _HOUR_S,
+        items=[_view(one) for one in found],
+    )
+
+
+def _view(one: Stretch) -> IdleStretch:
+    seconds = (one.until - one.since).total_seconds()
+    return IdleStretch(since=one.since, until=one.until, seconds=seconds, gpus=one.gpus, gpu_hours=one.gpu_s / _HOUR_S)
+
+
 ROUTES: Final = (
     Route(
         "GET", "/api/v1/reports/idle", get, Access.READ, "Read GPU hours claimed, used, wasted and freed", "reports",
         IdleReport, query=_QUERY, stream=True,
+    ),
+    Route(
+        "GET", "/api/v1/deployments/{name}/idle", get_stretches, Access.READ, "Read when a deployment wasted GPU hours",
+        "deployments", IdleStretches, stream=True,
+        query=(
+            *WHOLE_PAGING,
+            Query("since", "how far back, such as 12h (default 7d)"),
+            Query("uid", "of a deployment of this name that is gone, as the idle report names it"),
+        ),
     ),
 )  # fmt: skip

@@ -1,24 +1,23 @@
 """Metrics (/metrics): this process's own, and gauges read from the rows at each scrape.
 
-A series ends with its rows, since nothing is kept between scrapes. Those who scrape at once share one reading, and the
-text is written beside the event loop: with thousands of GPUs it takes a second. While the database is away only the
-process's own metrics are served, and `gpuward_database_up` is 0.
+A series ends with its rows, since nothing is kept between scrapes. Clients that scrape at once share one reading, and
+the text is written in a thread: with thousands of GPUs it takes a second. While the database is away only the process's
+own metrics are served, and `gpuward_database_up` is 0.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping
 from functools import partial
 from typing import Final
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, InfoMetricFamily, Metric
+from prometheus_client.utils import floatToGoString
 
 from controller.api.context import CONTEXT
 from controller.api.middlewares import DATABASE_WAITS, DatabaseWaits
-from controller.api.resources.exposition import exposition
-from controller.api.resources.fleet_metrics import fleet_families
-from controller.api.resources.gpu_metrics import gpu_families
+from controller.api.resources.fleet_metrics import fleet_families, gauge, gpu_families
 from controller.api.route import Access, Route
 from controller.api.single_flight import SingleFlight
 from controller.domain.phases import InstancePhase, WorkerPhase
@@ -26,8 +25,45 @@ from controller.runtime.database import is_database_trouble
 from controller.store.core.database import Database
 from controller.store.views.metrics import Figures, read_figures
 
+_ESCAPED_TEXT: Final = str.maketrans({"\\": r"\\", "\n": r"\n"})
+_ESCAPED: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+_COUNTER: Final = "counter"
+_INFO: Final = "info"
 _READ_LIMIT_S: Final = 5.0  # scrapers give up after ten
 METRICS: Final = web.AppKey("METRICS", SingleFlight[bytes])
+
+
+def exposition(families: Iterable[Metric]) -> bytes:
+    """The families as `prometheus_client.generate_latest` writes gauges, counters and infos.
+
+    For many series: the labels that the series of one GPU share are written once.
+
+    Raises:
+        ValueError: a family is of another type.
+    """
+    lines: list[str] = []
+    known: dict[tuple[str, ...], str] = {}
+    for family in families:
+        name, kind = family.name, family.type
+        if kind == _COUNTER:
+            name += "_total"
+        elif kind == _INFO:
+            name, kind = f"{name}_info", "gauge"
+        elif kind != "gauge":
+            raise ValueError(f"{name}: a {kind} cannot be written here")
+        lines.append(f"# HELP {name} {family.documentation.translate(_ESCAPED_TEXT)}\n# TYPE {name} {kind}\n")
+        for sample in family.samples:
+            key = (*sample.labels, *sample.labels.values())
+            labels = known.get(key)
+            if labels is None:
+                labels = known[key] = _label_text(sample.labels)
+            lines.append(f"{sample.name}{labels} {floatToGoString(sample.value)}\n")  # type: ignore[no-untyped-call]
+    return "".join(lines).encode()
+
+
+def _label_text(labels: dict[str, str]) -> str:
+    written = ",".join(f'{name}="{str(value).translate(_ESCAPED)}"' for name, value in sorted(labels.items()))
+    return f"{{{written}}}" if written else ""
 
 
 async def metrics_context(app: web.Application) -> AsyncIterator[None]:
@@ -73,27 +109,38 @@ def figures_text(figures: Figures | None, *, leading: bool, version: str) -> byt
 
 
 def _families(figures: Figures | None, *, leading: bool, version: str) -> list[Metric]:
-    leader = GaugeMetricFamily("gpuward_leader", "1 if this controller is the leader, else 0.")
-    leader.add_metric([], float(leading))
-    up = GaugeMetricFamily(
-        "gpuward_database_up", "1 if the database answered this scrape; 0: all that is read from it is absent."
+    leader = gauge("gpuward_leader", "1 if this controller is the leader, else 0.", (), [((), float(leading))])
+    up = gauge(
+        "gpuward_database_up",
+        "1 if the database answered this scrape; 0: all that is read from it is absent.",
+        (),
+        [((), float(figures is not None))],
     )
-    up.add_metric([], float(figures is not None))
     build = InfoMetricFamily("gpuward_build", "Version of this controller.", {"version": version})
     return [leader, up, build, *(_read_from_rows(figures) if figures is not None else ())]
 
 
 def _read_from_rows(figures: Figures) -> list[Metric]:
     return [
-        _by_phase("gpuward_instances", "Instances by phase.", [p.value for p in InstancePhase], figures.instances),
-        _by_phase("gpuward_workers", "Workers by phase.", [p.value for p in WorkerPhase], figures.workers),
-        _labelled(
+        gauge(
+            "gpuward_instances",
+            "Instances by phase.",
+            ["phase"],
+            (((p.value,), figures.instances.get(p.value, 0)) for p in InstancePhase),
+        ),
+        gauge(
+            "gpuward_workers",
+            "Workers by phase.",
+            ["phase"],
+            (((p.value,), figures.workers.get(p.value, 0)) for p in WorkerPhase),
+        ),
+        gauge(
             "gpuward_gpu_memory_claimed_bytes",
             "GPU memory claimed by a deployment, per GPU.",
             ["worker", "gpu_uuid", "deployment"],
             figures.claimed_bytes.items(),
         ),
-        _labelled(
+        gauge(
             "gpuward_gpu_utilization_ratio",
             "GPU utilization, 0 to 1; absent while unknown.",
             ["worker", "gpu_uuid"],
@@ -108,24 +155,25 @@ def _read_from_rows(figures: Figures) -> list[Metric]:
 
 
 def _autoscaler(figures: Figures) -> list[Metric]:
-    silent = GaugeMetricFamily(
-        "gpuward_autoscaler_silent_gateways", "Gateways that do not report, so that no replica is removed."
-    )
-    silent.add_metric([], figures.silent_gateways)
     return [
-        _labelled(
+        gauge(
             "gpuward_autoscaler_wanted_replicas",
             "Replicas that the autoscaler wants.",
             ["deployment", "dry_run"],
             figures.wanted.items(),
         ),
-        _labelled(
+        gauge(
             "gpuward_autoscaler_withheld_replicas",
             "Replicas that the autoscaler wants and that a limit of a user or a policy keeps away.",
             ["deployment"],
             (((name,), number) for name, number in figures.withheld.items()),
         ),
-        silent,
+        gauge(
+            "gpuward_autoscaler_silent_gateways",
+            "Gateways that do not report, so that no replica is removed.",
+            (),
+            [((), figures.silent_gateways)],
+        ),
     ]
 
 
@@ -133,19 +181,19 @@ def _rollouts(figures: Figures) -> list[Metric]:
     """A series for each rollout that is not complete."""
     labels, found = ("deployment", "revision"), figures.rollouts.items()
     return [
-        _labelled(
+        gauge(
             "gpuward_rollout_available_replicas",
             "Replicas of the new revision that run for `ready_for`; absent once its rollout is complete.",
             labels,
             ((key, one.available) for key, one in found),
         ),
-        _labelled(
+        gauge(
             "gpuward_rollout_request_ratio",
             "Share of the requests for the new revision, 0 to 1; absent where none is set.",
             labels,
             ((key, one.weight) for key, one in found if one.weight is not None),
         ),
-        _labelled(
+        gauge(
             "gpuward_rollout_stands",
             "1 if a rollout is paused, has failed or was aborted, else 0; absent once it is complete.",
             labels,
@@ -165,20 +213,6 @@ def _freed(gpu_s: Mapping[str, float]) -> Metric:
     return family
 
 
-def _by_phase(name: str, text: str, phases: Sequence[str], counts: Mapping[str, int]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=["phase"])
-    for phase in phases:
-        family.add_metric([phase], counts.get(phase, 0))
-    return family
-
-
-def _labelled(name: str, text: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=labels)
-    for key, value in values:
-        family.add_metric(key, value)
-    return family
-
-
 ROUTES: Final = (
     Route("GET", "/metrics", get, Access.READ, "Prometheus metrics", "health", media="text/plain", from_memory=True),
-)
+)  # fmt: skip

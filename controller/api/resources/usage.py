@@ -1,4 +1,4 @@
-"""What keys used of models."""
+"""Usage of models by key, as the gateways report it, and the gateways: list, forget."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -10,15 +10,18 @@ from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import invalid
 from controller.api.parameters import duration_s, parameters_of
 from controller.api.route import Access, Query, Route
-from controller.store.access.usage import DIMENSIONS, USAGE_KEPT, UsageSum, period, read_usage
-from schemas.api.usage import UsageItem, UsageReport
+from controller.api.whole_lists import WHOLE_PAGING, whole_list
+from controller.store.access.usage import DIMENSIONS, USAGE_KEPT, period, read_usage
+from controller.store.scaling.gateways import forget_gateway, list_gateways
+from schemas.api.envelopes import Page
+from schemas.api.usage import GatewayView, UsageReport
 from schemas.manifest.problems import FieldProblem
 
 DEFAULT_SINCE_S: Final = 7 * 86_400.0
 _DEFAULT_BY: Final = "key,model"
 
 
-async def get(request: web.Request) -> web.Response:
+async def get_usage(request: web.Request) -> web.Response:
     """`GET /usage`. A key for inference sees its own."""
     parameters = parameters_of(request)
     since_s = duration_s(parameters, "since", low=60, high=USAGE_KEPT.total_seconds()) or DEFAULT_SINCE_S
@@ -27,8 +30,8 @@ async def get(request: web.Request) -> web.Response:
     only = principal.key_id if principal.role == "inference" else None
     async with request.app[CONTEXT].database.snapshot() as connection:
         since, until = await period(connection, since_s)
-        sums = await read_usage(connection, since, by, only_key=only)
-    return json_response(UsageReport(since=since, until=until, items=[_item(one) for one in sums]))
+        items = await read_usage(connection, since, by, only_key=only)
+    return json_response(UsageReport(since=since, until=until, items=items))
 
 
 def _by(parameters: Mapping[str, str]) -> list[str]:
@@ -40,38 +43,38 @@ def _by(parameters: Mapping[str, str]) -> list[str]:
     return names
 
 
-def _item(one: UsageSum) -> UsageItem:
-    counts = one.counts
-    return UsageItem(
-        key=one.key,
-        key_name=one.key_name,
-        model=one.model,
-        endpoint=one.endpoint,
-        requests=counts.requests,
-        errors=counts.errors,
-        prompt_tokens=counts.prompt_tokens,
-        cached_tokens=counts.cached_tokens,
-        completion_tokens=counts.completion_tokens,
-        estimated=counts.estimated,
-        in_flight_s=counts.in_flight_s,
-        first_token_s=counts.first_token_s / counts.first_tokens if counts.first_tokens else None,
-    )
-
-
 _QUERY: Final = (
     Query("since", "start of the report as time before now, such as 7d (default) or 12h"),
     Query("by", "what to sum by: some of key, model and endpoint, with commas (default key,model)"),
 )
+
+
+async def get_gateways(request: web.Request) -> web.Response:
+    """`GET /gateways`."""
+    async with request.app[CONTEXT].database.snapshot() as connection:
+        found = Page[GatewayView](items=await list_gateways(connection))
+    return whole_list(request, found, lambda gateway: gateway.name)
+
+
+async def forget(request: web.Request) -> web.Response:
+    """`DELETE /gateways/{name}`."""
+    await forget_gateway(request.app[CONTEXT].database, request.match_info["name"])
+    return web.Response(status=204)
+
+
+_GATEWAYS: Final = "/api/v1/gateways"
+
+
 ROUTES: Final = (
     Route(
-        "GET",
-        "/api/v1/usage",
-        get,
-        Access.ASK,
-        "Usage of models by key",
-        "usage",
-        UsageReport,
-        query=_QUERY,
+        "GET", "/api/v1/usage", get_usage, Access.ASK, "Usage of models by key", "usage", UsageReport, query=_QUERY,
         momentary=True,
     ),
-)
+    Route(
+        "GET", _GATEWAYS, get_gateways, Access.READ, "List gateways", "gateways", Page[GatewayView],
+        query=WHOLE_PAGING,
+    ),
+    Route(
+        "DELETE", _GATEWAYS + "/{name}", forget, Access.OPERATE, "Forget a gateway that is gone for good", "gateways",
+    ),
+)  # fmt: skip

@@ -15,7 +15,7 @@ from controller.api.streams import SlowClientError, cut, write
 from controller.live.errors import WatchEndedError
 from controller.live.object_feed import COALESCE_S, ObjectFeed, ObjectStream, Wanted
 from controller.live.objects import DEFAULT_KINDS, LISTS, frame
-from schemas.api.watch import WatchEvent
+from schemas.api.live import WatchEvent
 from schemas.manifest.problems import FieldProblem
 
 __all__ = ["COALESCE_S", "OBJECTS", "PARAMETERS", "ROUTES", "feed_context", "wanted_of"]

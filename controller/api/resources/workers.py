@@ -1,20 +1,57 @@
-"""Workers: list, read, cordon, uncordon, drain, delete."""
+"""Workers with their GPUs and cached models: list, read, map, utilization, and their verbs."""
 
+import asyncio
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+import aiohttp
+import msgspec
 from aiohttp import web
 
+from controller.api.agent_proxies import AGENT_PROXIES, ask, unreachable
 from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT
-from controller.api.parameters import check_trusted, expect_first_generation, flag, parameters_of
+from controller.api.errors import ApiError, invalid, unavailable
+from controller.api.parameters import check_trusted, duration_s, expect_first_generation, flag, parameters_of
 from controller.api.read_routes import list_route, read_route
 from controller.api.route import Access, Handler, Query, Route
+from controller.api.whole_lists import WHOLE_PAGING, whole_list
+from controller.store.core.database import Reader
+from controller.store.policies.effective import effective_policies
+from controller.store.telemetry.utilization import (
+    MAX_TRACKS,
+    Track,
+    read_utilization,
+    tracks_of_deployment,
+    tracks_of_gpus,
+    tracks_of_instance,
+    tracks_of_worker,
+)
+from controller.store.views.gpus import gpu_by_uuid, list_gpus
+from controller.store.views.instances import cache_source
+from controller.store.views.map import read_map
 from controller.store.views.workers import list_workers, worker_by_name
+from controller.store.workers.devices import GpuVerb, set_gpu_cordon
 from controller.store.workers.maintenance import WorkerVerb, delete_worker, set_maintenance
 from controller.store.workers.stated import state_worker
 from schemas.api.envelopes import Page
-from schemas.api.requests import DrainBody, WorkerBody
+from schemas.api.gpus import GpuView, MapView
+from schemas.api.history import UtilizationView, WatchView
+from schemas.api.model_cache import CachedModels, CachedModelView
+from schemas.api.requests import DrainBody, PruneBody, WorkerBody
+from schemas.api.view import from_json
 from schemas.api.workers import WorkerView
+from schemas.manifest.problems import FieldProblem
+from schemas.wire import PROXY_CACHE
+
+_AGENT_LIMIT: Final = aiohttp.ClientTimeout(total=25.0)
+_MOST_BYTES: Final = 8 * 2**20
+_OK: Final = 200
+_NOT_FOUND: Final = 404
+DEFAULT_WINDOW_S: Final = 600.0
+MIN_WINDOW_S: Final = 30.0
+MAX_WINDOW_S: Final = 14 * 86_400.0
+_SUBJECTS: Final = ("gpus", "instance", "deployment", "worker")
 
 
 async def delete(request: web.Request) -> web.Response:
@@ -55,6 +92,126 @@ _SUMMARIES: Final[tuple[tuple[WorkerVerb, str], ...]] = (
     ("cordon", "Place nothing new on a worker"),
     ("uncordon", "Undo cordon and drain"),
 )
+
+
+def _gpu_verb(verb: GpuVerb) -> Handler:
+    async def handler(request: web.Request) -> web.Response:
+        uuid = request.match_info["uuid"]
+        await expect_first_generation(request, "gpu", uuid, gpu_by_uuid)
+        return json_response(await set_gpu_cordon(request.app[CONTEXT].database, uuid, verb))
+
+    return handler
+
+
+_GPUS: Final = "/api/v1/gpus"
+_GPU_VERBS: Final[tuple[tuple[GpuVerb, str], ...]] = (
+    ("cordon", "Place nothing new on a GPU"),
+    ("uncordon", "Undo the cordon of a GPU, and dismiss a grave Xid of it"),
+)
+
+
+async def get_map(request: web.Request) -> web.Response:
+    """`GET /map`."""
+    async with request.app[CONTEXT].database.snapshot() as connection:
+        found = await read_map(connection)
+    return json_response(found)
+
+
+async def get_cache(request: web.Request) -> web.Response:
+    """`GET /workers/{name}/cache`."""
+    return whole_list(request, await _cache(request, "GET", ()), lambda model: model.name)
+
+
+async def prune(request: web.Request) -> web.Response:
+    """`POST /workers/{name}/cache/prune`."""
+    body = await read_model(request, PruneBody, optional=True)
+    query: list[tuple[str, str | float]] = [
+        *(("model", one) for one in body.models),
+        ("unused_for_s", body.unused_for_s),
+    ]
+    return json_response(await _cache(request, "POST", query))
+
+
+async def _cache(request: web.Request, method: str, query: Sequence[tuple[str, str | float]]) -> Page[CachedModelView]:
+    async with request.app[CONTEXT].database.snapshot() as connection:
+        source = await cache_source(connection, request.match_info["name"])
+    if not source.address:
+        raise unreachable(source)
+    try:
+        asked = ask(request.app[AGENT_PROXIES], source, PROXY_CACHE, query, timeout=_AGENT_LIMIT, method=method)
+        async with asked as answer:
+            if answer.status == _NOT_FOUND:
+                raise ApiError(
+                    409, "agent_too_old", f"the agent of worker {source.worker!r} keeps no cache; upgrade it"
+                )
+            if answer.status != _OK:
+                raise unreachable(source)
+            try:
+                content = await answer.content.readexactly(_MOST_BYTES)
+            except asyncio.IncompleteReadError as ended:  # as it does, unless the answer is too long to be a list
+                content = ended.partial
+        found = Page[CachedModelView](items=list(from_json(CachedModels, content).items))
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise unreachable(source) from error
+    except msgspec.DecodeError as error:
+        message = f"the agent of worker {source.worker!r} gave an answer that is not understood; see its log"
+        raise unavailable("bad_answer", message) from error
+    return found
+
+
+_MODELS: Final = "/api/v1/workers/{name}/cache"
+
+
+async def get_utilization(request: web.Request) -> web.Response:
+    """`GET /utilization`."""
+    parameters = parameters_of(request)
+    window_s = duration_s(parameters, "window", low=MIN_WINDOW_S, high=MAX_WINDOW_S)
+    async with request.app[CONTEXT].database.snapshot() as connection:
+        tracks, uid = await _tracks(connection, parameters)
+        watch = await _watch(connection, uid) if uid is not None else None
+        if window_s is None:
+            window_s = float(watch.time_window) if watch else DEFAULT_WINDOW_S
+        return json_response(await read_utilization(connection, tracks, window_s, watch))
+
+
+async def _tracks(connection: Reader, parameters: Mapping[str, str]) -> tuple[list[Track], str | None]:
+    """The tracks to read, and the uid of their deployment where they belong to one."""
+    given = [name for name in _SUBJECTS if parameters.get(name)]
+    if len(given) != 1:
+        raise invalid([FieldProblem(" or ".join(_SUBJECTS), "give exactly one of these")])
+    (subject,) = given
+    value = parameters[subject]
+    match subject:
+        case "instance":
+            return await tracks_of_instance(connection, value)
+        case "deployment":
+            return await tracks_of_deployment(connection, value)
+        case "worker":
+            return await tracks_of_worker(connection, value), None
+        case _:
+            uuids = [uuid for uuid in value.split(",") if uuid]
+            if len(uuids) > MAX_TRACKS:
+                raise invalid([FieldProblem("gpus", f"must be at most {MAX_TRACKS}, got {len(uuids)}")])
+            return await tracks_of_gpus(connection, uuids), None
+
+
+async def _watch(connection: Reader, uid: str) -> WatchView | None:
+    policy = (await effective_policies(connection, [uid])).get(uid)
+    if policy is None:
+        return None
+    spec = policy.spec
+    return WatchView(name=policy.name, min_gpu_utilization=spec.min_gpu_utilization, time_window=int(spec.time_window))
+
+
+_QUERY: Final = (
+    Query("gpus", f"GPU UUIDs, comma-separated, at most {MAX_TRACKS}"),
+    Query("instance", "GPUs claimed by this instance; on a shared GPU, its own part"),
+    Query("deployment", "the same for all instances of this deployment"),
+    Query("worker", "all GPUs of this worker"),
+    Query("window", "how far back, such as 10m (default: the effective policy's window, else 10m)"),
+)
+
+
 ROUTES: Final = (
     list_route(_PATH, list_workers, "List workers", Page[WorkerView]),
     read_route(_PATH, "name", worker_by_name, "Read a worker", WorkerView),
@@ -75,5 +232,32 @@ ROUTES: Final = (
     Route(
         "POST", _PATH + "/{name}/drain", drain, Access.OPERATE, "Place nothing new on a worker, and empty it",
         "workers", WorkerView, DrainBody, expects="generation",
+    ),
+    list_route(_GPUS, list_gpus, "List GPUs", Page[GpuView], (Query("worker", "only of this worker"),)),
+    read_route(_GPUS, "uuid", gpu_by_uuid, "Read a GPU", GpuView),
+    *(
+        Route("POST", f"{_GPUS}/{{uuid}}/{verb}", _gpu_verb(verb), Access.OPERATE, summary, "gpus", GpuView,
+              expects="generation")
+        for verb, summary in _GPU_VERBS
+    ),
+    Route(
+        "GET",
+        "/api/v1/map",
+        get_map,
+        Access.READ,
+        "Read all workers and GPUs in columns, as for a map",
+        "gpus",
+        MapView,
+        momentary=True,
+    ),
+    Route("GET", _MODELS, get_cache, Access.READ, "List cached models", "workers", Page[CachedModelView],
+          query=WHOLE_PAGING),
+    Route(
+        "POST", _MODELS + "/prune", prune, Access.OPERATE, "Remove cached models that no process uses", "workers",
+        Page[CachedModelView], PruneBody,
+    ),
+    Route(
+        "GET", "/api/v1/utilization", get_utilization, Access.READ, "Read recent GPU utilization", "gpus",
+        UtilizationView, query=_QUERY, momentary=True,
     ),
 )  # fmt: skip

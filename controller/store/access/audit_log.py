@@ -9,7 +9,7 @@ from sqlalchemy.ext.asyncio import AsyncSession
 
 from controller.store.core.database import Reader
 from controller.store.views.paging import open_cursor, page_of
-from schemas.api.audit_log import AuditLogEntry
+from schemas.api.audit import AuditLogEntry
 from schemas.api.envelopes import Page
 
 Outcome = Literal["done", "refused", "failed", "cut"]

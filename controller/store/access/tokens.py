@@ -19,7 +19,7 @@ from controller.store.access.keys import as_uuid
 from controller.store.access.orm_rows import TokenRow
 from controller.store.access.proxy_secrets import PURPOSE, write_proxy_secret
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
-from controller.store.core.database import Database
+from controller.store.core.database import Database, view_of
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
 from controller.store.core.orm import write_event_in_session
@@ -217,16 +217,5 @@ def _read_terms(row: Any) -> TokenTerms:
 
 
 def _view(row: TokenRow, terms: TokenTerms) -> TokenView:
-    return TokenView(
-        id=str(row.id),
-        created_at=row.created_at,
-        expires_at=row.expires_at,
-        used_at=row.used_at,
-        used_by=row.used_by,
-        uses=row.uses,
-        max_uses=row.max_uses,
-        revoked_at=row.revoked_at,
-        name=terms.name,
-        labels=dict(terms.labels),
-        advertise_networks=list(terms.networks),
-    )
+    labels, networks = dict(terms.labels), list(terms.networks)
+    return view_of(TokenView, row.model_dump(), name=terms.name, labels=labels, advertise_networks=networks)

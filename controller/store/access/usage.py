@@ -1,17 +1,16 @@
 """What keys used: written by gateways in numbered batches, rolled up by the leader, read for reports."""
 
 from collections.abc import Sequence
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from controller.store.access.key_use import note_use
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, view_of
+from schemas.api.usage import UsageItem
 
-_COUNTS: Final = (
-    "requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens", "estimated", "in_flight_s",
-    "first_tokens", "first_token_s",
-)  # fmt: skip
+_SHOWN_COUNTS: Final = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens", "estimated")
+_COUNTS: Final = (*_SHOWN_COUNTS, "in_flight_s", "first_tokens", "first_token_s")
 _SPANS: Final = ((60, 3600, timedelta(days=2)), (3600, 86400, timedelta(days=60)))
 _PORTION: Final = 10_000
 _FLUSHES_KEPT: Final = timedelta(days=7)
@@ -112,17 +111,6 @@ async def roll_up_usage(connection: Any) -> None:
     await connection.execute("delete from usage_flushes where at < now() - $1::interval", _FLUSHES_KEPT)
 
 
-@dataclass(frozen=True, slots=True)
-class UsageSum:
-    """What was used by one combination of the dimensions that were asked for. A missing dimension is None."""
-
-    key: str | None
-    key_name: str | None
-    model: str | None
-    endpoint: str | None
-    counts: Counts
-
-
 async def period(connection: Reader, since_s: float) -> tuple[datetime, datetime]:
     """From so many seconds ago until now, by the database's clock."""
     (row,) = await connection.fetch("select now() as until")
@@ -131,14 +119,15 @@ async def period(connection: Reader, since_s: float) -> tuple[datetime, datetime
 
 async def read_usage(
     connection: Reader, since: datetime, by: Sequence[str], *, only_key: str | None = None
-) -> list[UsageSum]:
-    """Sums since then, most tokens first. Hours and days that have begun before count whole."""
+) -> list[UsageItem]:
+    """Sums since then, most tokens first. Hours and days that started earlier count completely."""
     wanted = [_DIMENSIONS[name] for name in by]
     shown = [f"{_DIMENSIONS[name]} as {name}" if name in by else f"null as {name}" for name in DIMENSIONS]
     named = "min(k.name)" if "key" in by else "null"
-    sums = ", ".join(f"sum(u.{name}) as {name}" for name in _COUNTS)
+    sums = ", ".join(f"sum(u.{name})::bigint as {name}" for name in _SHOWN_COUNTS)
     rows = await connection.fetch(
-        f"""select {", ".join(shown)}, {named} as key_name, {sums}
+        f"""select {", ".join(shown)}, {named} as key_name, {sums}, sum(u.in_flight_s) as in_flight_s,
+                   sum(u.first_token_s) / nullif(sum(u.first_tokens), 0) as first_token_s
               from key_usage u join api_keys k on k.id = u.key_id
              where u.at > $1::timestamptz - make_interval(secs => u.span_s)
                and ($2::uuid is null or u.key_id = $2)
@@ -147,17 +136,4 @@ async def read_usage(
         since,
         only_key,
     )
-    return [
-        UsageSum(
-            row["key"],
-            row["key_name"],
-            row["model"],
-            row["endpoint"],
-            Counts(**{one.name: _number(row[one.name], one.type) for one in fields(Counts)}),
-        )
-        for row in rows
-    ]
-
-
-def _number(value: Any, kind: Any) -> Any:
-    return float(value) if kind in (float, "float") else int(value)
+    return [view_of(UsageItem, row) for row in rows]

@@ -17,7 +17,7 @@ from controller.domain.retired_args import retired_args
 from controller.domain.spec_changes import Change, change_between
 from controller.domain.wanted import scales
 from controller.store.access.secrets import problems_of_secrets
-from controller.store.core.database import Database
+from controller.store.core.database import Database, view_of
 from controller.store.core.events import Actor, current_actor, current_role, write_events
 from controller.store.core.notify import CHANNEL, payloads
 from controller.store.core.refusals import (
@@ -36,6 +36,7 @@ from controller.store.policies.checks import named_policy, problems_of_coverage,
 from controller.store.policies.webhooks import problems_of_webhook_secrets
 from controller.store.scaling.effects import keep_number
 from controller.store.views.deployments import deployment_by_uid
+from schemas.api.apply import AppliedObject
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.policy import MAX_WINDOW_S, PolicySpec
@@ -138,17 +139,6 @@ class Document:
         return "policy" if isinstance(self.spec, PolicySpec) else "deployment"
 
 
-@dataclass(frozen=True, slots=True)
-class AppliedDocument:
-    """What an apply did with one manifest."""
-
-    kind: Kind
-    name: str
-    uid: str
-    generation: int
-    outcome: ApplyOutcome
-
-
 @retried
 async def apply(
     database: Database,
@@ -192,7 +182,7 @@ async def apply_all(
     expected: Expected,
     *,
     longest_window_s: float,
-) -> list[AppliedDocument]:
+) -> list[AppliedObject]:
     """Applies policies first, a new default one last, then deployments in their order: all of them, or none.
 
     Args:
@@ -209,14 +199,14 @@ async def apply_all(
     if len(documents) > 1:
         await connection.execute(_ONE_AT_A_TIME)
     present = await _lock(connection, documents, expected)
-    done: list[AppliedDocument] = []
+    done: list[AppliedObject] = []
     for one in sorted(documents, key=_order):
         try:
             if isinstance(one.spec, DeploymentSpec):
                 await _check(connection, one.name, one.spec, longest_window_s)
                 row = present.get(("deployment", one.name))
                 written = await _apply(connection, one.name, one.spec, row, one.input_hash, one.lacks)
-                done.append(AppliedDocument("deployment", one.name, *written))
+                done.append(view_of(AppliedObject, written._asdict(), kind="Deployment", name=one.name))
             else:
                 done.append(await _apply_policy(connection, one.name, one.spec, longest_window_s))
         except ManifestError as error:
@@ -253,10 +243,10 @@ async def _lock(connection: Any, documents: Sequence[Document], expected: Expect
     return present
 
 
-async def _apply_policy(connection: Any, name: str, spec: PolicySpec, longest_window_s: float) -> AppliedDocument:
+async def _apply_policy(connection: Any, name: str, spec: PolicySpec, longest_window_s: float) -> AppliedObject:
     outcome = await apply_policy_on(connection, name, spec, if_match=None, longest_window_s=longest_window_s)
     row = await connection.fetchrow("select uid, generation from policies where name = $1", name)
-    return AppliedDocument("policy", name, str(row["uid"]), row["generation"], outcome)
+    return view_of(AppliedObject, row, kind="UtilizationPolicy", name=name, outcome=outcome)
 
 
 async def _apply(

@@ -1,8 +1,4 @@
-"""The images of a revision: all of its containers run the bytes that the first one ran, whatever its tag becomes.
-
-A digest is of one repository. Where the controller's settings move an engine to another one, the revision keeps a
-digest of that one too.
-"""
+"""Digests of engines' images and commits of models, as agents report them."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -10,10 +6,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.domain.events import NewEvent
-from controller.store.core.database import Connection
+from controller.store.core.database import Connection, Row
 from controller.store.core.events import write_events
+from schemas.hub import is_commit
 from schemas.image_names import short_repository
-from schemas.status_reasons import IMAGE_DIFFERS
+from schemas.status_reasons import IMAGE_DIFFERS, MODEL_DIFFERS
 from schemas.wire import ProcessReport
 
 # The first digest of a repository stays. Rows are locked in one order, so that the writers of two hubs never deadlock.
@@ -46,6 +43,31 @@ _OTHERS: Final = """
      where r.image_digests ->> x.repository <> x.digest
      order by x.n"""
 _DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}")
+# Rows are locked in one order, so that the writers of two hubs never deadlock.
+_KEEP_COMMITS: Final = """
+    with seen as (
+        select distinct on (i.deployment_uid, i.revision, x.model) i.deployment_uid, i.revision, x.model, x.commit
+          from unnest($1::text[], $2::integer[], $3::text[], $4::text[])
+               with ordinality as x (id, rank, model, commit, n)
+          join instances i on i.id = x.id
+         order by i.deployment_uid, i.revision, x.model, x.rank, x.n),
+    open as materialized (
+        select r.deployment_uid, r.generation from revisions r
+         where exists (select 1 from seen s where (s.deployment_uid, s.revision) = (r.deployment_uid, r.generation)
+                          and not r.model_commits ? s.model)
+         order by r.deployment_uid, r.generation for no key update of r)
+    update revisions r
+       set model_commits = (select jsonb_object_agg(s.model, s.commit) from seen s
+                             where (s.deployment_uid, s.revision) = (r.deployment_uid, r.generation))
+                           || r.model_commits
+      from open o where (o.deployment_uid, o.generation) = (r.deployment_uid, r.generation)"""
+_OTHER_COMMITS: Final = """
+    select x.n, i.deployment_uid, i.revision, r.model_commits ->> x.model as kept
+      from unnest($1::text[], $2::text[], $3::text[]) with ordinality as x (id, model, commit, n)
+      join instances i on i.id = x.id
+      join revisions r on (r.deployment_uid, r.generation) = (i.deployment_uid, i.revision)
+     where r.model_commits ->> x.model <> x.commit
+     order by x.n"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,3 +140,46 @@ def ran(report: ProcessReport) -> bool:
     if report.state == "exited":
         return report.ready or (report.reason == "exit" and report.exit_code == 0)
     return report.ready or report.state in ("running", "unhealthy")
+
+
+async def keep_commits(connection: Connection, written: Iterable[RanImage]) -> None:
+    """Keeps the commits of models that were fetched by the name of a branch or tag, unless the revision has one.
+
+    A process that runs another one than its revision has kept is reported by an event.
+
+    Args:
+        connection: in the transaction that wrote the reports.
+        written: reports of processes that have claims.
+    """
+    found = [
+        (one, model, commit)
+        for one in written
+        for model, commit in sorted(one.report.model_commits.items())
+        if is_commit(commit) and not is_commit(model.rpartition("@")[2])
+    ]
+    if not found:
+        return
+    ids, models, commits = [o.report.instance for o, _, _ in found], [m for _, m, _ in found], [c for _, _, c in found]
+    await connection.execute(_KEEP_COMMITS, ids, [o.report.rank for o, _, _ in found], models, commits)
+    new = [one for one in found if ran(one[0].report) and not one[0].ran_before]
+    if new:
+        rows = await connection.fetch(
+            _OTHER_COMMITS, [o.report.instance for o, _, _ in new], [m for _, m, _ in new], [c for _, _, c in new]
+        )
+        of = dict(enumerate(new, start=1))
+        await write_events(connection, [_commit_event(*of[row["n"]], row) for row in rows])
+
+
+def _commit_event(one: RanImage, model: str, commit: str, row: Row) -> NewEvent:
+    report = one.report
+    message = (
+        f"{report.instance} runs commit {commit} of {model}, but revision {row['revision']} keeps {row['kept']}, which "
+        "later starts use"
+    )
+    evidence = {
+        "revision": row["revision"], "epoch": report.epoch, "rank": report.rank, "model": model, "commit": commit,
+        "kept": row["kept"],
+    }  # fmt: skip
+    return NewEvent(
+        MODEL_DIFFERS, message, (f"deployment:{row['deployment_uid']}", f"instance:{report.instance}"), evidence
+    )

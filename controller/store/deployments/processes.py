@@ -9,8 +9,7 @@ from typing import Any, Final
 
 from controller.store.core.database import Connection
 from controller.store.deployments.found import follow_found
-from controller.store.deployments.image_digests import RanImage, keep_digests
-from controller.store.deployments.model_commits import keep_commits
+from controller.store.deployments.image_digests import RanImage, keep_commits, keep_digests
 from schemas.wire import ProcessReport
 
 _FENCE: Final = """

@@ -20,7 +20,7 @@ from controller.store.access.proxy_secrets import (
 )
 from controller.store.core.database import Reader
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.manifest.scaling import bounds_of
+from schemas.manifest.resources import bounds_of
 from schemas.manifest.serving import ServingLimits
 
 

@@ -26,7 +26,7 @@ from controller.store.views.deployments import deployment_by_uid, views_of
 from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.parse import parse_spec
-from schemas.manifest.scaling import bounds_of
+from schemas.manifest.resources import bounds_of
 
 # One statement, so one round trip: the commit follows the written time closely. The delay until the deployment's
 # computations have ended is measured from that time.

@@ -4,15 +4,16 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from controller.domain.pending import Destination
 from controller.domain.placement import Need, PlannedClaim, need_from_json
-from controller.store.core.database import Reader
+from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.specs import spec_from_json
 from controller.store.placement.inventory import planned_claim
 from controller.store.placement.pending import PLACEABLE, destination_from_json
+from schemas.api.defrag import RelocationView
 from schemas.api.explain import Explain
 from schemas.api.view import from_plain
 from schemas.manifest.deployment import DeploymentSpec
@@ -214,22 +215,6 @@ class MovableRow:
     priority: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class RelocationRow:
-    """A relocation and its progress."""
-
-    instance: str
-    deployment: str
-    to: tuple[str, ...]
-    gpus: tuple[str, ...]
-    demand: str
-    state: Literal["waiting", "moving", "moved", "abandoned"]
-    copy: str | None
-    message: str
-    created_at: datetime
-    ended_at: datetime | None
-
-
 async def read_movable(connection: Reader) -> list[MovableRow]:
     """All instances that may be relocated now."""
     rows: defaultdict[str, list[Any]] = defaultdict(list)
@@ -258,28 +243,16 @@ async def read_movable(connection: Reader) -> list[MovableRow]:
     return found
 
 
-async def read_relocations(connection: Reader) -> list[RelocationRow]:
+async def read_relocations(connection: Reader) -> list[RelocationView]:
     """The latest planned relocations, newest first: waiting, in progress, done or abandoned."""
     rows = await connection.fetch(
-        """select r.*, d.name from relocations r join deployments d on d.uid = r.deployment_uid
+        """select r.*, r.instance_id as instance, d.name as deployment, r.workers as to_workers, r.gpus as to_gpus,
+                  r.copy_id as copy_name
+             from relocations r join deployments d on d.uid = r.deployment_uid
             where r.purpose = 'plan' order by r.id desc limit $1""",
         _SHOWN,
     )
-    return [
-        RelocationRow(
-            instance=row["instance_id"],
-            deployment=row["name"],
-            to=tuple(row["workers"]),
-            gpus=tuple(row["gpus"]),
-            demand=row["demand"],
-            state=row["state"],
-            copy=row["copy_id"],
-            message=row["message"],
-            created_at=row["created_at"],
-            ended_at=row["ended_at"],
-        )
-        for row in rows
-    ]
+    return [view_of(RelocationView, row) for row in rows]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,16 @@
 from typing import Any, Final
 
 from controller.domain.events import NewEvent
-from controller.store.core.database import Database, Reader
+from controller.store.core.database import Database, Reader, view_of
 from controller.store.core.events import write_events
 from controller.store.core.refusals import InUseError, NotFoundError
-from schemas.api.gateways import GatewayView
+from schemas.api.usage import GatewayView
 
 SILENT_S: Final = 10.0  # a gateway that has not reported for that long is silent
 _LIST: Final = """
-    select g.name, g.seen_at, g.seen_at < clock_timestamp() - make_interval(secs => $1) as silent,
+    select g.name, g.seen_at,
+           case when g.seen_at < clock_timestamp() - make_interval(secs => $1)
+                then 'silent' else 'reporting' end as state,
            coalesce(sum(d.in_flight), 0)::int as in_flight, coalesce(sum(d.waiting), 0)::int as waiting
       from gateways g left join gateway_demand d on d.gateway_id = g.id
      group by g.id order by g.name, g.seen_at"""
@@ -27,16 +29,7 @@ _FORGET: Final = (
 async def list_gateways(connection: Reader) -> list[GatewayView]:
     """Every process of a gateway, by name, also those that no longer report."""
     rows = await connection.fetch(_LIST, SILENT_S)
-    return [
-        GatewayView(
-            name=row["name"],
-            state="silent" if row["silent"] else "reporting",
-            seen_at=row["seen_at"],
-            in_flight=row["in_flight"],
-            waiting=row["waiting"],
-        )
-        for row in rows
-    ]
+    return [view_of(GatewayView, row) for row in rows]
 
 
 async def forget_gateway(database: Database, name: str) -> None:

@@ -21,7 +21,7 @@ from controller.store.access.secrets import count_plain, unreadable_secrets
 from controller.store.core.database import Reader, row_mapper
 from controller.store.core.database_space import DatabaseSpace
 from controller.store.views.leader import read_holder, read_leader
-from controller.store.views.moment import read_moment
+from controller.store.views.paging import read_moment
 from controller.store.views.workers import STATE_COLUMNS, worker_conditions
 from schemas.worker_conditions import CONTAINERS, GPUS_HEALTHY, is_trouble
 

@@ -1,24 +1,69 @@
-"""Deployments as the API shows them."""
+"""Deployments as the API shows them, with their autoscaler's numbers, revisions and load."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final
 
-from controller.domain.wanted import wanted_replicas
+from controller.domain.scaling import ScalingReason
+from controller.domain.wanted import AUTOSCALER, scales, wanted_replicas
 from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.specs import keep_specs_of, spec_from_json
-from controller.store.views.paging import open_cursor, page_of
-from controller.store.views.pieces import in_pieces
-from controller.store.views.rollouts import rollouts_of
-from controller.store.views.scaling import Scaled, scaled_of
+from controller.store.scaling.gateways import SILENT_S
+from controller.store.views.paging import in_pieces, open_cursor, page_of
 from controller.store.views.verdicts import Watched, watched_of
-from schemas.api.deployments import DeploymentStatus, DeploymentView, IntentView
-from schemas.api.envelopes import Page
-from schemas.api.rollouts import RolloutStatus
+from schemas.api.deployments import (
+    DeploymentLoad,
+    DeploymentStatus,
+    DeploymentView,
+    IntentView,
+    RevisionList,
+    RevisionView,
+    RolloutStatus,
+    ScalingStatus,
+)
+from schemas.api.envelopes import Condition, Page
 from schemas.manifest.deployment import DeploymentSpec
 
+DEMAND_KNOWN: Final = "DemandKnown"
+_NUMBERS: Final = """
+    select s.*, w.expires_at as awake_until
+      from scaling_status s
+      left join wakes w on w.deployment_uid = s.deployment_uid and w.source = 'user' and w.expires_at > now()
+     where s.deployment_uid = any($1::uuid[])"""
+_ROLLOUTS: Final = """
+    select r.*, coalesce(o.requests, 0) as requests, coalesce(o.errors, 0) as errors
+      from rollouts r
+      left join lateral (
+             select sum(g.requests)::bigint as requests, sum(g.errors)::bigint as errors from gateway_outcomes g
+              where g.deployment_uid = r.deployment_uid and g.revision = r.revision and g.attempt = r.attempt) o on true
+     where r.deployment_uid = any($1::uuid[]) and r.revision is not null"""
+_REVISIONS: Final = """
+    select r.generation as revision, r.created_at, r.applied_at, r.actor, r.request_id, r.spec, r.image_digest,
+           r.model_commits,
+           r.generation = d.revision as newest,
+           r.generation = coalesce((select stable from rollouts o where o.deployment_uid = d.uid), -1) as stable,
+           (select count(*) from instances i where i.deployment_uid = d.uid and i.revision = r.generation)::int
+               as instances
+      from deployments d join revisions r on r.deployment_uid = d.uid
+     where d.name = $1 and d.deleted_at is null
+     order by r.applied_at desc, r.generation desc"""
+_SPECS: Final = """
+    select r.generation, r.spec
+      from deployments d left join revisions r on r.deployment_uid = d.uid and r.generation = any($2)
+     where d.name = $1 and d.deleted_at is null"""
+_LOAD: Final = """
+    with fresh as (select id, name, seen_at >= clock_timestamp() - make_interval(secs => $2) as reports from gateways)
+    select (select coalesce(sum(m.in_flight), 0)::int from gateway_demand m join fresh on fresh.id = m.gateway_id
+             where fresh.reports and m.deployment_uid = d.uid) as in_flight,
+           (select coalesce(sum(m.waiting), 0)::int from gateway_demand m join fresh on fresh.id = m.gateway_id
+             where fresh.reports and m.deployment_uid = d.uid) as waiting,
+           array(select name from fresh where not reports order by name) as silent
+      from deployments d
+     where d.name = $1 order by d.deleted_at is null desc, d.deleted_at desc limit 1"""
 _KEPT: Final = """
     select d.uid, r.image_digest, r.model_commits
       from deployments d join revisions r on (r.deployment_uid, r.generation) = (d.uid, d.revision)
@@ -29,6 +74,109 @@ _ENGINES: Final = """
      where deployment_uid = any($1::uuid[]) and engine is not null and phase not in ('pending', 'analyzing')
      group by deployment_uid"""
 _INTENTS: Final = "select * from intents where deployment_uid = any($1::uuid[]) order by source"
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled:
+    """The number of a deployment, and its condition."""
+
+    status: ScalingStatus
+    condition: Condition
+
+
+async def scaled_of(
+    connection: Reader, specs: Mapping[Any, DeploymentSpec], intents: Mapping[Any, Sequence[IntentView]]
+) -> dict[Any, Scaled]:
+    """The numbers of those of these deployments whose replicas follow the requests, once they are decided."""
+    uids = [uid for uid, spec in specs.items() if scales(spec)]
+    rows = await connection.fetch(_NUMBERS, uids) if uids else []
+    return {
+        row["deployment_uid"]: Scaled(
+            _status(row, specs[row["deployment_uid"]], intents.get(row["deployment_uid"], ())), _condition(row)
+        )
+        for row in rows
+    }
+
+
+def _status(row: Any, spec: DeploymentSpec, intents: Iterable[IntentView]) -> ScalingStatus:
+    low, high = spec.replica_bounds
+    caps = sorted((i.max_replicas, i.source) for i in intents if i.source != AUTOSCALER)
+    capped = caps[0][1] if caps and caps[0][0] < row["number"] else ""
+    return view_of(ScalingStatus, row, min=low, max=high, capped_by=capped)
+
+
+def _condition(row: Any) -> Condition:
+    unknown = row["reason"] == ScalingReason.DEMAND_UNKNOWN or bool(row["silent"])
+    return Condition(
+        type=DEMAND_KNOWN,
+        status="false" if unknown else "true",
+        reason=ScalingReason.DEMAND_UNKNOWN if unknown else "",
+        message=_silent(row["silent"]) if unknown else "",
+        since=row["at"] if unknown else row["since"],
+    )
+
+
+def _silent(names: Sequence[str]) -> str:
+    who = f"gateway {', '.join(names)} does not report" if names else "no gateway reports"
+    return f"{who}, so no replica is removed on its account; if it is gone for good: gpuward gateway forget NAME"
+
+
+async def rollouts_of(connection: Reader, specs: Mapping[Any, DeploymentSpec]) -> dict[Any, RolloutStatus]:
+    """The rollouts of these deployments, of those that have one."""
+    uids = [uid for uid, spec in specs.items() if spec.update == "rolling"]
+    rows = await connection.fetch(_ROLLOUTS, uids) if uids else []
+    return {row["deployment_uid"]: _rollout_status(row, specs[row["deployment_uid"]]) for row in rows}
+
+
+def _rollout_status(row: Any, spec: DeploymentSpec) -> RolloutStatus:
+    canary, since = spec.rollout.canary, row["canary_since"]
+    until = since + timedelta(seconds=canary.for_s) if canary is not None and since is not None else None
+    return view_of(RolloutStatus, row, canary_until=until)
+
+
+async def revisions_of(connection: Reader, name: str) -> RevisionList:
+    """The revisions of a live deployment.
+
+    Raises:
+        NotFoundError: no live deployment has this name.
+    """
+    rows = await connection.fetch(_REVISIONS, name)
+    if not rows:
+        raise _missing(name)
+    return RevisionList(items=[view_of(RevisionView, row, spec=spec_from_json(row["spec"])) for row in rows])
+
+
+async def revision_specs(connection: Reader, name: str, numbers: Sequence[int]) -> list[DeploymentSpec]:
+    """The specs of these revisions of a live deployment.
+
+    Raises:
+        NotFoundError: no live deployment has this name, or a revision is not kept.
+    """
+    rows = await connection.fetch(_SPECS, name, list(numbers))
+    if not rows:
+        raise _missing(name)
+    known = {row["generation"]: spec_from_json(row["spec"]) for row in rows if row["generation"] is not None}
+    for number in numbers:
+        if number not in known:
+            fix = f"gpuward rollout history {name} lists them"
+            raise NotFoundError(f"deployment {name!r} has no revision {number}; {fix}")
+    return [known[number] for number in numbers]
+
+
+def _missing(name: str) -> NotFoundError:
+    return NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists them")
+
+
+async def load_of(connection: Reader, name: str) -> DeploymentLoad:
+    """What the gateways last reported of a deployment, at most a second ago.
+
+    Raises:
+        NotFoundError: no deployment has this name.
+    """
+    rows: list[Any] = await connection.fetch(_LOAD, name, SILENT_S)
+    if not rows:
+        raise NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists them")
+    return view_of(DeploymentLoad, rows[0])
 
 
 async def list_deployments(connection: Reader, *, limit: int, cursor: str | None = None) -> Page[DeploymentView]:

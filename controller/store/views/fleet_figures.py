@@ -10,7 +10,7 @@ from controller.store.access.key_expiry import KeyExpiry, read_key_expiry
 from controller.store.core.audit import read_audit_result
 from controller.store.core.database import Reader
 from controller.store.views.gpus import FREE_MIB, SHOWN
-from schemas.manifest.scaling import bounds_of
+from schemas.manifest.resources import bounds_of
 
 _MIB: Final = 2**20
 # A claimed GPU is claimed, whatever its state: what would be unusable without the claim is so once it is released.

@@ -19,8 +19,7 @@ from controller.store.access.proxy_secrets import (
 from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.specs import spec_from_json
-from controller.store.views.paging import open_cursor, page_of
-from controller.store.views.pieces import in_pieces
+from controller.store.views.paging import in_pieces, open_cursor, page_of
 from controller.store.views.verdicts import verdicts_of
 from schemas.api.envelopes import Page
 from schemas.api.explain import Explain

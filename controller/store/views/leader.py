@@ -1,7 +1,7 @@
 """The leader, read from the lease row."""
 
 from controller.store.core.database import Reader, view_of
-from schemas.api.leader import LeaderView
+from schemas.api.audit import LeaderView
 
 
 async def read_term(connection: Reader) -> int:

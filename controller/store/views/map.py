@@ -5,9 +5,9 @@ from typing import Any, Final
 
 from controller.store.core.database import Reader
 from controller.store.views.gpus import FIGURES, FROM, SHOWN
-from controller.store.views.moment import read_moment
+from controller.store.views.paging import read_moment
 from controller.store.views.workers import STATE_COLUMNS, worker_conditions, worker_state
-from schemas.api.map import MapGpus, MapGpuState, MapView, MapWorkers
+from schemas.api.gpus import MapGpus, MapGpuState, MapView, MapWorkers
 from schemas.host_reasons import WORKERS
 from schemas.worker_conditions import CONTAINERS, is_trouble
 

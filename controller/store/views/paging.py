@@ -1,16 +1,20 @@
-"""Cursors: the begin of a list's next page, encoded as text that clients only pass back."""
+"""Pages of lists: cursors, the moment of a read, and long reads in pieces."""
 
+import asyncio
 import base64
 import binascii
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime
 from typing import Any, Final, TypeVar
 
 import orjson
 
+from controller.store.core.database import Reader
 from schemas.api.envelopes import Page
 
 MAX_LIMIT: Final = 1000
 V = TypeVar("V")
+PIECE: Final = 100  # some 5 to 10 ms
 
 
 class BadCursorError(ValueError):
@@ -44,3 +48,19 @@ def page_of(items: Sequence[V], limit: int, key: Callable[[V], Sequence[str | in
     more = len(items) > limit
     shown = list(items[:limit])
     return Page[V](items=shown, next=seal(key(shown[-1])) if more and shown else None)
+
+
+async def read_moment(connection: Reader) -> datetime:
+    """When the transaction of this connection began."""
+    (row,) = await connection.fetch("select now() as at")
+    at: datetime = row["at"]
+    return at
+
+
+async def in_pieces(rows: Sequence[Any], views_of: Callable[[Sequence[Any]], Awaitable[list[V]]]) -> list[V]:
+    """The views of these rows, in order."""
+    found: list[V] = []
+    for start in range(0, len(rows), PIECE):
+        found += await views_of(rows[start : start + PIECE])
+        await asyncio.sleep(0)
+    return found

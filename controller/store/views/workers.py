@@ -6,8 +6,7 @@ from typing import Any, Final
 from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.views.gpus import FREE_MIB
-from controller.store.views.paging import open_cursor, page_of
-from controller.store.views.pieces import in_pieces
+from controller.store.views.paging import in_pieces, open_cursor, page_of
 from schemas.api.envelopes import Condition, Page
 from schemas.api.view import from_plain
 from schemas.api.workers import EngineView, WorkerSpecView, WorkerStatus, WorkerView

@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from controller.api import ledger_verdict
 from controller.api.errors import ApiError
-from controller.api.ledger_verdict import LedgerVerdict
-from controller.api.resources import attention
+from controller.api.resources import ledger
+from controller.api.resources.ledger import LedgerVerdict
 from controller.decide.attention import find_attention
 from controller.domain.events import NewEvent
 from controller.store.core.audit import audit
@@ -173,7 +172,7 @@ async def test_the_ledger_is_audited_once_in_a_while(db: Database, monkeypatch: 
         audits += 1
         return await audit(connection)
 
-    monkeypatch.setattr(ledger_verdict, "audit", counted)
+    monkeypatch.setattr(ledger, "audit", counted)
     verdict = LedgerVerdict(lambda: now)
 
     async def seen() -> tuple[int, int]:
@@ -188,9 +187,9 @@ async def test_the_ledger_is_audited_once_in_a_while(db: Database, monkeypatch: 
         await write_events(c, [event])
     assert [await seen() for _ in range(3)] == [(1, 1)] * 3
     await execute(db, "delete from instances")
-    now += ledger_verdict.BROKEN_S
+    now += ledger.BROKEN_S
     assert [await seen() for _ in range(3)] == [(0, 2)] * 3
-    now += ledger_verdict.WHOLE_S - 1
+    now += ledger.WHOLE_S - 1
     assert await seen() == (0, 2), "an event that is told no longer costs next to nothing"
     async with db.transaction() as c:
         await write_events(c, [event])
@@ -205,7 +204,7 @@ async def test_those_that_ask_at_once_share_a_look(api: ServedApi, monkeypatch: 
         looks += 1
         return find_attention(facts)
 
-    monkeypatch.setattr(attention, "find_attention", counted)
+    monkeypatch.setattr(ledger, "find_attention", counted)
     answers = await asyncio.gather(*(api.get(PATH) for _ in range(30)))
     assert [one["items"] for one in answers] == [[]] * 30
     assert looks < 10
@@ -224,7 +223,7 @@ async def test_those_that_share_a_failure_each_get_their_own_request_id(
         await asyncio.sleep(0.2)
         raise shared
 
-    monkeypatch.setattr(attention, "read_attention", fail)
+    monkeypatch.setattr(ledger, "read_attention", fail)
     ids = [f"mine-{n}" for n in range(10)]
     answers = await asyncio.gather(*(api.call("GET", PATH, headers={"X-Request-ID": one}) for one in ids))
     assert [body["error"]["details"]["request_id"] for _, body in answers] == ids
@@ -236,6 +235,6 @@ async def test_the_limit_does_not_leave_a_thread_behind(api: ServedApi, monkeypa
         time.sleep(2.0)
         return find_attention(facts)
 
-    monkeypatch.setattr(attention, "READ_LIMIT_S", 1.5)
-    monkeypatch.setattr(attention, "find_attention", slow)
+    monkeypatch.setattr(ledger, "READ_LIMIT_S", 1.5)
+    monkeypatch.setattr(ledger, "find_attention", slow)
     assert (await api.call("GET", PATH))[0] == 200

@@ -12,7 +12,7 @@ from prometheus_client.core import (
     Metric,
 )
 
-from controller.api.resources.exposition import exposition
+from controller.api.resources.metrics import exposition
 
 
 class Given:

@@ -7,8 +7,7 @@ import pytest
 
 from cli.text.rollouts import history_rows, rollout_fields, rollout_state
 from cli.waiting.states import Target, WaitState, wait_state
-from schemas.api.deployments import DeploymentView
-from schemas.api.rollouts import RevisionView
+from schemas.api.deployments import DeploymentView, RevisionView
 from schemas.api.view import from_plain
 
 NOW = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)

@@ -20,11 +20,11 @@ from cli.objects.views import read_view
 from schemas.api.access import KeyView, TokenView
 from schemas.api.deployments import DeploymentView
 from schemas.api.events import EventView
-from schemas.api.gateways import GatewayView
 from schemas.api.gpus import GpuView
 from schemas.api.instances import InstanceView
 from schemas.api.model_cache import CachedModelView
 from schemas.api.policies import PolicyView
+from schemas.api.usage import GatewayView
 from schemas.api.view import from_json, from_plain, to_json, to_plain
 from schemas.api.workers import WorkerView
 from schemas.manifest.deployment import DeploymentSpec

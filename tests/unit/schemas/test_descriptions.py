@@ -9,9 +9,8 @@ from schemas.manifest.deployment import DeploymentManifest, SecretRef
 from schemas.manifest.docker import DockerOptions
 from schemas.manifest.policy import PolicyManifest, Webhook
 from schemas.manifest.probe import Probe
-from schemas.manifest.resources import Parallel, Placement, Resources
+from schemas.manifest.resources import Parallel, Placement, ReplicaRange, Resources, Scaling
 from schemas.manifest.rollout import Abort, Canary, Rollout
-from schemas.manifest.scaling import ReplicaRange, Scaling
 from schemas.manifest.serving import Apps, Queue, ServingLimits
 
 MODELS = (
