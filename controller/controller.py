@@ -14,7 +14,6 @@ from aiohttp import web
 
 from controller.api.app import build_app
 from controller.api.context import ApiContext
-from controller.api_socket import serve_socket
 from controller.client_env import ClientEnvError
 from controller.first_key import publish_client_env
 from controller.gateway_process import GatewayProcess
@@ -33,7 +32,7 @@ from controller.runtime.origin import GatewayTrust
 from controller.runtime.tasks import unless_stopped
 from controller.schema_watch import SchemaWatch
 from controller.secrets_key import ProxyKeyFile, drop_old_keys, renew_key
-from controller.serving import HTTP_CLOSE_S, Serving, listen, runner_of, serving_parts
+from controller.serving import HTTP_CLOSE_S, Serving, listen, runner_of, serve_socket, serving_parts
 from controller.serving_tls import ServingTls
 from controller.settings import ControllerSettings
 from controller.space_watch import SpaceWatch
