@@ -36,7 +36,7 @@ async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
     Raises:
         StaleError: a row has changed since it was read.
     """
-    if len(steps) > 1:  # a single one is locked by its own update
+    if len(steps) > 1:  # a single deployment is locked by its own update
         await lock_rows(connection, deployments={s.facts.uid for s in steps})
     await _write_deployments(connection, steps)
     if any(s.effects.rollout is not None or s.effects.forget_rollout for s in steps):
@@ -44,7 +44,7 @@ async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
     await _lock(connection, steps)
     await _withdraw(connection, steps)
     await _move(connection, steps)
-    await _tell_progress(connection, steps)
+    await _write_progress(connection, steps)
     await _release(connection, steps)
     await _restart_in_place(connection, steps)
     await _create(connection, steps)
@@ -165,17 +165,17 @@ async def _move(connection: Any, steps: Sequence[DeploymentStep]) -> None:
         await connection.execute("update instances set failures = 0 where id = any($1) and phase = 'running'", stable)
 
 
-async def _tell_progress(connection: Any, steps: Sequence[DeploymentStep]) -> None:
-    told = [p for s in steps for p in s.effects.progress]
-    if told:
+async def _write_progress(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    progress = [p for s in steps for p in s.effects.progress]
+    if progress:
         await connection.execute(
             """update instances i set reason = x.reason, message = x.message
                  from unnest($1::text[], $2::int[], $3::text[], $4::text[]) as x (id, epoch, reason, message)
                 where i.id = x.id and i.epoch = x.epoch and i.phase in ('starting', 'unreachable')""",
-            [p.instance for p in told],
-            [p.epoch for p in told],
-            [p.reason for p in told],
-            [p.message for p in told],
+            [p.instance for p in progress],
+            [p.epoch for p in progress],
+            [p.reason for p in progress],
+            [p.message for p in progress],
         )
 
 
