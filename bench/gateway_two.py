@@ -12,7 +12,7 @@ from typing import Any
 import aiohttp
 import asyncpg
 
-from controller.api_socket import FILE_NAME
+from controller.serving import SOCKET_NAME
 from gateway_ways import Load, Processes, Way, family, free_port, gateways
 from support.processes.cluster import Cluster
 
@@ -102,7 +102,7 @@ def _judge(rest: Figures, full: Figures) -> bool:
 
 async def _figures(cluster: Cluster, name: str, seconds: float) -> Figures:
     """All figures of so many seconds."""
-    connector = aiohttp.UnixConnector(str(cluster.data_dir / FILE_NAME))
+    connector = aiohttp.UnixConnector(str(cluster.data_dir / SOCKET_NAME))
     async with (
         aiohttp.ClientSession("http://controller", headers=cluster.session.headers, connector=connector) as own,
         asyncio.TaskGroup() as group,

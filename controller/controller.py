@@ -14,7 +14,6 @@ from aiohttp import web
 
 from controller.api.app import build_app
 from controller.api.context import ApiContext
-from controller.api_socket import serve_socket
 from controller.client_env import ClientEnvError
 from controller.first_key import publish_client_env
 from controller.gateway_process import GatewayProcess
@@ -25,7 +24,6 @@ from controller.leader.analyses import ModelCache, analyse_now
 from controller.leading import Leading, Resignation
 from controller.live.change_fanout import ChangeFanout
 from controller.live.known_secrets import KnownSecrets
-from controller.proxy_key import ProxyKeyFile
 from controller.runtime.clock import Clock, SystemClock
 from controller.runtime.feed import EVERYTHING, ChangeFeed
 from controller.runtime.lease import Lease
@@ -33,8 +31,8 @@ from controller.runtime.metrics import HubMetrics, Metrics
 from controller.runtime.origin import GatewayTrust
 from controller.runtime.tasks import unless_stopped
 from controller.schema_watch import SchemaWatch
-from controller.secrets_key import drop_old_keys, renew_key
-from controller.serving import HTTP_CLOSE_S, Serving, listen, runner_of, serving_parts
+from controller.secrets_key import ProxyKeyFile, drop_old_keys, renew_key
+from controller.serving import HTTP_CLOSE_S, Serving, listen, runner_of, serve_socket, serving_parts
 from controller.serving_tls import ServingTls
 from controller.settings import ControllerSettings
 from controller.space_watch import SpaceWatch

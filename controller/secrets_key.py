@@ -1,6 +1,12 @@
-"""Where the key comes from that encrypts secrets: a setting, or a file beside the embedded database."""
+"""The keys on disk: those that encrypt secrets, and those derived for agents' proxies.
 
+The key of secrets comes from a setting, or from a file next to the embedded database. The gateways of this host read
+the derived keys from a file. These open the secrets of agents' proxies, and nothing else.
+"""
+
+import asyncio
 import os
+import threading
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
@@ -10,13 +16,27 @@ import structlog
 
 from controller.runtime.database import DATABASE_ERRORS
 from controller.settings import ControllerSettings
-from controller.store.access.proxy_secrets import PURPOSE
+from controller.store.access.proxy_secrets import PURPOSE, read_key_ids
 from controller.store.access.secret_keys import SecretKeys, SecretsKeyError, new_key, parse_keys
 from controller.store.access.secrets import list_secrets, seal_all, unreadable_secrets
 from controller.store.core.database import Database
 
+__all__ = [
+    "KEY_FILE",
+    "ProxyKeyFile",
+    "SecretsKeyError",  # for cli, which imports nothing of the store
+    "drop_old_keys",
+    "open_keys",
+    "protect_secrets",
+    "proxy_keys",
+    "renew_key",
+]
+
 KEY_FILE: Final = "secrets.key"
 _MOST_BYTES: Final = 65_536
+PROXY_KEY_FILE: Final = "proxy.key"  # next to the socket of the API
+FOLLOW_EVERY_S: Final = 5.0
+_LIMIT_S: Final = 10.0
 
 log = structlog.get_logger(__name__)
 
@@ -80,7 +100,7 @@ def write_key_file(file: Path, keys: tuple[str, ...]) -> None:
 
 
 def renew_key(settings: ControllerSettings, keys: SecretKeys) -> None:
-    """Puts a new key before the others in this controller's own file, or reads again what a setting names. Blocks.
+    """Puts a new key first in this controller's own file, or reads the file of the setting again. Blocks.
 
     Raises:
         SecretsKeyError: the file cannot be read or written.
@@ -120,7 +140,7 @@ def _reload(keys: SecretKeys) -> None:
 
 
 async def protect_secrets(database: Database, keys: SecretKeys) -> None:
-    """Encrypts what is not encrypted yet, and says what cannot be read. For the start; a later start does the rest."""
+    """Encrypts what is not encrypted yet, and logs what cannot be read. For the start; a later start does the rest."""
     try:
         if keys.current:
             sealed, _ = await seal_all(database, keys, plain_only=True)
@@ -140,3 +160,59 @@ async def protect_secrets(database: Database, keys: SecretKeys) -> None:
             setting="GPUWARD_SECRETS_KEY_FILE",
             make="head -c 32 /dev/urandom | base64 > FILE",
         )
+
+
+def proxy_keys(settings: ControllerSettings) -> tuple[str, ...]:
+    """The keys for gateways of other hosts, the present one first; none: this controller has no key. Blocks.
+
+    Raises:
+        SecretsKeyError: its key cannot be read.
+    """
+    return open_keys(settings, make=False).branch(PURPOSE).texts()
+
+
+class ProxyKeyFile:
+    """Keeps the file like the keys."""
+
+    def __init__(self, database: Database, keys: SecretKeys) -> None:
+        self._database = database
+        self._keys = keys
+        self._file: Path | None = None
+        self._written: tuple[str, ...] = ()
+        self._writing = threading.Lock()  # a rotation writes it from a thread of its own
+
+    async def place(self, folder: Path) -> None:
+        """Writes it into the folder of the API's socket. An earlier file stays where the key is gone."""
+        self._file = folder / PROXY_KEY_FILE
+        await self._keep()
+
+    def write(self) -> None:
+        """Writes the keys where they have changed. Blocks.
+
+        Raises:
+            SecretsKeyError: it cannot be written.
+        """
+        with self._writing:
+            texts = self._keys.branch(PURPOSE).texts()
+            if self._file is not None and texts and texts != self._written:
+                write_key_file(self._file, texts)
+                self._written = texts
+
+    async def run(self) -> None:
+        """Follows the keys until cancelled: another controller may have rotated them."""
+        while True:
+            await asyncio.sleep(FOLLOW_EVERY_S)
+            try:
+                async with asyncio.timeout(_LIMIT_S), self._database.connection() as connection:
+                    ids = await read_key_ids(connection)
+            except DATABASE_ERRORS:
+                continue  # it is read again soon
+            if not ids <= {*self._keys.ids, *self._keys.branch(PURPOSE).ids}:
+                await self._keys.learn(ids)
+            await self._keep()
+
+    async def _keep(self) -> None:
+        try:
+            await asyncio.to_thread(self.write)
+        except SecretsKeyError as error:
+            log.error("gateways get no key of agents' proxies", error=str(error))  # noqa: TRY400 - the error has the remedy

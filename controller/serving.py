@@ -1,12 +1,16 @@
-"""What a controller serves its API with: bounds on bodies, metrics, and where it listens.
+"""What a controller serves its API with: bounds on bodies, metrics, its port, and the Unix socket for gateways.
 
-No connection of its own port is bounded: gateways keep strangers off. SECURITY.md says so to operators.
+No connection of its own port is bounded: gateways keep strangers off. SECURITY.md states it for operators.
 """
 
+import contextlib
 import ipaddress
+import os
 import socket
+import tempfile
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -23,13 +27,15 @@ from controller.settings import ControllerSettings
 from http1.bodies import Bodies
 from http1.daemon.open_files import raise_file_limit
 from http1.forwarded import TrustedProxies
-from http1.protocol.listening import BACKLOG
+from http1.protocol.listening import BACKLOG, PlainAcceptor
 from schemas.process_figures import GcWatch, read_figures
 from schemas.process_metrics import ProcessMetrics
 
 log = structlog.get_logger(__name__)
 
 HTTP_CLOSE_S: Final = 2.0
+SOCKET_NAME: Final = "controller.sock"
+_LONGEST_PATH: Final = 100  # bytes; the kernel takes 107
 _KEEPALIVE_S: Final = 75.0
 
 
@@ -150,3 +156,56 @@ def _is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+async def serve_socket(server: web.Server, folder: Path) -> tuple[Path, PlainAcceptor]:
+    """Serves gateways of this host on `controller.sock` in the folder, for this user alone.
+
+    Where the folder cannot have it, since its path is too long or another controller serves there, the socket gets a
+    folder of its own.
+
+    Returns:
+        The socket's path, and the acceptor to close.
+    """
+    path = folder / SOCKET_NAME
+    try:
+        bound = _bind_socket(path)
+    except OSError as error:
+        path = Path(tempfile.mkdtemp(prefix="gpuward-")) / SOCKET_NAME
+        log.info("the API's socket is elsewhere", path=str(path), error=str(error))
+        bound = _bind_socket(path)
+    # All agents may arrive at once, and a server of uvloop takes one connection in each turn of its loop.
+    acceptor = PlainAcceptor(server)
+    bound.listen(BACKLOG)
+    acceptor.listen(bound)
+    return path, acceptor
+
+
+def _bind_socket(path: Path) -> socket.socket:
+    if len(os.fsencode(path)) > _LONGEST_PATH:
+        raise OSError(f"{path} is too long for a socket")
+    if _is_served(path):
+        raise OSError(f"{path} is served by another controller")
+    bound = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = os.umask(0o177)
+        try:
+            bound.bind(str(path))
+        finally:
+            os.umask(before)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        try:
+            client.connect(str(path))
+        except OSError:
+            return False
+        return True

@@ -105,7 +105,7 @@ def proxy_key(
     Gateways open the secrets of agents' proxies with them, and nothing else.
     """
     with needs("controller"):
-        from controller.proxy_key import SecretsKeyError, proxy_keys  # noqa: PLC0415 - client verbs start without it
+        from controller.secrets_key import SecretsKeyError, proxy_keys  # noqa: PLC0415 - client verbs start without it
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
     settings = validated(ControllerSettings, data_dir=data_dir, secrets_key_file=key_file)
     try:

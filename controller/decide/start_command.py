@@ -8,8 +8,8 @@ import msgspec
 from msgspec.structs import replace
 
 from controller.domain.placement import Layout, Need
-from controller.engines.base import IN_CONTAINER, LOOPBACK, Engine, Launch
-from controller.engines.containers import container_env, container_of, image_key, models_of_host
+from controller.engines.base import IN_CONTAINER, LOOPBACK, Engine, Launch, models_of_host
+from controller.engines.containers import container_env, container_of, image_key
 from controller.engines.pinning import named_fetches, pinned_models
 from controller.engines.registry import engine_for
 from schemas.manifest.deployment import DeploymentSpec, SecretRef

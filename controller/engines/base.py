@@ -1,7 +1,8 @@
 """The engine protocol: where an engine runs, what it needs, how it is started and probed."""
 
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -11,7 +12,8 @@ from schemas.wire import GenerateOrder, ModelFetch, ProbeOrder, SimulatedLoad
 
 LOOPBACK: Final = "127.0.0.1"
 IN_CONTAINER: Final = "{host}"  # the agent fills it in: all addresses on a bridge, loopback on the host's network
-SERVES_AT_ONCE: Final = 256  # a server that does not say
+_GGUF_PART: Final = re.compile(r"(?P<name>.*)-[0-9]{5}-of-(?P<parts>[0-9]{5})\.gguf")
+SERVES_AT_ONCE: Final = 256  # of a server that does not report it
 
 
 class SpecError(ValueError):
@@ -189,6 +191,29 @@ def adapter_places(spec: DeploymentSpec) -> dict[str, str]:
     """The adapters of `serving` by name: folders, and names on the hub, without their schemes and commits."""
     places = {name: place.partition(":") for name, place in spec.serving.adapters.items()}
     return {name: place.partition("@")[0] if scheme == "hf" else place for name, (scheme, _, place) in places.items()}
+
+
+def models_of_host(spec: DeploymentSpec, engine: Engine) -> Iterator[str]:
+    """The folders and files of the host that the engine reads: the model, and what is loaded with it."""
+    if spec.model is not None and not spec.model.startswith("hf:"):
+        yield from _gguf_parts(model_reference(spec) or "")
+    work = engine.analysis(spec)
+    payload: Mapping[str, Any] = {} if work is None else work.payload
+    for beside in (*payload.get("adapters", ()), payload.get("draft", {})):
+        for kind in ("path", "gguf"):
+            if kind in beside:
+                yield from _gguf_parts(beside[kind])
+    yield from (place for place in adapter_places(spec).values() if place.startswith("/"))
+
+
+def _gguf_parts(path: str) -> Iterator[str]:
+    """The path; for one part of a GGUF file, the paths of all its parts."""
+    match = _GGUF_PART.fullmatch(path)
+    if match is None:
+        yield path
+        return
+    parts = int(match["parts"])
+    yield from (f"{match['name']}-{number:05}-of-{parts:05}.gguf" for number in range(1, min(parts, 1000) + 1))
 
 
 def refuse_splits(spec: DeploymentSpec, engine: str, adapters: str) -> None:

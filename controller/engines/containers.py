@@ -2,10 +2,10 @@
 
 import posixpath
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Final
 
-from controller.engines.base import Engine, Launch, SpecError, adapter_places, model_reference
+from controller.engines.base import Engine, Launch, SpecError, model_reference, models_of_host
 from schemas.image_names import repository_of, short_repository
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.docker import target_of
@@ -31,7 +31,6 @@ _PATHS: Final = (
     "/app", "/usr/local/nvidia/bin", "/usr/local/cuda/bin",
     "/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin",
 )  # fmt: skip
-_PART: Final = re.compile(r"(?P<name>.*)-[0-9]{5}-of-(?P<parts>[0-9]{5})\.gguf")
 _DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}$")
 
 
@@ -106,26 +105,3 @@ def _shm_mib(spec: DeploymentSpec, engine: str, gpus: int) -> int | None:
     if isinstance(spec.docker.shm_size, int):
         return spec.docker.shm_size
     return SHM_PER_GPU_MIB * gpus or None if engine in _SHARES_MEMORY else None
-
-
-def models_of_host(spec: DeploymentSpec, engine: Engine) -> Iterator[str]:
-    """The folders and files of the host that the engine reads: the model, and what is loaded with it."""
-    if spec.model is not None and not spec.model.startswith("hf:"):
-        yield from _parts(model_reference(spec) or "")
-    work = engine.analysis(spec)
-    payload: Mapping[str, Any] = {} if work is None else work.payload
-    for beside in (*payload.get("adapters", ()), payload.get("draft", {})):
-        for kind in ("path", "gguf"):
-            if kind in beside:
-                yield from _parts(beside[kind])
-    yield from (place for place in adapter_places(spec).values() if place.startswith("/"))
-
-
-def _parts(path: str) -> Iterator[str]:
-    """The path; of a GGUF file in several parts each of them."""
-    match = _PART.fullmatch(path)
-    if match is None:
-        yield path
-        return
-    parts = int(match["parts"])
-    yield from (f"{match['name']}-{number:05}-of-{parts:05}.gguf" for number in range(1, min(parts, 1000) + 1))

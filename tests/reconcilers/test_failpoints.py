@@ -15,7 +15,6 @@ from controller.store.core import audit, events, guards, notify
 from controller.store.core.database import Database
 from controller.store.deployments import analysis_inputs, relocations, rollouts
 from controller.store.deployments import effects as instance_writes
-from controller.store.deployments import effects as restart_in_place
 from controller.store.deployments import observe as instance_reads
 from controller.store.placement import commit as placement_store
 from controller.store.placement import inventory
@@ -32,7 +31,7 @@ AWAITS = Awaits(
     (
         instances, placement, placement_passes, placement_inputs, workers, housekeeping, analysis, cancelling,
         analysis_inputs,
-        instance_reads, instance_writes, relocations, restart_in_place, rollouts,
+        instance_reads, instance_writes, relocations, rollouts,
         guards, placement_store, waiting_store,
         inventory, phases, events, notify, audit, retention, lease,
     )

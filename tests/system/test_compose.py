@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from controller.api_socket import FILE_NAME
+from controller.serving import SOCKET_NAME
 from controller.store.access.secret_keys import parse_keys
 from gateway.settings import GatewaySettings
 from schemas.simulated import SimulatedHosts
@@ -249,7 +249,7 @@ def test_the_gateway_alone_has_a_public_port_and_reaches_the_controller_by_its_s
     assert drain_s < 660
     (socket,) = [one.partition("=")[2] for one in services["gateway"]["command"] if one.startswith("--controller=")]
     folder, _, name = socket.rpartition("/")
-    assert name == FILE_NAME
+    assert name == SOCKET_NAME
     for service in ("controller", "gateway"):
         assert f"controller:{folder}" in services[service]["volumes"], "both have the folder of the socket"
 

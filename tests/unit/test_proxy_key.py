@@ -8,8 +8,7 @@ from typer.testing import CliRunner
 
 from cli.app import app
 from controller.live.proxy_keys import ProxyKeys
-from controller.proxy_key import proxy_keys
-from controller.secrets_key import KEY_FILE, drop_old_keys, open_keys, renew_key
+from controller.secrets_key import KEY_FILE, drop_old_keys, open_keys, proxy_keys, renew_key
 from controller.settings import ControllerSettings
 from controller.store.access.proxy_secrets import PURPOSE
 from controller.store.access.secret_keys import SecretKeys, new_key, parse_keys

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from controller.domain.effects import ANALYZING_MESSAGE, StaleError
+from controller.domain.effects import ANALYZING_MESSAGE, DeploymentEffects, StaleError
 from controller.domain.events import NewEvent
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import need_error_to_json, need_to_json
@@ -110,18 +110,20 @@ async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
     Raises:
         StaleError: a row has changed since it was read.
     """
-    if len(steps) > 1:  # a single one is locked by its own update
+    if len(steps) > 1:  # a single deployment is locked by its own update
         await lock_rows(connection, deployments={s.facts.uid for s in steps})
     await _write_deployments(connection, steps)
-    await write_rollouts(connection, steps)
+    if any(s.effects.rollout is not None or s.effects.forget_rollout for s in steps):
+        await write_rollouts(connection, steps)
     await _lock(connection, steps)
     await _withdraw(connection, steps)
     await _move(connection, steps)
-    await _tell_progress(connection, steps)
+    await _write_progress(connection, steps)
     await _release(connection, steps)
-    await restart_in_place(connection, steps)
+    await _restart_in_place(connection, steps)
     await _create(connection, steps)
-    await record_relocations(connection, steps)
+    if any(_relocates(s.effects) for s in steps):
+        await record_relocations(connection, steps)
     await _command_stops(connection, steps)
     await _remove(connection, steps)
     await _finish(connection, steps)
@@ -130,6 +132,12 @@ async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
     woken |= {w for step in steps for r in step.effects.restarts if (w := worker_of(step.facts, r))}
     ended = {"all" for s in steps if s.effects.relocation_ends}
     return {"command": woken, "status": {s.facts.uid for s in steps}, "relocation": ended}
+
+
+def _relocates(effects: DeploymentEffects) -> bool:
+    if effects.relocation_ends:
+        return True
+    return any(c.relocation is not None or c.replaced is not None for c in effects.creates)
 
 
 async def _lock(connection: Any, steps: Sequence[DeploymentStep]) -> None:
@@ -231,17 +239,17 @@ async def _move(connection: Any, steps: Sequence[DeploymentStep]) -> None:
         await connection.execute("update instances set failures = 0 where id = any($1) and phase = 'running'", stable)
 
 
-async def _tell_progress(connection: Any, steps: Sequence[DeploymentStep]) -> None:
-    told = [p for s in steps for p in s.effects.progress]
-    if told:
+async def _write_progress(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    progress = [p for s in steps for p in s.effects.progress]
+    if progress:
         await connection.execute(
             """update instances i set reason = x.reason, message = x.message
                  from unnest($1::text[], $2::int[], $3::text[], $4::text[]) as x (id, epoch, reason, message)
                 where i.id = x.id and i.epoch = x.epoch and i.phase in ('starting', 'unreachable')""",
-            [p.instance for p in told],
-            [p.epoch for p in told],
-            [p.reason for p in told],
-            [p.message for p in told],
+            [p.instance for p in progress],
+            [p.epoch for p in progress],
+            [p.reason for p in progress],
+            [p.message for p in progress],
         )
 
 
@@ -270,6 +278,80 @@ async def _release(connection: Any, steps: Sequence[DeploymentStep]) -> None:
             [r.epoch for r in releases],
             [r.rank for r in releases],
         )
+
+
+async def _restart_in_place(connection: Any, steps: Sequence[DeploymentStep]) -> None:
+    """Moves the claims of an ended epoch to the next one: deleted and inserted in one transaction, rows locked."""
+    restarts = [(s, r) for s in steps for r in s.effects.restarts]
+    if not restarts:
+        return
+    ids, epochs = [r.instance for _, r in restarts], [r.epoch for _, r in restarts]
+    workers = sorted({w for s, r in restarts if (w := worker_of(s.facts, r))})
+    await expect_rows(
+        connection,
+        """select id from workers
+            where id = any($1::uuid[]) and phase = 'ready' and not draining and deleted_at is null
+            order by id for share""",
+        len(workers),
+        workers,
+    )
+    # The claims are deleted first: their span records since when the epoch was running.
+    rows = await connection.fetch(
+        """delete from claims c using unnest($1::text[], $2::int[]) as x (id, epoch)
+            where c.instance_id = x.id and c.epoch = x.epoch
+        returning c.device, c.instance_id, c.rank, c.memory_mib, c.cpu_milli, c.exclusive, c.position""",
+        ids,
+        epochs,
+    )
+    started = await expect_rows(
+        connection,
+        """update instances i
+              set phase = 'starting', phase_since = clock_timestamp(), not_before = null,
+                  epoch = greatest(i.epoch, i.seen_epoch) + 1,
+                  running_since = null, reason = '', message = ''
+             from unnest($1::text[], $2::text[], $3::int[]) as x (id, expected, epoch)
+            where i.id = x.id and i.phase = x.expected and i.epoch = x.epoch
+        returning i.id, i.epoch""",
+        len(restarts),
+        ids,
+        [r.expected.value for _, r in restarts],
+        epochs,
+    )
+    held = {c.device for s, r in restarts for i in s.facts.instances if i.id == r.instance for c in i.claims}
+    if {row["device"] for row in rows} != held:
+        raise StaleError("claims of a restart")
+    epoch_of = {row["id"]: row["epoch"] for row in started}
+    await connection.execute(
+        """insert into claims (device, instance_id, epoch, rank, memory_mib, cpu_milli, exclusive, position)
+           select * from unnest($1::text[], $2::text[], $3::int[], $4::int[], $5::bigint[], $6::bigint[],
+                                $7::boolean[], $8::int[])""",
+        [r["device"] for r in rows],
+        [r["instance_id"] for r in rows],
+        [epoch_of[r["instance_id"]] for r in rows],
+        [r["rank"] for r in rows],
+        [r["memory_mib"] for r in rows],
+        [r["cpu_milli"] for r in rows],
+        [r["exclusive"] for r in rows],
+        [r["position"] for r in rows],
+    )
+    await _command_starts(
+        connection,
+        [(worker_of(s.facts, r) or "", r.instance, epoch_of[r.instance], s.payloads[r.instance]) for s, r in restarts],
+    )
+
+
+async def _command_starts(connection: Any, commands: Sequence[tuple[str, str, int, dict[str, Any]]]) -> None:
+    """Writes start commands of rank 0: (worker id, instance, epoch, payload)."""
+    await connection.execute(
+        """insert into commands (worker_id, instance_id, epoch, rank, verb, payload)
+           select worker_id, instance_id, epoch, 0, 'start', payload
+             from unnest($1::uuid[], $2::text[], $3::int[], $4::jsonb[])
+                  as x (worker_id, instance_id, epoch, payload)""",
+        [o[0] for o in commands],
+        [o[1] for o in commands],
+        [o[2] for o in commands],
+        [o[3] for o in commands],
+    )
 
 
 async def _create(connection: Any, steps: Sequence[DeploymentStep]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from controller.domain.access.secret_scopes import SECRET_REFUSALS
 from controller.domain.devices import GONE
 from controller.domain.instances import (
     ClaimFacts,
@@ -21,10 +22,20 @@ from controller.domain.instances import (
 from controller.domain.phases import LIVE, InstancePhase
 from controller.domain.placement import Layout, need_error_from_json, need_from_json
 from controller.store.core.database import Reader, Row, row_mapper
-from controller.store.deployments.mended import MENDED
 from controller.store.deployments.rollouts import read_rollouts
 from controller.store.deployments.specs import keep_specs_of, spec_from_json
 
+_SECRET_CODES: Final = ", ".join(f"'{code}'" for code in SECRET_REFUSALS)
+# Whether the start of instance `i` was refused for lack of a secret that was set since, or while it was refused. The
+# first condition spares most instances the read of their commands.
+SECRET_SET_SINCE: Final = f"""
+    ((i.reason in ({_SECRET_CODES}) or i.phase in ('scheduled', 'starting')) and exists (
+         select 1 from commands o
+          cross join lateral jsonb_each_text(case jsonb_typeof(o.payload -> 'env_secrets') when 'object'
+                                                  then o.payload -> 'env_secrets' else '{{}}' end) v
+           join secrets s on s.name = v.value
+          where o.instance_id = i.id and o.epoch = i.epoch and o.verb = 'start' and o.state = 'refused'
+            and o.code in ({_SECRET_CODES}) and s.changed_at > o.sent_at))"""  # noqa: S608 - constants, no input
 _DEPLOYMENTS: Final = """
     select d.*, clock_timestamp() as read_at,
            (select coalesce(jsonb_agg(jsonb_build_object(
@@ -44,7 +55,7 @@ _REVISIONS: Final = """
             or exists (select 1 from rollouts o where o.deployment_uid = d.uid and o.stable = r.generation)
             or exists (select 1 from instances i where i.deployment_uid = d.uid and i.revision = r.generation))"""
 _INSTANCES: Final = f"""
-    select i.*, {MENDED} as mended from instances i
+    select i.*, {SECRET_SET_SINCE} as mended from instances i
      where i.deployment_uid = any($1::uuid[]) order by i.created_at, i.id"""  # noqa: S608 - a constant, no input
 _CLAIMS: Final = """
     select c.instance_id, c.device, c.epoch, c.rank, c.memory_mib, c.cpu_milli, c.exclusive, c.position,

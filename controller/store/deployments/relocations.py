@@ -1,4 +1,4 @@
-"""Relocations as rows: requested by the API, begun a few at a time, ended by the instances' steps."""
+"""Relocations as rows: requested by the API, started a few at a time, ended by the instances' steps."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ _BEGIN: Final = """
 
 # Those of drains and restarts have no planned places, so that nothing has to fit with them.
 _COUNT_OPEN: Final = "select count(*) from relocations where state in ('waiting', 'moving') and purpose = 'plan'"
-# One that is planned and has not begun gives way.
+# A planned relocation that has not started is replaced.
 _REPLACE: Final = """
     insert into relocations as r
            (deployment_uid, instance_id, epoch, workers, gpus, state, copy_id, purpose, started_at)

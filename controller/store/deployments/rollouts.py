@@ -1,4 +1,4 @@
-"""What is stored about rollouts: read with a deployment, written with its step, paused and resumed by users."""
+"""Stored rollouts: read with a deployment, written with its step, paused and resumed by users."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -16,7 +16,7 @@ from controller.store.core.refusals import NotRollingError
 from controller.store.deployments.changes import live_row
 from schemas.manifest.deployment import DeploymentSpec
 
-_SILENT_S: Final = 10.0  # a gateway that has not reported for so long is silent
+_SILENT_S: Final = 10.0  # a gateway that has not reported for this long is silent
 _OUTCOMES: Final = """
     select o.deployment_uid, sum(o.requests)::bigint as requests, sum(o.errors)::bigint as errors
       from gateway_outcomes o
@@ -53,7 +53,7 @@ _ASK: Final = """
 
 
 async def read_rollouts(connection: Reader, stored: Mapping[Any, Mapping[str, Any]]) -> dict[Any, RolloutFacts]:
-    """Rollouts from their rows as JSON, by deployment, with what gateways have counted where one is under way."""
+    """Rollouts from their rows as JSON, by deployment, with gateways' counts while a rollout is in progress."""
     under_way = [uid for uid, row in stored.items() if row["state"] in ("canary", "progressing")]
     counted: Mapping[Any, Row] = {}
     silent: tuple[str, ...] = ()
@@ -99,10 +99,10 @@ def _moment(text: str | None) -> datetime | None:
 
 
 async def write_rollouts(connection: Any, steps: Iterable[DeploymentStep]) -> None:
-    """Writes the records of these steps. Their deployments are locked already, and so is what users ask for.
+    """Writes the records of these steps. Their deployments are locked, so no user changes them.
 
     Raises:
-        StaleError: a user has paused or resumed one meanwhile.
+        StaleError: a user has paused or resumed a rollout since it was read.
     """
     changed = [(s.facts, record) for s in steps if (record := s.effects.rollout) is not None]
     if changed:
@@ -131,7 +131,7 @@ async def pause(database: Database, name: str, *, if_match: int | None = None) -
 
 
 async def resume(database: Database, name: str, *, if_match: int | None = None) -> None:
-    """Lets a paused rollout go on, and tries one that has failed or was aborted once more.
+    """Continues a paused rollout, and tries a failed or aborted rollout once more.
 
     Raises:
         NotFoundError: no live deployment has this name.

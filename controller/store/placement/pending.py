@@ -10,7 +10,7 @@ from controller.domain.holdings import Holder, Holders, Holding, Holdings
 from controller.domain.pending import Destination, PendingRow, RefusedStart, new_instance
 from controller.domain.placement import Need, need_from_json
 from controller.store.core.events import write_events
-from controller.store.deployments.mended import MENDED
+from controller.store.deployments.observe import SECRET_SET_SINCE
 from controller.store.deployments.specs import spec_from_json
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -74,7 +74,8 @@ _WAITING: Final = f"""
                    count(*) over () as in_all
               from instances i
              where phase in ('pending', 'analyzing')
-               and (not_before is null or not_before <= clock_timestamp() or restart_epoch = epoch or {MENDED})) i
+               and (not_before is null or not_before <= clock_timestamp() or restart_epoch = epoch
+                    or {SECRET_SET_SINCE})) i
       join deployments d on d.uid = i.deployment_uid
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
      where (i.in_all <= $1 or i.place <= $2) and {PLACEABLE}

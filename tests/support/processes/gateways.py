@@ -6,7 +6,7 @@ from typing import Any
 
 import aiohttp
 
-from controller.api_socket import FILE_NAME
+from controller.serving import SOCKET_NAME
 from support.processes.cluster import Cluster
 
 CHAT = "/v1/chat/completions"
@@ -35,7 +35,7 @@ class Another:
         self.cluster = cluster
         with socket.create_server(("127.0.0.1", 0)) as free:
             self.port = free.getsockname()[1]
-        api = str(cluster.data_dir / FILE_NAME)
+        api = str(cluster.data_dir / SOCKET_NAME)
         argv = ("gateway", "--controller", api, "--port", str(self.port), "--drain", drain)
         argv += ("--processes", str(processes))
         cluster.start(name, *argv, GPUWARD_DATABASE_URL=dsn or embedded_dsn(cluster))

@@ -8,7 +8,7 @@ from pathlib import Path
 import aiohttp
 import pytest
 
-from controller.api_socket import FILE_NAME
+from controller.serving import SOCKET_NAME
 from support.database.gate import DatabaseGate, gate_to
 from support.database.postgres import PostgresServer, create_database, drop_database
 from support.processes.cluster import Cluster
@@ -85,7 +85,7 @@ class Site:
         await self.cluster.start_named("a", **SHORT)
         await self.cluster.until(lambda: self.cluster.leads("a"), "a leads")
         await self.cluster.start_named("b", **SHORT)
-        api = str(self.cluster.folder / "b" / FILE_NAME)
+        api = str(self.cluster.folder / "b" / SOCKET_NAME)
         self.cluster.start("gateway", "gateway", "--controller", api, "--port", "0", GPUWARD_DATABASE_URL=self.gate.dsn)
         await self.cluster.until(self._serves, "the gateway serves", 60)
         await self.cluster.start_agent("gpu-1", url=self.url)
