@@ -134,7 +134,7 @@ def _pressed(view: ScalingView, history: ScalingHistory, now: float, out: int) -
 def _down(view: ScalingView, history: ScalingHistory, now: float, needed: int, reason: ScalingReason) -> Wish:
     """The number where no more replicas are needed than are wanted already."""
     rule, present = view.rule, view.present
-    floor = 1 if rule.min == 0 and present > 0 else rule.min
+    floor = max(rule.min, 1)  # the last replica of one that may sleep goes only after `idle_after`
     number = min(max(needed, history.largest(rule.down_window_s, now), floor), present)
     if number < present or needed > present:
         return _wish(view, history, now, max(number, needed), needed, R.DEMAND)
