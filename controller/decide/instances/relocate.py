@@ -159,7 +159,7 @@ def _again_s(facts: DeploymentFacts, relocation: RelocationFacts) -> float:
     replacement = facts.by_id.get(relocation.replacement)
     if relocation.purpose == "drain":
         return until_drained_s(facts, relocation.instance)
-    if relocation.purpose == "restart" and replacement is not None and replacement.phase is P.RUNNING:
+    if replacement is not None and replacement.phase is P.RUNNING:  # of a restart: a planned relocation is done then
         return left_until_ready_s(facts, replacement)
     return (_PLACED_WITHIN / 2).total_seconds()
 

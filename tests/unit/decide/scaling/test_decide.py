@@ -446,3 +446,25 @@ def test_the_rule_is_that_of_the_manifest() -> None:
     automatic = rule_of(spec(serving={"max_in_flight": 10}))
     assert automatic.target == pytest.approx(7)
     assert rule_of(spec(serving={"max_in_flight": 1})).target == 1
+
+
+def test_the_number_that_is_not_seen_yet_counts_as_none() -> None:
+    assert Watched(1).see().message.startswith("1 wanted: 0.0 requests in flight")
+
+
+def test_an_engines_own_queue_keeps_its_replica() -> None:
+    assert Watched(2).see(700, demand=demand(4), engines=engines((1, None), (0, None))).number == 2
+    assert Watched(2).see(700, demand=demand(4), engines=engines((0, None), (0, None))).number == 1
+
+
+def test_the_graph_has_a_gap_where_nothing_was_seen() -> None:
+    watched = Watched(1)
+    watched.see(20, demand=demand(4))
+    watched.skip(30)
+    watched.see(5)
+    graph = watched.evidence()["graph"]
+    assert (graph[0], graph[-1]) == (4.0, 4.0)
+    assert None in graph
+    watched.skip(2000)
+    watched.see(5)
+    assert watched.evidence()["graph"] == [4.0], "all of it is over"
