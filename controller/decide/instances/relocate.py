@@ -243,7 +243,7 @@ def restarts_now(facts: DeploymentFacts, staying: Sequence[InstanceFacts], wante
 
     `staying`: its replicas that nothing else stops, without replacements under way.
     """
-    asked = _asked(facts, staying) if wanted else []
+    asked = _asked(facts, staying)
     chosen = [i for i in asked if i.phase in _AT_ONCE]
     running = [i for i in asked if i.phase is P.RUNNING]
     tasks = [i for i in running if facts.revisions[i.revision].spec.restart != "always"]
@@ -274,7 +274,7 @@ def start_restarting(
         effects: what is added to.
     """
     asked = _asked(facts, staying)
-    if not asked or not wanted:
+    if not asked:
         return
     effects.requeue(0.0 if effects.phase_changes or effects.removals else _CHECK_AGAIN_S)
     if any(i.phase in _UNPLACED and i.not_before is not None and i.not_before > facts.now for i in asked):

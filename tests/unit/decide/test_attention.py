@@ -283,3 +283,13 @@ def test_words_for_one_and_for_several() -> None:
     assert (held.severity, held.message.endswith("1 instance holds claims there.")) == ("error", True)
     (two,) = found(gpus=[SickGpu("GPU-3", "w", 3, "gpu_lost", 2)])
     assert two.message.endswith("2 instances hold claims there.")
+
+
+def test_workers_with_the_same_condition_are_one_entry() -> None:
+    some = [worker(name, "ready", conditions=[("disk_full", f"{name} is full", ago(9))]) for name in ("w1", "w2")]
+    (two,) = found(workers=some)
+    assert (two.title, two.message) == ("2 workers: disk_full", "w1: w1 is full")
+    assert (two.count, two.object.kind, [one.name for one in two.subjects]) == (2, "cluster", ["w1", "w2"])
+    (one,) = found(workers=some[:1])
+    assert (one.title, one.message) == ("worker w1: disk_full", "w1 is full")
+    assert (one.count, one.object.name, one.severity) == (1, "w1", "warning")

@@ -211,3 +211,17 @@ def test_conditions_keep_the_time_of_their_last_change() -> None:
     reasons = {one["type"]: (one["status"], one["reason"]) for one in status.conditions}
     assert reasons["Available"] == ("false", "no_instance_runs")
     assert reasons["Complete"] == ("false", "0 of 1 run")
+
+
+@pytest.mark.parametrize(
+    ("intents", "reason"),
+    [
+        ((IntentFacts("autoscaler", 0, "idle_after"),), "asleep"),
+        ((IntentFacts("autoscaler", 0, "idle_after"), IntentFacts("policy", 0, "policy_idle")), "policy_idle"),
+    ],
+)
+def test_a_sleeping_deployment_has_the_reason_of_a_policy(intents: tuple[IntentFacts, ...], reason: str) -> None:
+    status = effects_of(intents=intents, spec=spec(replicas={"min": 0, "max": 2}), phase="unset").status
+    assert status is not None
+    assert (status.phase, status.reason, status.message) == ("asleep", reason, "asleep; a request wakes it")
+    assert {one["type"]: one["status"] for one in status.conditions}["Complete"] == "true"

@@ -40,3 +40,11 @@ def test_a_stop_on_a_silent_worker_waits_for_proof_of_death() -> None:
     effects = effects_of(one, deleted_at=NOW, hosts=(host(phase="lost", confirmed_dead=True),))
     assert effects.releases
     assert effects.finish
+
+
+def test_only_what_was_stopping_has_the_duration_of_its_stop() -> None:
+    ended = (process("exited", "stopped", 0),)
+    (event,) = effects_of(instance("a", "stopping", age_s=7.5, processes=ended), deleted_at=NOW).events
+    assert (event.reason, event.evidence["durations"]) == ("removed", {"stopping": 7.5})
+    (event,) = effects_of(instance("a", "pending"), deleted_at=NOW).events
+    assert (event.reason, event.evidence) == ("removed", {"reason": "deleted"})
