@@ -144,6 +144,7 @@ def test_a_drain_that_ends_keeps_the_old_one() -> None:
         ("abandoned", "old stays: its worker is no longer drained")
     ]
     assert stopped(effects) == {"new"}
+    assert "relocation_abandoned" in {event.reason for event in effects.events}
 
 
 def test_a_relocation_of_an_earlier_start_is_over() -> None:

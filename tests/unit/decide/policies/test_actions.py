@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from controller.decide.policies.actions import decide_policy, evidence_of, is_judged, judge_again
+from controller.decide.policies.texts import duration_text
 from controller.domain.instances import IntentFacts
 from controller.domain.policies import (
     EffectivePolicy,
@@ -390,3 +391,11 @@ def test_scale_down_is_never_below_one_running_replica_of_those_wanted() -> None
     assert [name for name, _ in action.instances] == ["a", "b"]
     assert decided(facts(*map(watched, "abc"), replicas=2, policy=rule), {}).actions == (), "one more still ends"
     assert decided(facts(watched("a"), replicas=1, policy=rule), {}).actions == ()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(59, "59s"), (60, "1m"), (90, "90s"), (3600, "1h"), (5400, "90m"), (7200, "2h"), (0.5, "0.5s")],
+)
+def test_a_duration_is_written_as_in_manifests(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text

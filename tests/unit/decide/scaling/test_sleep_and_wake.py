@@ -162,3 +162,11 @@ def test_only_a_wake_from_zero_is_a_reason(number: int, wakes: int, waiting: int
     watched = Watched(number, rule=SLEEPY, running=0)
     wish = watched.see(wakes=wakes, demand=demand(0, waiting=waiting), replicas=Replicas(placed=number), follow=False)
     assert (wish.number, wish.reason) == (1, reason)
+
+
+def test_a_replica_that_has_run_since_the_wake_is_not_withdrawn() -> None:
+    watched = Watched(0, rule=SLEEPY)
+    watched.see(wakes=1)
+    watched.see(1, wakes=0)
+    wish = watched.see(replicas=Replicas(pending=1), follow=False)
+    assert (wish.number, wish.reason) == (1, "not_idle_yet")
