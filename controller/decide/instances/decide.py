@@ -120,7 +120,7 @@ def _create(
     if replicas := [i for i in buckets.replicas if i.id in staying]:
         start_replacements(facts, replicas, effects)
         start_restarting(facts, replicas, stopping_outdated(facts, buckets, effects), wanted, effects)
-    if facts.instances and unblocks_next_step(facts, effects):
+    if unblocks_next_step(facts, effects):
         effects.requeue(0.0)
 
 

@@ -159,7 +159,7 @@ def _again_s(facts: DeploymentFacts, relocation: RelocationFacts) -> float:
     replacement = facts.by_id.get(relocation.replacement)
     if relocation.purpose == "drain":
         return until_drained_s(facts, relocation.instance)
-    if relocation.purpose == "restart" and replacement is not None and replacement.phase is P.RUNNING:
+    if replacement is not None and replacement.phase is P.RUNNING:  # of a restart: a planned relocation is done then
         return left_until_ready_s(facts, replacement)
     return (_PLACED_WITHIN / 2).total_seconds()
 
@@ -243,7 +243,7 @@ def restarts_now(facts: DeploymentFacts, staying: Sequence[InstanceFacts], wante
 
     `staying`: its replicas that nothing else stops, without replacements under way.
     """
-    asked = _asked(facts, staying) if wanted else []
+    asked = _asked(facts, staying)
     chosen = [i for i in asked if i.phase in _AT_ONCE]
     running = [i for i in asked if i.phase is P.RUNNING]
     tasks = [i for i in running if facts.revisions[i.revision].spec.restart != "always"]
@@ -274,7 +274,7 @@ def start_restarting(
         effects: what is added to.
     """
     asked = _asked(facts, staying)
-    if not asked or not wanted:
+    if not asked:
         return
     effects.requeue(0.0 if effects.phase_changes or effects.removals else _CHECK_AGAIN_S)
     if any(i.phase in _UNPLACED and i.not_before is not None and i.not_before > facts.now for i in asked):

@@ -31,9 +31,8 @@ def decide_scaling(view: ScalingView, history: ScalingHistory, now: float) -> Wi
     if (why := _sleep_reason(view, history, now)) is not None:
         return _wish(view, history, now, 0, 0, why)
     needed, reason = _needed(view, history, now)
-    saturated = reason is R.SATURATED
     if view.rule.clamp(needed) > view.present:
-        return _wish(view, history, now, needed, needed, reason, saturated=saturated)
+        return _wish(view, history, now, needed, needed, reason, saturated=reason is R.SATURATED)
     if not view.known:
         return _wish(view, history, now, view.present, max(needed, view.present), R.DEMAND_UNKNOWN)
     needed = max(needed, min(_ceil(view.seen_by_agents / view.rule.target), view.present))
@@ -134,7 +133,7 @@ def _pressed(view: ScalingView, history: ScalingHistory, now: float, out: int) -
 def _down(view: ScalingView, history: ScalingHistory, now: float, needed: int, reason: ScalingReason) -> Wish:
     """The number where no more replicas are needed than are wanted already."""
     rule, present = view.rule, view.present
-    floor = 1 if rule.min == 0 and present > 0 else rule.min
+    floor = max(rule.min, 1)  # the last replica of one that may sleep goes only after `idle_after`
     number = min(max(needed, history.largest(rule.down_window_s, now), floor), present)
     if number < present or needed > present:
         return _wish(view, history, now, max(number, needed), needed, R.DEMAND)
@@ -168,7 +167,7 @@ def _wish(
         reason=reason,
         message=wish_text(view, history, now, clamped, number, reason),
         look_again_s=_look_again_s(view, history, now),
-        saturated=saturated and clamped > view.present,
+        saturated=saturated,
     )
 
 

@@ -230,3 +230,66 @@ def test_an_instance_is_in_one_entry_at_most() -> None:
     """Its model cannot be read, and it has been pending for long."""
     entries = found(instances=[instance("d-0", "pending", 900, failures=5, need_error="gone")])
     assert [one.cause for one in entries] == ["model"]
+
+
+def test_titles_of_deployments() -> None:
+    (ended,) = found(deployments=[TroubledDeployment("d", "rollout_failed", "it did not start", ago(9))])
+    assert (ended.severity, ended.cause, ended.title) == ("warning", "rollout", "the rollout of d has ended early")
+    (stuck,) = found(deployments=[TroubledDeployment("d", "quarantined", "KeyError", ago(9))])
+    assert (stuck.severity, stuck.cause, stuck.title) == ("error", "reconcile", "d cannot be processed")
+    assert (ended.message, ended.since, stuck.message) == ("it did not start", ago(9), "KeyError")
+
+
+@pytest.mark.parametrize(
+    ("some", "title"),
+    [
+        (instance("d-0", "failed", reason="exit"), "d has failed"),
+        (instance("d-0", "backoff", failures=4, **CRASH), "d crashes repeatedly"),
+        (instance("d-0", "backoff", reason="ended_repeatedly"), "d is ended repeatedly"),
+        (instance("d-0", "pending", 60, reason="need_gt_free"), "d is pending"),
+        (instance("d-0", "pending", 1, reason="secret_missing"), "d lacks a secret"),
+        (instance("d-0", "starting", overdue=True), "d has been starting for long"),
+        (instance("d-0", "pending", need_error="gone"), "the model of d cannot be read"),
+        (instance("d-0", "pending", 59, reason="need_gt_free"), None),
+        (instance("d-0", "running", failures=1), None),
+        (instance("d-0", "running", failures=2), "d crashes repeatedly"),
+        (instance("d-0", "backoff", failures=1), "d crashes repeatedly"),
+    ],
+)
+def test_titles_of_instances(some: TroubledInstance, title: str | None) -> None:
+    assert [one.title for one in found(instances=[some])] == ([] if title is None else [title])
+
+
+def test_words_for_one_and_for_several() -> None:
+    titles = {
+        "a secret cannot be read": {"unreadable_secrets": 1},
+        "2 secrets cannot be read": {"unreadable_secrets": 2},
+        "a secret is stored unencrypted": {"plain_secrets": 1},
+        "2 secrets are stored unencrypted": {"plain_secrets": 2},
+        "API key ci expires soon": {"keys": [ExpiringKey("id", "ci", NOW)]},
+        "2 API keys expire soon": {"keys": [ExpiringKey("id", "ci", NOW)] * 2},
+        "GPU 3 of worker w is unhealthy": {"gpus": [SickGpu("GPU-3", "w", 3, "gpu_lost", 0)]},
+        "2 GPUs of worker w are unhealthy": {"gpus": [SickGpu(f"GPU-{n}", "w", n, "gpu_lost", 0) for n in (3, 4)]},
+        "gateway a cannot reach engines": {"sealing": SealingFacts(locked_out=["a"])},
+        "2 gateways cannot reach engines": {"sealing": SealingFacts(locked_out=["a", "b"])},
+    }
+    for title, facts in titles.items():
+        assert [one.title for one in found(**facts)] == [title]
+    (five,) = found(sealing=SealingFacts(locked_out=list("abcde")))
+    (six,) = found(sealing=SealingFacts(locked_out=list("abcdef")))
+    assert five.message.endswith("Gateways: a, b, c, d, e.")
+    assert six.message.endswith("Gateways: a, b, c, d, e and others.")
+    (held,) = found(gpus=[SickGpu("GPU-3", "w", 3, "gpu_lost", 1)])
+    assert (held.severity, held.message.endswith("1 instance holds claims there.")) == ("error", True)
+    (two,) = found(gpus=[SickGpu("GPU-3", "w", 3, "gpu_lost", 2)])
+    assert two.message.endswith("2 instances hold claims there.")
+
+
+def test_workers_with_the_same_condition_are_one_entry() -> None:
+    some = [worker(name, "ready", conditions=[("disk_full", f"{name} is full", ago(9))]) for name in ("w1", "w2")]
+    (two,) = found(workers=some)
+    assert (two.title, two.message) == ("2 workers: disk_full", "w1: w1 is full")
+    assert (two.count, two.object.kind, [one.name for one in two.subjects]) == (2, "cluster", ["w1", "w2"])
+    (one,) = found(workers=some[:1])
+    assert (one.title, one.message) == ("worker w1: disk_full", "w1 is full")
+    assert (one.count, one.object.name, one.severity) == (1, "w1", "warning")

@@ -140,3 +140,18 @@ def test_another_trouble_is_told_as_it_is() -> None:
 def test_the_time_doubles_up_to_an_hour() -> None:
     assert [hold_s(n) for n in range(1, 10)] == [0, 60, 120, 240, 480, 960, 1920, 3600, 3600]
     assert hold_s(10**6) == 3600
+
+
+@pytest.mark.parametrize(("earlier", "held_s"), [(1, 0), (2, 60), (3, 120)])
+@pytest.mark.parametrize(("after_s", "counts"), [(86_399, True), (86_400, False)])
+def test_losses_are_in_a_row_within_a_day_of_the_last_one(
+    earlier: int, held_s: int, after_s: int, counts: bool
+) -> None:
+    gpu = Gpu()
+    for n in range(earlier):
+        gpu.told(100 * n, LOST)
+        gpu.told(100 * n + 50, "ok")
+    last_s = 100 * (earlier - 1)
+    assert gpu.row.unsteady_until == _at(last_s + held_s)
+    gpu.told(last_s + after_s, LOST)
+    assert gpu.row.losses == (earlier + 1 if counts else 1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.decide.lost_history import ABOVE_EVERY_S, MAX_LEAP, Seen, term_to_pass
+from controller.decide.lost_history import ABOVE_EVERY_S, MAX_LEAP, Seen, is_proven, proof_of, term_to_pass
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,11 @@ from controller.decide.lost_history import ABOVE_EVERY_S, MAX_LEAP, Seen, term_t
 )
 def test_term_to_pass(agent: Seen, last_s: float | None, passed: int | None) -> None:
     assert term_to_pass(Seen(5, 2), agent, last_s) == passed
+
+
+def test_a_proof_holds_for_its_key_worker_and_numbers_alone() -> None:
+    proof = proof_of(b"key", "w", Seen(5, 2))
+    assert is_proven(b"key", "w", Seen(5, 2), proof) is True
+    for key, worker, seen in ((b"other", "w", Seen(5, 2)), (b"key", "v", Seen(5, 2)), (b"key", "w", Seen(5, 3))):
+        assert is_proven(key, worker, seen, proof) is False
+    assert is_proven(b"key", "w", Seen(5, 2), "") is False

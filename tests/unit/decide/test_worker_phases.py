@@ -253,3 +253,40 @@ def test_after_a_loss_of_commits_agents_tell_first(workers: list[WorkerState], l
     effects = settling(*workers, led_s=led_s)
     assert (effects.unsettled, effects.settles) == (True, settles)
     assert settles or (effects.requeue_after_s is not None and effects.requeue_after_s <= 1.0)
+
+
+def test_only_a_lost_worker_has_a_fence() -> None:
+    (change,) = plan(worker(age_s=15, stops_within_s=1.0)).changes
+    assert (change.new, change.fence_until) == (W.UNREACHABLE, None)
+
+
+def test_a_term_that_begins_now_forgives_all_silence() -> None:
+    assert outcome(worker(age_s=600), leader_s=0) == {}
+    assert outcome(worker(age_s=600), leader_s=-9) == {"w": ("unreachable", "silent")}, "the clock was set back"
+
+
+@pytest.mark.parametrize(
+    ("fields", "change", "requeue_after_s"),
+    [
+        ({"quarantine": "two_identities", "quarantined_for_s": 7.0}, ("unreachable", "two_identities"), 7),
+        ({"quarantine": "two_identities", "quarantined_for_s": 70.0}, ("unreachable", "two_identities"), 14),
+        ({"quarantine": "two_identities", "quarantined_for_s": 70.0, "age_s": 15}, ("unreachable", "silent"), 45),
+        (
+            {"quarantine": "two_identities", "quarantined_for_s": 7.0, "highest_term": 2},
+            ("unreachable", "term_ahead"),
+            7,
+        ),
+    ],
+)
+def test_a_quarantined_worker_is_held_back(
+    fields: dict[str, Any], change: tuple[str, str], requeue_after_s: float
+) -> None:
+    made = plan(worker(**fields))
+    assert [(one.new.value, one.reason) for one in made.changes] == [change]
+    assert made.requeue_after_s == requeue_after_s
+
+
+def test_a_change_has_its_evidence() -> None:
+    (change,) = plan(worker(age_s=15.04)).changes
+    assert change.evidence == {"silence_s": 15.0, "connected": True, "session": 3}
+    assert (change.session, change.old, change.last_seen) == (3, W.READY, NOW - timedelta(seconds=15.04))

@@ -211,3 +211,13 @@ def test_after_a_missing_program_it_is_placed_again(reason: str, phases: list[st
     assert phases_of(effects) == phases
     assert bool(effects.releases) == released
     assert bool(effects.restarts) != released
+
+
+@pytest.mark.parametrize(
+    ("restart", "code", "reason"), [("always", 1, "backoff"), ("never", 1, "failed"), ("never", 0, "succeeded")]
+)
+def test_an_exit_is_an_event_with_its_evidence(restart: str, code: int, reason: str) -> None:
+    one = instance("a", "running", processes=(process("exited", "exit", code),))
+    (event,) = effects_of(one, spec=spec(restart=restart)).events
+    assert (event.reason, event.objects) == (reason, ("instance:a", "worker:w1"))
+    assert (event.evidence["exit_code"], event.evidence["epoch"]) == (code, 1)

@@ -95,3 +95,11 @@ def test_a_task_that_ends_with_zero_as_its_agent_stops_it_is_done(restart: str, 
     effects = effects_of(one, spec=spec(**TASK, restart=restart), hosts=(host(draining=draining),))
     assert phases_of(effects) == ["succeeded"]
     assert (effects.creates, effects.removals) == ([], [])
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_the_event_of_a_done_task_has_the_reason_of_its_stop(reason: str) -> None:
+    effects = effects_of(stopping(0, reason), spec=spec(**TASK, restart="never"), hosts=(host(draining=True),))
+    (event,) = effects.events
+    assert (event.reason, event.objects) == ("succeeded", ("instance:a",))
+    assert event.evidence == {"exit_code": 0, "reason": reason}

@@ -10,8 +10,10 @@ from controller.decide.instances.decide import decide
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import InstanceFacts, RelocationFacts
 from controller.domain.restart_delays import RestartSettings
-from support.builders.facts import NOW, deployment, instance, process, spec
+from controller.domain.rollouts import RolloutFacts, RolloutRecord, RolloutState
+from support.builders.facts import NOW, deployment, host, instance, process, spec
 
+SOON_S = 0.01
 OLD = instance("old", "running", processes=(process("running"),))
 BEGUN = RelocationFacts(1, "old", 1, "w2", replacement="new")
 
@@ -99,3 +101,69 @@ def test_a_deletion_stops_both() -> None:
 def test_scaling_down_meanwhile_leaves_no_surplus() -> None:
     effects = effects_of(OLD, replacement_in("starting"), spec=spec(replicas=0))
     assert stopped(effects) >= {"old"}
+
+
+@pytest.mark.parametrize(
+    ("purpose", "age_s", "state"),
+    [("restart", 30, "moved"), ("restart", 29, None), ("drain", 1, "moved"), ("plan", 1, "moved")],
+)
+def test_a_restart_replaces_as_a_rollout_does(purpose: Any, age_s: float, state: str | None) -> None:
+    new = replace(replacement_in("running"), phase_since=NOW - timedelta(seconds=age_s))
+    settled = RolloutFacts(RolloutRecord(1, 1, RolloutState.COMPLETE))
+    fields: dict[str, Any] = {"spec": spec(update="rolling", rollout={"ready_for": 30}), "rollout": settled}
+    drained = host(draining=True, drain_until=NOW + timedelta(seconds=99)) if purpose == "drain" else host()
+    effects = effects_of(OLD, new, relocation=replace(BEGUN, purpose=purpose), hosts=(drained,), **fields)
+    assert [end.state for end in effects.relocation_ends] == ([state] if state else [])
+    if state is None:
+        assert effects.requeue_after_s == 1
+
+
+@pytest.mark.parametrize(
+    ("phase", "age_s", "ends"),
+    [("pending", 59, False), ("pending", 60, True), ("analyzing", 59, False), ("analyzing", 60, True)],
+)
+def test_a_planned_replacement_has_a_minute_to_be_placed(phase: str, age_s: float, ends: bool) -> None:
+    new = replace(replacement_in(phase), created_at=NOW - timedelta(seconds=age_s))
+    effects = effects_of(OLD, new)
+    assert bool(effects.relocation_ends) is ends
+    assert effects.requeue_after_s == (None if ends else 30)
+
+
+@pytest.mark.parametrize("phase", ["stopping", "unreachable", "replaced"])
+def test_a_replacement_that_leaves_frees_the_way_for_another(phase: str) -> None:
+    drained = host(draining=True, drain_until=NOW + timedelta(seconds=99))
+    effects = effects_of(OLD, replacement_in(phase), relocation=replace(BEGUN, purpose="drain"), hosts=(drained,))
+    assert [end.state for end in effects.relocation_ends] == ["abandoned"]
+    assert f"its replacement is {phase}" in effects.relocation_ends[0].message
+    assert effects.requeue_after_s == SOON_S
+
+
+def test_a_drain_that_ends_keeps_the_old_one() -> None:
+    effects = effects_of(OLD, replacement_in("starting"), relocation=replace(BEGUN, purpose="drain"))
+    assert [(end.state, end.message) for end in effects.relocation_ends] == [
+        ("abandoned", "old stays: its worker is no longer drained")
+    ]
+    assert stopped(effects) == {"new"}
+    assert "relocation_abandoned" in {event.reason for event in effects.events}
+
+
+def test_a_relocation_of_an_earlier_start_is_over() -> None:
+    effects = effects_of(OLD, relocation=replace(BEGUN, epoch=2, replacement=""))
+    assert [(end.state, end.message) for end in effects.relocation_ends] == [
+        ("abandoned", "old no longer runs as it did when its relocation was planned")
+    ]
+    assert effects.creates == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"message": "full"}, " (full)"),
+        ({"reason": "exit"}, " (exit)"),
+        ({"message": "full", "reason": "exit"}, " (full)"),
+        ({}, ""),
+    ],
+)
+def test_a_failed_replacement_gives_its_cause(fields: dict[str, str], text: str) -> None:
+    new = replace(replacement_in("failed"), **fields)
+    assert effects_of(OLD, new).relocation_ends[0].message == f"old stays: its replacement is failed{text}"

@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from controller.domain.effects import DeploymentEffects
+from controller.domain.instances import InstanceFacts, RelocationFacts
 from controller.domain.phases import InstancePhase
+from controller.domain.rollouts import RolloutFacts, RolloutRecord, RolloutState
 from support.builders.facts import NOW, instance, process, spec
 from support.builders.rollouts import RollingWorld, rolled_out
 from support.decisions import effects_of, running
@@ -118,3 +120,112 @@ def test_what_was_pending_already_keeps_nothing_from_its_restart() -> None:
 def test_a_stopped_deployment_is_not_restarted() -> None:
     effects = effects_of(running("a", restarts_now=True), spec=spec(replicas=0))
     assert (stopped(effects), effects.creates) == ({"a"}, [])
+
+
+ROLLING: dict[str, Any] = {"update": "rolling", "rollout": {"surge": 1, "unavailable": 0, "ready_for": 30}}
+
+
+def asked_for(name: str, age_s: float = 60, **fields: Any) -> InstanceFacts:
+    return running(name, age_s=age_s, restarts_now=True, **fields)
+
+
+def replaced(effects: DeploymentEffects) -> list[str]:
+    """The instances for which replacements are created."""
+    return [create.replaced.instance for create in effects.creates if create.replaced is not None]
+
+
+@pytest.mark.parametrize(
+    ("surge", "others", "begun", "expected"),
+    [
+        (1, [], 0, ["old"]),  # the oldest first
+        (2, [], 0, ["old", "new"]),
+        (5, [], 0, ["old", "new"]),
+        (2, [], 1, ["new"]),  # one is under way
+        (1, [], 1, []),
+        (1, [instance("s", "stopping", stop_reason="new_revision", processes=(process("running"),))], 0, []),
+        (2, [instance("s", "stopping", stop_reason="new_revision", processes=(process("running"),))], 0, ["old"]),
+        (1, [instance("s", "stopping", stop_reason="scaled_down", processes=(process("running"),))], 0, ["old"]),
+    ],
+)
+def test_replacements_of_a_restart_keep_within_the_surge(
+    surge: int, others: list[InstanceFacts], begun: int, expected: list[str]
+) -> None:
+    old, new = asked_for("old", 90), asked_for("new", 80)
+    rollout = {"surge": surge, "ready_for": 30}
+    facts: dict[str, Any] = {"spec": spec(replicas=2, update="rolling", rollout=rollout)}
+    copies = [instance("copy", "starting", processes=(process("starting"),))] * begun
+    facts["relocations"] = (RelocationFacts(1, "old", 1, "", "copy", "restart"),) * begun
+    effects = effects_of(old, new, *others, *copies, **facts)
+    assert replaced(effects) == expected
+    assert {c.replaced.purpose for c in effects.creates if c.replaced is not None} <= {"restart"}
+    told = [one.message.split()[0] for one in effects.events if "restarted by its user" in one.message]
+    assert told == expected
+
+
+def test_a_missing_replica_comes_before_the_replacement_of_a_restart() -> None:
+    effects = effects_of(asked_for("a"), asked_for("b"), spec=spec(replicas=3, **ROLLING))
+    assert (len(effects.creates), replaced(effects)) == (2, ["a"])
+
+
+@pytest.mark.parametrize(
+    ("ages", "unavailable", "expected"),
+    [
+        ((90, 80), 1, {"a"}),
+        ((90, 80), 2, {"a", "b"}),
+        ((30, 80), 1, {"b"}),  # the oldest
+        ((29, 80), 1, set()),  # one of two is not ready yet
+        ((29, 80), 2, {"b"}),
+    ],
+)
+def test_only_ready_servers_let_one_stop_for_its_restart(
+    ages: tuple[int, int], unavailable: int, expected: set[str]
+) -> None:
+    rollout = {"surge": 0, "unavailable": unavailable, "ready_for": 30}
+    some = [asked_for(name, age_s) for name, age_s in zip("ab", ages, strict=True)]
+    effects = effects_of(*some, spec=spec(replicas=2, update="rolling", rollout=rollout))
+    assert stopped(effects) == expected
+    assert replaced(effects) == []
+
+
+@pytest.mark.parametrize(("update", "age_s", "expected"), [("rolling", 5, set()), ("recreate", 5, {"a"})])
+def test_without_rolling_a_server_is_ready_at_once(update: str, age_s: float, expected: set[str]) -> None:
+    rollout = {"rollout": {"surge": 0, "unavailable": 1, "ready_for": 30}} if update == "rolling" else {}
+    some = (asked_for("a", 60), running("b", age_s=age_s))
+    assert stopped(effects_of(*some, spec=spec(replicas=2, update=update, **rollout))) == expected
+
+
+def test_a_clock_that_was_set_back_makes_nothing_ready() -> None:
+    some = (asked_for("a", 60), running("b", age_s=-50))
+    rollout = {"surge": 0, "unavailable": 1, "ready_for": 30}
+    assert stopped(effects_of(*some, spec=spec(replicas=2, update="rolling", rollout=rollout))) == set()
+
+
+def test_a_restart_is_looked_at_again() -> None:
+    assert effects_of(asked_for("a"), spec=spec(replicas=2)).requeue_after_s == 30
+    assert (
+        effects_of(
+            asked_for("a"), instance("b", "starting", processes=(process("running"),)), spec=spec(replicas=2, **ROLLING)
+        ).requeue_after_s
+        == 0.01
+    )
+    waits = instance("b", "pending", age_s=1, not_before=NOW, restarts_now=True)
+    effects = effects_of(waits, spec=spec(replicas=1))
+    assert (effects.requeue_after_s, effects.wake_placement) == (30, False)
+    assert effects_of(replace(waits, not_before=NOW + timedelta(seconds=1))).wake_placement
+    assert not effects_of(replace(waits, not_before=NOW + timedelta(seconds=1), restarts_now=False)).wake_placement
+
+
+def test_an_outdated_instance_is_its_rollouts_to_replace() -> None:
+    effects = effects_of(asked_for("a"), revision=2, spec=spec(replicas=1, **ROLLING))
+    assert (replaced(effects), [create.revision for create in effects.creates]) == ([], [2])
+
+
+@pytest.mark.parametrize(
+    ("stable", "holds", "expected"), [(1, True, ["a"]), (1, False, []), (3, True, []), (None, True, [])]
+)
+def test_a_restart_takes_the_revision_to_which_a_failed_rollout_has_gone_back(
+    stable: int | None, holds: bool, expected: list[str]
+) -> None:
+    record = RolloutRecord(2, stable, RolloutState.FAILED, holds=holds)
+    effects = effects_of(asked_for("a"), revision=2, spec=spec(replicas=1, **ROLLING), rollout=RolloutFacts(record))
+    assert replaced(effects) == expected

@@ -46,3 +46,8 @@ def test_a_clock_that_was_set_back_takes_nothing_away() -> None:
 )
 def test_words(durations: dict[str, float], words: str) -> None:
     assert story("d-1", durations) == words
+
+
+def test_durations_have_milliseconds() -> None:
+    told = start_durations(instance(P.STARTING, since_s=1.23456, pending=2.34567), NOW)
+    assert told == {"pending": 2.346, "starting": 1.235, "total": 3.58}

@@ -1,9 +1,10 @@
 """Stopping instances: withdrawn commands, stop commands, claims released on proof."""
 
 from dataclasses import replace
+from datetime import timedelta
 
-from support.builders.facts import NOW, host, instance, process, start
-from support.decisions import RUNNING, effects_of
+from support.builders.facts import NOW, host, instance, process, spec, start
+from support.decisions import RUNNING, effects_of, running
 
 
 def test_a_stop_is_ordered_once_and_awaits_the_agents_report() -> None:
@@ -40,3 +41,28 @@ def test_a_stop_on_a_silent_worker_waits_for_proof_of_death() -> None:
     effects = effects_of(one, deleted_at=NOW, hosts=(host(phase="lost", confirmed_dead=True),))
     assert effects.releases
     assert effects.finish
+
+
+def test_only_what_was_stopping_has_the_duration_of_its_stop() -> None:
+    ended = (process("exited", "stopped", 0),)
+    (event,) = effects_of(instance("a", "stopping", age_s=7.5, processes=ended), deleted_at=NOW).events
+    assert (event.reason, event.evidence["durations"]) == ("removed", {"stopping": 7.5})
+    (event,) = effects_of(instance("a", "pending"), deleted_at=NOW).events
+    assert (event.reason, event.evidence) == ("removed", {"reason": "deleted"})
+
+
+def test_the_event_of_a_stop_gives_the_message_or_the_reason() -> None:
+    (stops,) = effects_of(running("a"), spec=spec(replicas=0)).events
+    assert (stops.reason, stops.message) == ("stopping", "stopping: scaled_down")
+    (gone,) = effects_of(instance("a", "pending"), spec=spec(replicas=0)).events
+    assert (gone.reason, gone.message) == ("removed", "removed: scaled_down")
+    (stops,) = effects_of(running("a"), deleted_at=NOW).events
+    assert stops.message == "the deployment was deleted"
+    (gone,) = effects_of(instance("a", "pending"), deleted_at=NOW).events
+    assert gone.message == "the deployment was deleted"
+
+
+def test_a_stop_on_a_lost_worker_continues_when_its_fence_is_over() -> None:
+    lost = host(phase="lost", fence_until=NOW + timedelta(seconds=9))
+    one = instance("a", "stopping", stop_reason="deleted", processes=RUNNING)
+    assert effects_of(one, hosts=(lost,), deleted_at=NOW).requeue_after_s == 9

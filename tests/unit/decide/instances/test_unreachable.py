@@ -150,3 +150,12 @@ def test_a_task_whose_start_was_refused_is_placed_again(home, restart) -> None:
 def test_a_task_goes_on_where_its_worker_returns() -> None:
     one = instance("a", "unreachable", processes=(process("running"),))
     assert phases_of(effects_of(one, hosts=(host(),), spec=spec(restart="on_failure"))) == ["running"]
+
+
+@pytest.mark.parametrize(
+    ("state", "requeue_after_s", "message"), [("refused", 0.01, ""), ("accepted", None, "its worker is back")]
+)
+def test_without_a_process_it_waits_for_its_start(state: str, requeue_after_s: float | None, message: str) -> None:
+    effects = effects_of(instance("a", "unreachable", commands=(start(state),)), phase="pending")
+    assert [(change.to.value, change.message) for change in effects.phase_changes] == [("scheduled", message)]
+    assert effects.requeue_after_s == (requeue_after_s or 0.01)

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from controller.decide.policies.actions import decide_policy, is_judged, judge_again
+from controller.decide.policies.actions import decide_policy, evidence_of, is_judged, judge_again
+from controller.decide.policies.texts import duration_text
 from controller.domain.instances import IntentFacts
 from controller.domain.policies import (
     EffectivePolicy,
@@ -18,7 +19,7 @@ from controller.domain.policies import (
 )
 from controller.domain.telemetry.utilization import InstanceUse
 from support.builders.facts import spec as deployment_spec
-from support.builders.telemetry import NOW, gpu, policy, steady, use
+from support.builders.telemetry import NOW, gpu, policy, requests, steady, use
 
 IDLE, BUSY, UNKNOWN = steady(0), steady(100), {0: 0}
 UID = "6b0f"
@@ -324,3 +325,77 @@ def test_evidence_shows_where_there_is_no_data() -> None:
     (one,) = action.evidence["gpus"]
     assert one["series"].count(None) == 9
     assert one["coverage"] == pytest.approx(510 / 600, abs=0.001)
+
+
+@pytest.mark.parametrize(
+    ("fields", "names", "text"),
+    [
+        ({}, "a", "policy rule stops d: GPU-a on gpu-1: below 50 %"),
+        ({"dry_run": True}, "a", "dry run: policy rule stops d: GPU-a on"),
+        ({"action": "notify"}, "a", "policy rule finds a idle: GPU-a on"),
+        ({"action": "scale_down"}, "abcd", "policy rule scales d down by a, b, c: GPU-a on"),
+        ({"action": "scale_down"}, "abcde", "policy rule scales d down by a, b, c and 1 more: GPU-a on"),
+        ({"action": "scale_down", "dry_run": True}, "abc", "dry run: policy rule scales d down by a, b: GPU-a on"),
+    ],
+)
+def test_an_action_in_words(fields: dict[str, Any], names: str, text: str) -> None:
+    found = facts(*map(watched, names), policy=effective(**fields))
+    action = decided(found, {}).actions[0]
+    assert action.message.startswith(text)
+    assert (action.limit is None) == ("dry_run" in fields or fields.get("action") == "notify")
+
+
+def test_the_evidence_of_a_gpu() -> None:
+    samples = steady(7, at_300=49.97)
+    (action,) = decided(facts(watched("a")), {"a": samples}).actions
+    (one,) = action.evidence["gpus"]
+    shown = {name: one[name] for name in ("uuid", "worker", "own_processes", "highest", "mean", "samples", "coverage")}
+    assert shown == {
+        "uuid": "GPU-a", "worker": "gpu-1", "own_processes": False, "highest": 49.9, "mean": 7.7, "samples": 60,
+        "coverage": 1.0,
+    }  # fmt: skip
+    assert (one["window_from"], one["window_until"]) == ("2026-11-21T12:20:00+00:00", "2026-11-21T12:30:00+00:00")
+    assert (one["unread_s"], one["gaps"], len(one["series"])) == (0.0, [], 60)
+    assert sorted(set(one["series"])) == [7.0, 49.9]
+    assert (action.evidence["requests_seen"], action.evidence["last_request_at"]) == (0, None)
+    assert (action.evidence["gpus_left_out"], action.evidence["deployment"]) == (0, "d")
+    assert action.objects == ("deployment:6b0f", "instance:a", "gpu:GPU-a", "worker:w-1", "policy:p-1")
+
+
+def test_the_evidence_has_at_most_64_gpus() -> None:
+    many = use(*(gpu(f"GPU-{n}", IDLE) for n in range(66)))
+    evidence = evidence_of(effective(), {"a": many}, NOW)
+    assert (len(evidence["gpus"]), evidence["gpus_left_out"]) == (64, 2)
+
+
+def test_the_evidence_of_a_gpu_without_samples() -> None:
+    evidence = evidence_of(effective(), {"a": use(gpu("GPU-a", {}), requests=())}, NOW)
+    assert evidence["gpus"] == [
+        {
+            "uuid": "GPU-a", "worker": "gpu-1", "own_processes": False, "highest": None, "mean": None, "samples": 0,
+            "coverage": 0.0, "series": [], "gaps": [], "unread_s": 600.0,
+        }
+    ]  # fmt: skip
+    assert (evidence["requests_seen"], evidence["last_request_at"]) == (None, None)
+
+
+def test_the_evidence_counts_requests_of_all_ranks() -> None:
+    ranks = (requests({300: 2, 100: 1}), requests({200: 4}))
+    evidence = evidence_of(effective(), {"a": use(gpu("GPU-a", IDLE), requests=ranks)}, NOW)
+    assert (evidence["requests_seen"], evidence["last_request_at"]) == (7, "2026-11-21T12:28:20+00:00")
+
+
+def test_scale_down_is_never_below_one_running_replica_of_those_wanted() -> None:
+    rule = effective(action="scale_down")
+    (action,) = decided(facts(*map(watched, "abc"), replicas=3, policy=rule), {}).actions
+    assert [name for name, _ in action.instances] == ["a", "b"]
+    assert decided(facts(*map(watched, "abc"), replicas=2, policy=rule), {}).actions == (), "one more still ends"
+    assert decided(facts(watched("a"), replicas=1, policy=rule), {}).actions == ()
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(59, "59s"), (60, "1m"), (90, "90s"), (3600, "1h"), (5400, "90m"), (7200, "2h"), (0.5, "0.5s")],
+)
+def test_a_duration_is_written_as_in_manifests(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text

@@ -262,3 +262,19 @@ def test_evidence_of_idleness_shows_no_figure_at_the_minimum(value: float, shown
     assert judge(rule, instance, NOW).verdict == "idle"
     (found,) = evidence_of(EffectivePolicy("p", None, 1, rule), {"i": instance}, NOW)["gpus"]
     assert found["highest"] == max(found["series"]) == shown
+
+
+@pytest.mark.parametrize("ranks", [({0: 1}, {}), ({}, {0: 1}), ({0: 1}, {0: 1})])
+def test_a_request_in_flight_at_any_rank_is_use(ranks: tuple[dict[float, float], ...]) -> None:
+    gang = use(gpu("a", ALL_LOW), gpu("b", ALL_LOW, worker="gpu-2"), requests=tuple(map(requests, ranks)))
+    found = judge(policy(), gang, NOW)
+    assert (found.verdict, found.reason) == ("busy", "requests")
+    assert found.message == "requests are in flight or waiting"
+    earlier = use(gpu("a", ALL_LOW), requests=(requests({100: 1}),))
+    assert judge(policy(), earlier, NOW).message.startswith("the last request was seen at 2026-11-21 12:28:20 UTC")
+
+
+def test_samples_that_are_ahead_of_the_clock_are_unknown() -> None:
+    for ahead_s, verdict in ((5, "idle"), (6, "unknown")):
+        found = judge(policy(), use(gpu("a", {age - ahead_s: 0.0 for age in steady(0)})), NOW)
+        assert found.verdict == verdict, ahead_s

@@ -49,3 +49,21 @@ def test_a_mean_over_a_day_costs_no_more_than_each_gpu_by_itself() -> None:
             assert judge(rule, instance, NOW + look * 10).verdict == "idle"
             spent[mode] = min(spent[mode], time.perf_counter() - began)
     assert spent["mean"] <= 2 * spent["all"], spent
+
+
+def test_a_mean_is_unknown_where_one_gpu_has_no_usable_samples() -> None:
+    ahead = {age - 20: 0.0 for age in ALL_LOW}
+    for samples, reason, text in (({}, "no_telemetry", "b on gpu-1: no GPU"), (ahead, "coverage", "b on gpu-1: its")):
+        for order in (1, -1):
+            gpus = [gpu("a", ALL_LOW), gpu("b", samples)][::order]
+            found = judge(policy(gpus="mean"), use(*gpus), NOW)
+            assert (found.verdict, found.reason) == ("unknown", reason)
+            assert found.message.startswith(text)
+
+
+def test_a_mean_is_named_after_its_gpus() -> None:
+    one = judge(policy(gpus="mean"), use(gpu("a", ALL_LOW)), NOW)
+    two = judge(policy(gpus="mean"), use(gpu("a", ALL_LOW), gpu("b", ALL_LOW)), NOW)
+    assert (one.verdict, two.verdict) == ("idle", "idle")
+    assert one.message.startswith("a on gpu-1: below")
+    assert two.message.startswith("mean of 2 GPUs: below")

@@ -4,7 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from controller.domain.scaling import AGENTS_SUFFICE_S, Demand, EngineLoad, Replicas, ScalingRule
+from controller.decide.scaling.decide import CapVerdict, decide_scaling, judge_cap, max_in_flight, rule_of
+from controller.domain.scaling import AGENTS_SUFFICE_S, Demand, EngineLoad, PolicyCap, Replicas, ScalingRule
+from support.builders.facts import spec
 from support.builders.scaling import RULE, Watched, demand, engines
 
 SLEEPY = replace(RULE, min=0)
@@ -313,3 +315,156 @@ def test_once_it_serves_again_the_further_one_goes_after_the_down_window() -> No
     watched.see(number=3, replicas=Replicas(running=3), follow=False)
     assert watched.see(290, follow=False).number == 3
     assert watched.see(30, follow=False).number == 2
+
+
+@pytest.mark.parametrize(
+    ("least", "number", "load", "reason", "message"),
+    [
+        (1, 1, 0, "steady", "1 wanted: 0.0 requests in flight"),
+        (2, 2, 0, "steady", "2 wanted: 0.0 requests in flight"),
+        (1, 1, 4, "steady", "1 wanted: 4.0 requests in flight"),
+        (0, 1, 0, "not_idle_yet", "1 wanted: without requests for 400s of 15m"),
+        (1, 2, 9, "steady", "2 wanted: 9.0 requests in flight"),
+    ],
+)
+def test_a_number_that_stays_has_its_reason(least: int, number: int, load: int, reason: str, message: str) -> None:
+    wish = Watched(number, rule=replace(RULE, min=least)).see(400, demand=demand(load))
+    assert (wish.number, wish.reason) == (number, reason)
+    assert wish.message.startswith(message)
+    assert ("at least" in wish.message, "at most" in wish.message) == (False, False)
+
+
+def test_the_reason_names_the_largest_number_of_the_down_window() -> None:
+    watched = Watched(1)
+    watched.see(320, demand=demand(24))
+    message = watched.see(60, demand=demand(4)).message
+    assert message == "3 wanted: 4.0 requests in flight and waiting as the mean of 10s; 3 were needed within 5m"
+
+
+CAP = PolicyCap(2, 0.0, 600.0, None)
+
+
+@pytest.mark.parametrize(
+    ("cap", "outgrown_for_s", "number", "fields", "verdict"),
+    [
+        (None, 600, 3, {}, (False, False)),
+        (CAP, 599, 3, {}, (True, False)),
+        (CAP, 600, 3, {}, (True, True)),
+        (CAP, 900, 2, {}, (False, False)),  # the wish is within the cap
+        (CAP, None, 3, {}, (False, False)),
+        (replace(CAP, window_s=None), 900, 3, {}, (True, False)),
+        (CAP, 900, 3, {"demand": demand(0, silent=("q",))}, (False, False)),  # unknown demand changes nothing
+        (replace(CAP, outgrown_s=5.0), 900, 3, {"demand": demand(0, silent=("q",))}, (True, False)),
+    ],
+)
+def test_a_policys_cap_ends_once_demand_has_exceeded_it_for_its_window(
+    cap: PolicyCap | None,
+    outgrown_for_s: float | None,
+    number: int,
+    fields: dict[str, Demand],
+    verdict: tuple[bool, bool],
+) -> None:
+    watched = Watched(2)
+    watched.see(1, **fields)
+    watched.history.cap_set(watched.now, outgrown_for_s)
+    wish = replace(decide_scaling(watched.view, watched.history, watched.now), number=number)
+    assert judge_cap(cap, watched.view, watched.history, watched.now, wish) == CapVerdict(*verdict)
+
+
+@pytest.mark.parametrize(
+    ("seen", "outgrown_s"),
+    [
+        ([(0, 2)], None),
+        ([(0, 3)], 0),
+        ([(0, 3), (60, 3)], 60),
+        ([(0, 3), (299, 2)], 299),  # one peak counts for the down window
+        ([(0, 3), (300, 2)], None),
+        ([(0, 3), (200, 3), (299, 2), (499, 2)], 499),
+        ([(0, 3), (200, 3), (500, 2)], None),
+        ([(0, 3), (300, 2), (310, 3)], 0),
+    ],
+)
+def test_demand_outgrows_a_cap_from_its_first_wish_above_it(
+    seen: list[tuple[float, int]], outgrown_s: float | None
+) -> None:
+    history, began = Watched(2).history, 1000.0
+    history.cap_set(began, None)
+    for at_s, needed in seen:
+        history.compare_to_cap(2, needed, 300.0, began + at_s)
+    assert history.outgrown_s(began + seen[-1][0]) == outgrown_s
+
+
+def test_a_cap_that_was_outgrown_before_goes_on_from_there() -> None:
+    history = Watched(2).history
+    history.cap_set(1000.0, 50.0)
+    assert history.outgrown_s(1010.0) == 60
+    history.compare_to_cap(2, 2, 300.0, 1299.0)
+    assert history.outgrown_s(1299.0) == 349
+    history.compare_to_cap(2, 2, 300.0, 1300.0)
+    assert history.outgrown_s(1300.0) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "look_again_s"),
+    [
+        ({}, 60),
+        ({"demand": demand(1)}, 1),
+        ({"demand": demand(0, silent=("q",))}, 1),
+        ({"awake_for_s": 30.0}, 30),
+        ({"awake_for_s": 0.5}, 1),
+        ({"awake_for_s": 3000.0}, 60),
+    ],
+)
+def test_a_quiet_deployment_is_looked_at_when_a_time_of_it_ends(fields: dict[str, object], look_again_s: float) -> None:
+    watched = Watched(0, rule=SLEEPY)
+    watched.see(1000)
+    assert watched.see(follow=False, **fields).look_again_s == look_again_s
+
+
+def test_saturated_engines_are_looked_at_each_second() -> None:
+    watched = Watched(0, rule=SLEEPY)
+    watched.see(1000)
+    assert watched.see(1, engines=engines((1, None))).look_again_s == 1
+
+
+def test_an_idle_one_is_looked_at_when_it_may_sleep() -> None:
+    watched = Watched(1, rule=replace(SLEEPY, idle_after_s=1000))
+    watched.see(20, demand=demand(1))
+    watched.see(960, demand=demand(0))
+    assert watched.see().look_again_s == 40
+    assert watched.see(20).look_again_s == 20
+
+
+def test_the_rule_is_that_of_the_manifest() -> None:
+    stated = spec(
+        replicas={"min": 1, "max": 4},
+        scaling={"target": 5, "window": 20, "down_window": 400, "idle_after": 700, "dry_run": True},
+        serving={"max_in_flight": 9},
+    )
+    assert rule_of(stated) == ScalingRule(1, 4, 5, 20, 400, 700, dry_run=True, most=9)
+    assert max_in_flight(stated) == 9
+    automatic = rule_of(spec(serving={"max_in_flight": 10}))
+    assert automatic.target == pytest.approx(7)
+    assert rule_of(spec(serving={"max_in_flight": 1})).target == 1
+
+
+def test_the_number_that_is_not_seen_yet_counts_as_none() -> None:
+    assert Watched(1).see().message.startswith("1 wanted: 0.0 requests in flight")
+
+
+def test_an_engines_own_queue_keeps_its_replica() -> None:
+    assert Watched(2).see(700, demand=demand(4), engines=engines((1, None), (0, None))).number == 2
+    assert Watched(2).see(700, demand=demand(4), engines=engines((0, None), (0, None))).number == 1
+
+
+def test_the_graph_has_a_gap_where_nothing_was_seen() -> None:
+    watched = Watched(1)
+    watched.see(20, demand=demand(4))
+    watched.skip(30)
+    watched.see(5)
+    graph = watched.evidence()["graph"]
+    assert (graph[0], graph[-1]) == (4.0, 4.0)
+    assert None in graph
+    watched.skip(2000)
+    watched.see(5)
+    assert watched.evidence()["graph"] == [4.0], "all of it is over"

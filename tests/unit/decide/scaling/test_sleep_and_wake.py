@@ -133,3 +133,40 @@ def test_many_asleep_replicas_sleep_together() -> None:
     assert watched.see(10, demand=demand(0, waiting=40)).number == 5
     assert watched.see(19, demand=demand(0)).number == 5
     assert watched.see(1).number == 0
+
+
+def test_a_replica_that_starts_beside_one_that_runs_keeps_nothing_awake() -> None:
+    watched = Watched(2, rule=SLEEPY)
+    assert watched.see(1000, replicas=Replicas(running=1, placed=1), follow=False).number == 0
+
+
+@pytest.mark.parametrize(
+    ("replicas", "reason"),
+    [
+        (Replicas(placed=1), "not_watched_yet"),
+        (Replicas(pending=1), "wake_withdrawn"),
+        (Replicas(running=1), "not_watched_yet"),
+    ],
+)
+def test_a_wake_is_withdrawn_only_while_nothing_has_a_place(replicas: Replicas, reason: str) -> None:
+    watched = Watched(0, rule=SLEEPY)
+    watched.history.begun_at = watched.now
+    watched.see(wakes=1)
+    assert watched.see(wakes=0, replicas=replicas, follow=False).reason == reason
+
+
+@pytest.mark.parametrize(
+    ("number", "wakes", "waiting", "reason"), [(0, 0, 1, "demand"), (0, 1, 0, "woken"), (1, 1, 4, "steady")]
+)
+def test_only_a_wake_from_zero_is_a_reason(number: int, wakes: int, waiting: int, reason: str) -> None:
+    watched = Watched(number, rule=SLEEPY, running=0)
+    wish = watched.see(wakes=wakes, demand=demand(0, waiting=waiting), replicas=Replicas(placed=number), follow=False)
+    assert (wish.number, wish.reason) == (1, reason)
+
+
+def test_a_replica_that_has_run_since_the_wake_is_not_withdrawn() -> None:
+    watched = Watched(0, rule=SLEEPY)
+    watched.see(wakes=1)
+    watched.see(1, wakes=0)
+    wish = watched.see(replicas=Replicas(pending=1), follow=False)
+    assert (wish.number, wish.reason) == (1, "not_idle_yet")
