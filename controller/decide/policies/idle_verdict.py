@@ -181,6 +181,8 @@ def _any(case: _Case, use: InstanceUse) -> _GpuVerdict:
     found = [_judge_gpu(case, gpu) for gpu in use.gpus]
     low_since = min((f.low_since for f in found if f.low_since is not None), default=None)
     quiet_from = min((f.quiet_from for f in found if f.quiet_from is not None), default=None)
+    if any(f.verdict == "unknown" and f.reason != "window_not_full" for f in found):
+        quiet_from = None  # its next sample may show that this GPU is idle, so no later time is due
     return _first(("idle", "unknown", "busy"), found, low_since, quiet_from)
 
 
