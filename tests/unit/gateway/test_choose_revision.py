@@ -121,8 +121,8 @@ def test_a_place_counts_only_in_a_rollout_that_shares_requests() -> None:
             table.enter(one)
         assert table.pick("m", place=0.99) == NEW
         assert table.lane("m", b"session", 0.99) == ""
-    assert table.pick("gone", place=0.99) is None
-    assert table.lane("gone", b"session", 0.99) == ""
+        assert table.pick("gone", place=0.99) is None
+        assert table.lane("gone", b"session", 0.99) == ""
 
 
 def test_without_a_place_the_least_busy_one_of_all_is_picked() -> None:

@@ -339,7 +339,8 @@ def test_many_rows_become_hours_and_go_in_batches() -> None:
     batches.add(119, "late", "m", "chat", Counts(requests=1))
     batches.add(118, "late", "m", "chat", Counts(requests=1))
     batches.add(60, "k7", "m", "chat", Counts(requests=1))
-    sizes, found = [], {}
+    sizes: list[int] = []
+    found: dict[tuple[int, str], int] = {}
     while (batch := batches.next()) is not None:
         sizes.append(len(batch[1]))
         found |= {(row.minute, row.key): row.counts.requests for row in batch[1]}
