@@ -118,7 +118,7 @@ def _start(state: AgentState, key: ProcessKey, order: StartOrder | None) -> Acti
     known = state.processes.get(key)
     if known is not None:
         return ReportAgain(key) if known.refusal is None else Refuse(known.refusal, known.message)
-    seen = state.epochs.get(key.instance, -1)
+    seen = state.epochs.get(key.instance, 0)
     if key.epoch < seen:
         return Refuse("old_epoch", f"epoch {key.epoch} of {key.instance} is over: epoch {seen} was seen")
     if state.shutting_down:

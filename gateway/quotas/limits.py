@@ -94,8 +94,6 @@ class KeyUse:
     def headers(self, now: float, fraction: float | None) -> dict[str, str]:
         """The `x-ratelimit-*` headers: limit, remaining, and the time until one more request may pass."""
         fields: dict[str, str] = {}
-        if not self.shares:
-            return fields
         for kind in _STATED:
             share = self.shares.get(kind)
             if share is not None:
@@ -146,7 +144,7 @@ class Ticket:
             share.leave()
         self._shares = ()
         self.use.under_way -= 1
-        return bool(self.use.shares) and LimitKind.PARALLEL in self.use.shares
+        return LimitKind.PARALLEL in self.use.shares
 
 
 class Limits:
@@ -250,7 +248,7 @@ class Limits:
     def is_short(self, key: str) -> bool:
         """Whether the store has nothing left for the key, or this gateway owes it."""
         use = self.keys.get(key)
-        return use is not None and bool(use.shares) and any(share.is_short() for share in use.shares.values())
+        return use is not None and any(share.is_short() for share in use.shares.values())
 
     # The store
 

@@ -109,7 +109,7 @@ class Share:
 
     def _cap(self, now: float) -> None:
         """What comes back is of use here as far as the bucket is not full again; the store knows how much it is."""
-        if self._level is not None and self.kind in OF_TOKENS:
+        if self.kind in OF_TOKENS:
             self.held = min(self.held, max(self.capacity - self._level_at(now), self._granted, 0.0))
 
     def _level_at(self, now: float) -> float:
@@ -170,19 +170,18 @@ class Share:
 
     def refill_alone(self, now: float, fraction: float) -> None:
         """Refills by this gateway's own fraction. The first time it gives one request, so that no key is locked out."""
-        first = self._alone_since is None
         since, self._alone_since = self._alone_since, now
         own = max(1.0, self.capacity * fraction)
         if self.kind is LimitKind.PARALLEL:
             self.held = max(self.held, float(floor(own)))
             return
-        if first:
+        if since is None:
             owed = max(0.0, -self.held)  # the store had enough to pay it
             fresh = max(0.0, 1.0 - max(0.0, self.held)) + min(owed, fraction * max(0.0, self._level or 0.0))
             if self.kind is LimitKind.DAY:
                 fresh = fraction * max(0.0, self.capacity if self._level is None else self._level)
         else:
-            fresh = (now - (since or now)) * fraction * self.kind.per_second(self.capacity)
+            fresh = (now - since) * fraction * self.kind.per_second(self.capacity)
         if self.kind is not LimitKind.DAY:
             fresh = min(fresh, max(0.0, own - self.held))
         self.held += fresh

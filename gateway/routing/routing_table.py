@@ -158,11 +158,11 @@ class RoutingTable:
 
     def place(self, model: str, session: bytes) -> float | None:
         """A request's place while a share of the requests goes to a new revision; None: none does."""
-        known = self._models.get(model)
-        if known is None or known.rollout is None or known.rollout.weight is None:
+        rollout = self._rollout(model)
+        if rollout is None:
             return None
         if session:
-            return place_of_session(session, known.uid, known.rollout.revision)
+            return place_of_session(session, self._models[model].uid, rollout.revision)
         self._places += 1
         return place_in_turn(self._places)
 
@@ -171,16 +171,17 @@ class RoutingTable:
 
         It is bound while a replica of its own revision runs, at its limit or not.
         """
-        rollout = self._rollout(model, place)
+        rollout = self._rollout(model)
         if not session or place is None or rollout is None:
             return ""
         own, _ = by_revision(self._with_adapter(model, adapter), rollout, place)
         return ("new" if belongs_to_new(rollout, place) else "old") if own else ""
 
-    def _rollout(self, model: str, place: float | None) -> RolloutRoute | None:
+    def _rollout(self, model: str) -> RolloutRoute | None:
         """The rollout in which requests have places."""
-        rollout = self._models[model].rollout if place is not None and model in self._models else None
-        return rollout if rollout is not None and rollout.weight is not None else None
+        known = self._models.get(model)
+        rollout = None if known is None else known.rollout
+        return None if rollout is None or rollout.weight is None else rollout
 
     def _with_adapter(self, model: str, adapter: str) -> list[Endpoint]:
         known = self._by_model.get(model, [])
@@ -213,7 +214,7 @@ class RoutingTable:
         """
         now, known = self._clock(), self._with_adapter(model, adapter)
         chosen = None
-        rollout = self._rollout(model, place)
+        rollout = self._rollout(model)
         if place is not None and rollout is not None:
             groups = by_revision(known, rollout, place)
             if bound:

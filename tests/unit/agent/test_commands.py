@@ -3,7 +3,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from agent.decide.commands import Action, AgentState, RecordNeverStarted, Refuse, ReportAgain, Spawn, Stop, decide
+from agent.decide.commands import (
+    Action,
+    AgentState,
+    RecordNeverStarted,
+    Refuse,
+    ReportAgain,
+    Spawn,
+    Stop,
+    decide,
+    refused_record,
+)
 from agent.state.process_records import ProcessKey, ProcessRecord
 from schemas.wire import ClaimOrder, Command, DeviceFacts, ProbeOrder, StartOrder, StopOrder
 
@@ -11,6 +21,7 @@ DEVICES = {
     "GPU-a": DeviceFacts(uuid="GPU-a", index=0, model="H100", memory_mib=100),
     "GPU-b": DeviceFacts(uuid="GPU-b", index=1, model="H100", memory_mib=100),
     "GPU-mig": DeviceFacts(uuid="GPU-mig", index=2, model="H100", memory_mib=100, mig_mode=True),
+    "GPU-c": DeviceFacts(uuid="GPU-c", index=3, model="H100", memory_mib=100),
 }
 PROBE = ProbeOrder(path="/", period_s=1, timeout_s=1, failures=1)
 
@@ -60,6 +71,9 @@ def _decide(
     [
         ("new", 1, _order(), Spawn),
         ("new", 1, _order(("GPU-a", 40, False)), Spawn),
+        ("new", 0, _order(), Spawn),
+        ("new", 1, _order(("GPU-a", 40, False), ("GPU-c", 100, True)), Spawn),
+        ("new", 1, _order(("GPU-a", 40, False), ("GPU-c", 101, False)), "claim_conflict"),
         ("new", 1, _order(("GPU-a", 41, False)), "claim_conflict"),
         ("new", 1, _order(("GPU-a", 10, True)), "claim_conflict"),
         ("new", 1, _order(("GPU-b", 0, False)), "claim_conflict"),
@@ -67,9 +81,17 @@ def _decide(
         ("new", 1, _order(("GPU-mig", 1, False)), "unknown_device"),
         ("new", 1, _order(("GPU-a", 1, False), ("GPU-a", 1, False)), "bad_command"),
         ("new", 1, _order(argv=()), "bad_command"),
+        ("new", 1, _order(argv=("", "run")), "bad_command"),
+        ("new", 1, _order(argv=("run", "")), Spawn),
         ("new", 1, _order(argv=("a\0b",)), "bad_command"),
+        ("new", 1, _order(env={"A": "b"}), Spawn),
         ("new", 1, _order(env={"A=B": "c"}), "bad_command"),
+        ("new", 1, _order(env={"": "c"}), "bad_command"),
+        ("new", 1, _order(env={"A\0": "c"}), "bad_command"),
+        ("new", 1, _order(env={"A": "c\0"}), "bad_command"),
         ("new", 1, _order(probe=PROBE), "bad_command"),
+        ("new", 1, _order(probe=PROBE, needs_port=True), Spawn),
+        ("new", 1, _order(needs_port=True), Spawn),
         ("../up", 1, _order(), "bad_command"),
         ("new", 1, None, "bad_command"),
         ("i-run", 2, _order(), ReportAgain),
@@ -102,6 +124,53 @@ def test_start(instance: str, epoch: int, order: StartOrder | None, expected: ob
 )
 def test_stop(instance: str, epoch: int, expected: type) -> None:
     assert type(_decide("stop", instance, epoch, stop=StopOrder(drain_time_s=1))) is expected
+
+
+def test_a_rank_starts_next_to_another_rank_of_its_instance() -> None:
+    assert isinstance(_decide("start", "i-run", 3, start=_order(), rank=1), Spawn)
+
+
+def test_a_stop_without_its_order_is_refused() -> None:
+    action = _decide("stop", "i-run", 2)
+    assert isinstance(action, Refuse)
+    assert action.code == "bad_command"
+
+
+@pytest.mark.parametrize("second_first", [False, True])
+def test_the_claims_of_all_holders_of_a_gpu_count(second_first: bool) -> None:
+    records = [_record("i-1", 1, ("GPU-c", 30, True)), _record("i-2", 1, ("GPU-c", 30, False))]
+    shared = [_record("i-3", 1, ("GPU-c", 30, False)), records[1]]
+    for live, mib, expected in ((records, 1, Refuse), (shared, 40, Spawn), (shared, 41, Refuse)):
+        ordered = live[::-1] if second_first else live
+        view = AgentState(0, {}, {record.key: record for record in ordered}, ordered, DEVICES)
+        order = _order(("GPU-c", mib, False))
+        command = Command(command_id=1, term=1, instance="new", epoch=1, verb="start", start=order)
+        assert type(decide(view, command)) is expected, (mib, second_first)
+
+
+@pytest.mark.parametrize(
+    ("verb", "code", "kept"),
+    [
+        ("start", "claim_conflict", True),
+        ("start", "bad_command", True),
+        ("start", "unknown_device", True),
+        ("start", "shutting_down", True),
+        ("start", "old_term", False),  # it is sent again under the present term
+        ("start", "old_epoch", False),
+        ("stop", "bad_command", False),
+        ("stop", "old_term", False),
+    ],
+)
+def test_a_refused_start_is_recorded_and_stays_refused(verb: Any, code: Any, kept: bool) -> None:
+    command = Command(command_id=1, term=5, instance="new", epoch=4, rank=1, verb=verb, start=_order())
+    record = refused_record(command, Refuse(code, "why"), "boot")
+    assert (record is not None) is kept
+    if record is None:
+        return
+    assert (record.key, record.alive, record.boot_id) == (ProcessKey("new", 4, 1), False, "boot")
+    assert (record.state, record.reason, record.acked) == ("exited", "gone", True)
+    view = AgentState(5, {"new": 4}, {record.key: record}, [], DEVICES)
+    assert decide(view, command) == Refuse(code, "why")
 
 
 def test_an_old_term_is_refused_for_every_verb() -> None:

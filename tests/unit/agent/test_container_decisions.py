@@ -1,5 +1,6 @@
 """What Docker is asked to create, and what its words mean."""
 
+import dataclasses
 from pathlib import PurePath
 
 import pytest
@@ -14,9 +15,11 @@ from agent.decide.containers import (
     digest_of,
     engines_network,
     exit_code,
+    has_bridges,
     has_tag,
     key_of,
     labels,
+    lacks_init,
     network_config,
     pull_error,
     registry_of,
@@ -56,6 +59,29 @@ def test_a_container_has_no_privileges_and_its_limits() -> None:
     assert host["PidsLimit"] > 0
     assert host["PortBindings"] == {"18001/tcp": [{"HostIp": "127.0.0.1", "HostPort": "18001"}]}
     assert "DeviceRequests" not in host
+    assert (config["ExposedPorts"], config["Labels"]) == ({"18001/tcp": {}}, labels("a" * 32, KEY))
+    assert (config["Image"], config["WorkingDir"], config["StopSignal"]) == ("sha256:1f", "/data/work", "SIGTERM")
+    assert (host["NetworkMode"], host["Init"], host["PidsLimit"]) == ("n1", True, 32_768)
+    assert host["RestartPolicy"] == {"Name": "no"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "mode"), [({"network": None}, "host"), ({"port": None}, "n1"), ({"network": None, "port": None}, "host")]
+)
+def test_without_a_network_or_a_port_nothing_is_published(fields: dict[str, None], mode: str) -> None:
+    config = create_config(order_with("run"), KEY, dataclasses.replace(PLACE, **fields))
+    host = config["HostConfig"]
+    assert (config["ExposedPorts"], host["PortBindings"], host["NetworkMode"]) == ({}, {}, mode)
+    assert not {"Memory", "MemorySwap", "ShmSize"} & set(host)
+
+
+def test_an_order_without_a_container_is_refused() -> None:
+    with pytest.raises(ValueError, match="no container"):
+        create_config(replace(order_with(), container=None), KEY, PLACE)
+
+
+def test_without_a_port_its_placeholder_stays() -> None:
+    assert container_argv(order_with(), None, bridge=True)[-1] == "{port}"
 
 
 def test_gpus_are_asked_for_by_uuid() -> None:
@@ -110,7 +136,20 @@ def test_labels_name_the_process() -> None:
 
 
 @pytest.mark.parametrize(
-    ("docker", "ours"), [(0, 0), (1, 1), (127, 127), (137, -9), (139, -11), (143, -15), (255, 255)]
+    ("docker", "ours"),
+    [
+        (0, 0),
+        (1, 1),
+        (127, 127),
+        (128, 128),
+        (129, -1),
+        (137, -9),
+        (139, -11),
+        (143, -15),
+        (192, -64),
+        (193, 193),
+        (255, 255),
+    ],
 )
 def test_exit_codes_are_as_of_processes(docker, ours) -> None:
     assert exit_code(docker) == ours
@@ -122,6 +161,7 @@ def test_exit_codes_are_as_of_processes(docker, ours) -> None:
         ("vllm/vllm-openai", "vllm/vllm-openai", "docker.io", False),
         ("vllm/vllm-openai:v0.33.0", "vllm/vllm-openai", "docker.io", True),
         ("python", "python", "docker.io", False),
+        ("python:3.12", "python", "docker.io", True),
         ("index.docker.io/a/b:1", "index.docker.io/a/b", "docker.io", True),
         ("ghcr.io/a/b@sha256:1f", "ghcr.io/a/b", "ghcr.io", True),
         ("127.0.0.1:5000/a/b", "127.0.0.1:5000/a/b", "127.0.0.1:5000", False),
@@ -138,6 +178,7 @@ def test_the_digest_is_of_the_repository_that_was_asked() -> None:
     assert digest_of("mirror/python:3", digests) == "sha256:aa"
     assert digest_of("other/python:3", digests) is None
     assert digest_of("python", []) is None
+    assert digest_of("python", ["python"]) is None
 
 
 def test_of_several_digests_the_one_that_was_asked_counts() -> None:
@@ -171,6 +212,10 @@ def test_docker_says_why_a_container_does_not_start() -> None:
     assert "nvidia-ctk" in start_error("vllm", "a/b", driver)
     missing = 'OCI runtime create failed: exec: "vllm": executable file not found in $PATH: unknown'
     assert "has no program 'vllm'" in start_error("vllm", "a/b", missing)
+    absent = 'exec: "vllm": stat vllm: no such file or directory'
+    assert "has no program 'vllm'" in start_error("vllm", "a/b", absent)
+    for other in ("no such file or directory: /etc/resolv.conf", 'exec: "vllm": permission denied'):
+        assert start_error("vllm", "a/b", other) == f"Docker cannot start the container: {other}"
     folder = 'invalid mount config for type "bind": bind source path does not exist: /nowhere'
     assert start_error("vllm", "a/b", folder).endswith("/nowhere")
 
@@ -223,3 +268,24 @@ def network(**fields: object) -> dict[str, object]:
 )
 def test_the_network_of_engines_is_found_by_its_label_and_separates_them(found, expected) -> None:
     assert engines_network(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("taken", "name"), [((), ""), (("other",), ""), (("",), "-2"), (("", "-2"), "-3"), (("-2",), "")]
+)
+def test_a_network_gets_a_free_name(taken: tuple[str, ...], name: str) -> None:
+    own = "gpuward-0123456789ab"
+    config = network_config("0123456789abcdef", [f"{own}{one}" if one != "other" else one for one in taken])
+    assert (config["Name"], config["CheckDuplicate"]) == (f"{own}{name}", True)
+
+
+@pytest.mark.parametrize(
+    ("names", "expected"), [([], False), (["host", "none"], False), (["bridge"], True), (["host", "bridge"], True)]
+)
+def test_a_docker_without_its_bridge_has_no_bridges(names: list[str], expected: bool) -> None:
+    assert has_bridges([{"Name": name} for name in names]) is expected
+
+
+def test_a_docker_without_its_init_is_recognised() -> None:
+    assert lacks_init('exec: "docker-init": executable file not found in $PATH')
+    assert not lacks_init('exec: "vllm": executable file not found in $PATH')

@@ -2,23 +2,23 @@
 
 import pytest
 
-from agent.decide.containers import AWAY_S, ERRORS_S, FirstProcess, NoWord, has_ended
+from agent.decide.containers import FirstProcess, NoWord, has_ended
 
-AGES = (0.0, AWAY_S, ERRORS_S, 10**6)
+AGES = (0.0, 9.9, 10.0, 59.9, 60.0, 10**6)
 
 
 @pytest.mark.parametrize(
     ("answers", "process", "signalled", "earlier_boot", "after_s"),
     [
         # While Docker is silent, it may start again and tell the exit code.
-        (False, "gone", False, False, AWAY_S),
+        (False, "gone", False, False, 10.0),
         (False, "gone", True, False, 0.0),
         # Steady errors.
-        (True, "gone", False, False, ERRORS_S),
+        (True, "gone", False, False, 60.0),
         (True, "gone", True, False, 0.0),
         # A process of an earlier boot is dead, whatever /proc shows.
         (False, "unknown", False, True, 0.0),
-        (True, "unknown", False, True, ERRORS_S),
+        (True, "unknown", False, True, 60.0),
         # It runs, or that is unknown: never.
         (False, "runs", False, False, None),
         (False, "runs", True, False, None),
@@ -36,3 +36,9 @@ def test_the_end_of_a_container_of_which_docker_says_nothing(
     for for_s in AGES:
         known = NoWord(answers, process, signalled, earlier_boot, for_s)
         assert has_ended(known) == (after_s is not None and for_s >= after_s), known
+
+
+def test_without_further_knowledge_nothing_counts_as_ended() -> None:
+    for process in ("runs", "gone", "unknown"):
+        for answers in (False, True):
+            assert not has_ended(NoWord(answers, process))

@@ -26,6 +26,7 @@ from agent.decide.doctor.host import (
     DiskFacts,
     EngineFacts,
     EnginePorts,
+    EnvironmentFacts,
     IsolationFacts,
     LimitFacts,
     PortFacts,
@@ -34,6 +35,7 @@ from agent.decide.doctor.host import (
     judge_disk,
     judge_engine_ports,
     judge_engines,
+    judge_environment,
     judge_isolation,
     judge_limits,
     judge_port,
@@ -77,6 +79,10 @@ def check(finding: Finding | Iterable[Finding], *expected: tuple[str, str]) -> N
     (DriverFacts("580.1", 8, 0), BROKEN, "fails", "nvidia-modprobe"),
     (DriverFacts("580.1", 1, 1, ("/dev/nvidia0",), "user me"), BROKEN, "fails", "user me may not open /dev/nvidia0"),
     (DriverFacts("580.1", 1, 1), BROKEN, "ok", "580.1"),
+    (DriverFacts("580.1", 1, 0, ("/dev/a", "/dev/b", "/dev/c", "/dev/d"), "me"), BROKEN, "fails",
+     "me may not open /dev/a, /dev/b, /dev/c |"),
+    (DriverFacts("580.1", 1, 1), NvmlFacts(), "ok", "580.1"),
+    (DriverFacts(None, 1), NvmlFacts("580.1", error="x: y"), "fails", "1 NVIDIA GPU on the PCI bus"),
 ])  # fmt: skip
 def test_driver(driver: DriverFacts, nvml: NvmlFacts, status: str, words: str) -> None:
     check(judge_driver(driver, nvml), (status, words))
@@ -87,6 +93,10 @@ def test_driver(driver: DriverFacts, nvml: NvmlFacts, status: str, words: str) -
     (DriverFacts("1.2", 2, 2), ONE, "warning", "2 are on the PCI bus"),
     (DriverFacts("1.2", 1, 1), NvmlFacts("1.2", (gpu(mig_mode=True), gpu(parent="GPU-0"))), "ok", "and 1 MIG slice"),
     (DriverFacts("1.2", 1, 1), NvmlFacts("1.2"), "fails", "lists no GPU"),
+    (DriverFacts("1.2", 2, 2), NvmlFacts("1.2", (gpu(), gpu(1, parent="GPU-0"))), "warning", "lists 1 GPU and 1 MIG"),
+    (DriverFacts("1.2", None, 1), ONE, "ok", "lists 1 GPU | "),
+    (DriverFacts("1.2", 0, 1), ONE, "ok", "lists 1 GPU | "),
+    (DriverFacts(None, 1), BROKEN, "fails", "Install the library libnvidia-ml"),
     (DriverFacts("1.2", 1, 1), BROKEN, "fails", "Install the library libnvidia-ml"),
     (DriverFacts(None, 0), BROKEN, "fails", "--simulate"),
     (DriverFacts("1.2", 1, 1), NvmlFacts(error="nvml_hang: a call"), "fails", "restart the host"),
@@ -151,6 +161,20 @@ RUNS = AgentFacts("/data", pid=7, worker="gpu-1", port=9000, connected=True)
 ])  # fmt: skip
 def test_agent(agent: AgentFacts, status: str, words: str) -> None:
     check(judge_agent(agent), (status, words))
+    assert (", connected" in judge_agent(agent).message) == (agent.connected is True)
+    unknown = judge_agent(AgentFacts("/data", pid=7))
+    assert (unknown.status, ", connected" in unknown.message) == ("ok", False)
+
+
+@pytest.mark.parametrize(("facts", "status", "words"), [
+    (EnvironmentFacts((), running=True), "ok", "engines get all of the running agent's variables"),
+    (EnvironmentFacts((), running=False), "ok", "engines get all of the variables here"),
+    (EnvironmentFacts(("A", "B"), running=False), "ok", "of the variables here, engines do not get A, B; list"),
+    (EnvironmentFacts(("A",), running=True), "ok", "of the running agent's variables, engines do not get A; list"),
+    (EnvironmentFacts((), running=True, readable=False), "warning", "as the agent's user"),
+])  # fmt: skip
+def test_environment(facts: EnvironmentFacts, status: str, words: str) -> None:
+    check(judge_environment(facts), (status, words))
 
 
 @pytest.mark.parametrize(("port", "agent", "status", "words"), [
@@ -162,6 +186,11 @@ def test_agent(agent: AgentFacts, status: str, words: str) -> None:
     (PortFacts(9000, listening=True, is_agent=True), AgentFacts("/d"), "fails", "an agent with another data folder"),
     (PortFacts(9000, listening=True, by="nginx (pid 3)"), AgentFacts("/d"), "fails", "nginx (pid 3)"),
     (PortFacts(9000, listening=True), AgentFacts("/d"), "fails", "another process"),
+    (PortFacts(9000, listening=True), AgentFacts("/d", port=9000), "fails", "another process"),  # of its last start
+    (PortFacts(9001, listening=True), RUNS, "fails", "another process"),
+    (PortFacts(9001, listening=True, is_agent=True), RUNS, "ok", "the agent's"),
+    (PortFacts(9001, listening=True), AgentFacts("/d", readable=False), "fails", "another process"),
+    (PortFacts(9000, is_agent=True), AgentFacts("/d"), "ok", "free"),
     (PortFacts(80, error="Permission denied"), AgentFacts("/d"), "fails", "Permission denied"),
 ])  # fmt: skip
 def test_port(port: PortFacts, agent: AgentFacts, status: str, words: str) -> None:
@@ -173,6 +202,10 @@ def test_port(port: PortFacts, agent: AgentFacts, status: str, words: str) -> No
     (EnginePorts(18_000, 31_999, 3, None), "ok", "3 are in use"),
     (EnginePorts(18_000, 31_999, 3, 20_000), "warning", "ip_local_port_range"),
     (EnginePorts(18_000, 31_999, 9_000, 32_768), "warning", "9000 of the 14000"),
+    (EnginePorts(18_000, 31_999, 7_001, 32_768), "warning", "7001 of the 14000"),
+    (EnginePorts(18_000, 31_999, 7_000, 32_768), "ok", "7000 are in use"),
+    (EnginePorts(18_000, 31_999, 0, 32_000), "ok", "0 are in use"),
+    (EnginePorts(18_000, 31_999, 0, 31_999), "warning", "begin at 31999"),
 ])  # fmt: skip
 def test_ports_of_engines(ports: EnginePorts, status: str, words: str) -> None:
     check(judge_engine_ports(ports), (status, words))
@@ -184,6 +217,11 @@ def test_ports_of_engines(ports: EnginePorts, status: str, words: str) -> None:
     (DiskFacts("data", "/d", 20 * GIB, 0.9), "ok", "20.0 GiB free"),
     (DiskFacts(MODELS, "/d", 20 * GIB, 0.9), "warning", "--cache-dir"),
     (DiskFacts("data", "/d", GIB // 2, 0.9), "fails", "0.5 GiB free"),
+    (DiskFacts("data", "/d", GIB - 1, 0.9), "fails", "1.0 GiB free"),
+    (DiskFacts("data", "/d", GIB, 0.9), "ok", "1.0 GiB free"),
+    (DiskFacts(MODELS, "/d", 50 * GIB - 1, 0.9), "warning", "50.0 GiB free"),
+    (DiskFacts(MODELS, "/d", 50 * GIB, 0.9), "ok", "50.0 GiB free"),
+    (DiskFacts("data", "/d", 500 * GIB, 0.01), "ok", "500.0 GiB free"),
     (DiskFacts("data", "/d", 500 * GIB, 0.001), "fails", "inodes"),
     (DiskFacts("data", "/d", 500 * GIB, 0.9, writable=False), "fails", "not writable"),
 ])  # fmt: skip
@@ -194,6 +232,9 @@ def test_disk(disk: DiskFacts, status: str, words: str) -> None:
 @pytest.mark.parametrize(("limits", "expected"), [
     (LimitFacts(65_536, 64 * GIB, 8), [("ok", "65536")]),
     (LimitFacts(1_024, 64 * GIB, 8), [("warning", "LimitNOFILE")]),
+    (LimitFacts(4_095, GIB, 8), [("warning", "LimitNOFILE")]),
+    (LimitFacts(4_096, GIB, 8), [("ok", "4096")]),
+    (LimitFacts(4_096, GIB - 1, 8), [("ok", "4096"), ("warning", "1.0 GiB")]),
     (LimitFacts(65_536, 64 * 2**20, 2), [("ok", "65536"), ("warning", "0.1 GiB")]),
     (LimitFacts(65_536, None, 2), [("ok", "65536"), ("warning", "is missing")]),
     (LimitFacts(65_536, 64 * 2**20, 1), [("ok", "65536")]),
@@ -222,6 +263,8 @@ UP = {"url": "http://c", "status": 200, "ahead_s": 0.0}
     ({"url": "http://c", "error": unreachable("http://c", OSError("refused"))},
      [("fails", "http://c cannot be reached")]),
     ({**UP, "status": 400}, [("fails", "https://c")]),
+    ({**UP, "url": "https://c", "status": 400}, [("fails", "answers 400")]),
+    ({"url": "http://c"}, [("fails", "answers 0")]),
     ({**UP, "status": 404}, [("fails", "answers 404")]),
     ({**UP, "credential": "none"}, [("ok", "answers"), ("warning", "join-token create")]),
     ({**UP, "credential": "none", "token": True}, [("ok", "answers"), ("ok", "joins with its token")]),
@@ -240,6 +283,8 @@ def test_controller(facts: dict[str, object], expected: list[tuple[str, str]]) -
 
 
 @pytest.mark.parametrize(("ahead_s", "status", "words"), [
+    (4.9, "ok", "agrees"), (5.0, "warning", "5 s behind"), (-5.0, "warning", "5 s ahead of"), (0, "ok", "agrees"),
+    (299.0, "warning", "299 s"), (300.0, "fails", "300 s behind"), (-300.0, "fails", "300 s ahead of"),
     (0.7, "ok", "agrees"), (-0.7, "ok", "agrees"), (30, "warning", "30 s behind"), (-30, "warning", "30 s ahead of"),
     (4_000, "fails", "chrony"),
 ])  # fmt: skip

@@ -23,6 +23,8 @@ UIDS = range(100, 104)
         ("engines:video", EngineUser(user="engines", group="video")),
         ("4711", EngineUser(user="4711")),
         ("100-103:44", EngineUser(group="44", uids=UIDS)),
+        ("1-1", EngineUser(uids=range(1, 2))),
+        ("2147483646-2147483647", EngineUser(uids=range(2**31 - 2, 2**31))),
         (UNUSED_UIDS, EngineUser(uids=range(60706, 61184))),
     ],
 )
@@ -30,7 +32,7 @@ def test_the_setting_names_an_account_or_a_range(text: str, expected: EngineUser
     assert parse_engine_user(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", ":", "a:b:c", "a b", "200-100", "0-100", "1-9999999999"])
+@pytest.mark.parametrize("text", ["", ":", "a:b:c", "a b", "200-100", "0-100", "1-9999999999", "1-2147483648", "0-0"])
 def test_what_is_neither_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="must be"):
         parse_engine_user(text)

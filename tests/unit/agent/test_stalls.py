@@ -27,6 +27,12 @@ HUNG = Evidence(waits=WAITING, answered=None, counters_still=200.0, gpus_idle=20
         pytest.param(replace(HUNG, gpus_idle=None), False, id="unknown GPUs"),
         pytest.param(replace(HUNG, answered=2.0), False, id="long streams go on"),
         pytest.param(replace(HUNG, waits=(Wait(20.0),) * 5), False, id="all have only just come"),
+        pytest.param(replace(HUNG, waits=(Wait(130.0), *(Wait(30.0),) * 2)), True, id="a quarter of the time counts"),
+        pytest.param(replace(HUNG, waits=(Wait(130.0), *(Wait(29.9),) * 2)), False, id="others have only just come"),
+        pytest.param(replace(HUNG, waits=(Wait(120.0),) * 3), True, id="just long enough"),
+        pytest.param(replace(HUNG, counters_still=120.0, gpus_idle=120.0), True, id="still just long enough"),
+        pytest.param(replace(HUNG, waits=(Wait(190, 60), Wait(180, 50), Wait(170, 1))), False, id="none waits now"),
+        pytest.param(replace(HUNG, waits=(Wait(190, 60), Wait(180, 50), Wait(170))), True, id="one waits still"),
         pytest.param(replace(HUNG, waits=()), False, id="idle"),
         pytest.param(
             replace(HUNG, waits=tuple(Wait(age + 40, age) for age in (250.0, 200.0, 150.0))), False,

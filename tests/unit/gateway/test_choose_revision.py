@@ -109,6 +109,30 @@ def test_without_a_weight_the_least_busy_one_of_all_is_picked() -> None:
     assert asked(table) == "2"
 
 
+def test_a_place_counts_only_in_a_rollout_that_shares_requests() -> None:
+    """The rollout may have ended between the two calls."""
+    for known in (
+        {"m": replace(model("m"), rollout=None)},
+        {"m": replace(model("m"), rollout=RolloutRoute("2", 1, None))},
+    ):
+        table = RoutingTable(clock=lambda: 0.0)
+        table.update(known, [*OLD, NEW])
+        for one in OLD:
+            table.enter(one)
+        assert table.pick("m", place=0.99) == NEW
+        assert table.lane("m", b"session", 0.99) == ""
+        assert table.pick("gone", place=0.99) is None
+        assert table.lane("gone", b"session", 0.99) == ""
+
+
+def test_without_a_place_the_least_busy_one_of_all_is_picked() -> None:
+    table = table_of(0, [*OLD, NEW])
+    for one in OLD:
+        table.enter(one)
+    assert table.pick("m") == NEW
+    assert (table.lane("m", b"session", None), table.lane("m", b"", 0.99)) == ("", "")
+
+
 def test_places_are_spread_evenly_over_any_run() -> None:
     for begin in (0, 12_345):
         low = sum(place_in_turn(n) < 0.1 for n in range(begin, begin + 1000))

@@ -6,9 +6,10 @@ import pytest
 
 from controller.domain.access.key_shares import EXPIRES_S, Member, expired, fraction_of
 from controller.live.key_ring import Principal
+from controller.live.key_use import Counts
 from gateway.errors import GatewayError
-from gateway.quotas.limits import Must, Refused, Ticket
-from gateway.quotas.quota_client import QuotaClient
+from gateway.quotas.limits import Limits, Must, Refused, Ticket
+from gateway.quotas.quota_client import Batches, QuotaClient
 from gateway.quotas.share import Share
 from schemas.key_limits import KeyLimits, LimitKind, ShareGrant
 from support.standins.key_limits import DAY_LEFT_S, KEY, Place, refused
@@ -228,3 +229,121 @@ def test_use_since_an_ask_is_taken_off_its_answer_but_slots_are_not_used_up(kind
     share.spent += 3
     share.granted(ask, ShareGrant(KEY, kind, 7.0, 3.0, 10), 0.1)
     assert share.held == held
+
+
+def test_an_end_frees_something_for_other_gateways_only_of_a_limit_of_slots() -> None:
+    for limits, frees in ((KeyLimits(), False), (KeyLimits(rpm=5), False), (KeyLimits(rpm=5, parallel=2), True)):
+        place = Place(limits)
+        ticket = place.request()
+        assert isinstance(ticket, Ticket)
+        assert ticket.use.under_way == 1
+        assert ticket.end() is frees
+        assert ticket.use.under_way == 0
+
+
+@pytest.mark.parametrize(("told", "fraction"), [(False, 1.0), (True, 0.5)])
+def test_while_the_store_is_away_a_gateway_has_the_fraction_that_it_was_told_last(told: bool, fraction: float) -> None:
+    place = Place(KeyLimits(rpm=60), gateways=2)
+    gateway = place.gateways[0]
+    if told:
+        place.talk()
+    assert gateway.fraction is None
+    gateway.away = True
+    assert gateway.fraction == fraction
+    place.talk()
+    assert gateway.fraction is None
+
+
+def test_a_key_keeps_the_histories_of_the_models_that_it_used_last() -> None:
+    use = Limits().use_of(KEY, KeyLimits(tpm=1000))
+    first, second = use.history("m-0"), use.history("m-1")
+    for number in range(2, 256):
+        use.history(f"m-{number}")
+    assert use.history("m-0") is first
+    use.history("one more")
+    assert use.history("m-0") is first
+    assert use.history("m-1") is not second, "it was used least recently"
+
+
+def test_a_key_that_is_gone_asks_for_nothing_more() -> None:
+    place = Place(KeyLimits(parallel=3))
+    ticket = place.request()
+    assert isinstance(ticket, Ticket)
+    gateway = place.gateways[0]
+    assert gateway.is_short(KEY) is False
+    ticket.end()
+    gateway.forget([KEY, "never"])
+    assert gateway.asks(place.now + 9) == []
+    assert gateway.is_short(KEY) is False
+    again = gateway.use_of(KEY, place.limits)
+    assert again is not ticket.use
+
+
+def test_a_gateway_alone_starts_each_day_with_its_fraction() -> None:
+    place = Place(KeyLimits(tokens_per_day=1000), gateways=2)
+    place.talk()
+    gateway = place.gateways[0]
+    gateway.away = True
+    for _ in range(3):
+        use = gateway.use_of(KEY, place.limits)
+        passed = 0
+        while isinstance(found := gateway.begin(use, place.now, DAY_LEFT_S), Ticket):
+            found.charge(100, place.now)
+            found.end()
+            passed += 1
+        assert passed == 5
+        place.now += 86400.0
+
+
+def test_a_day_that_ends_without_a_request_is_reported() -> None:
+    place = Place(KeyLimits(tokens_per_day=1000))
+    ticket = place.request()
+    assert isinstance(ticket, Ticket)
+    ticket.charge(1000, place.now)
+    ticket.end()
+    for _ in range(30):
+        place.now += 1.0
+        place.talk()
+    gateway = place.gateways[0]
+    assert gateway.is_short(KEY)
+    place.now += DAY_LEFT_S
+    gateway.asks(place.now)
+    assert not gateway.is_short(KEY)
+
+
+def test_usage_of_a_key_without_limits_has_no_headers() -> None:
+    assert Limits().use_of(KEY, KeyLimits()).headers(0.0, None) == {}
+    assert Limits().use_of(KEY, KeyLimits(parallel=3)).headers(0.0, None) == {}
+
+
+def test_usage_is_handed_over_in_numbered_batches_until_the_store_has_them() -> None:
+    batches = Batches()
+    assert batches.next() is None
+    for key in ("a", "b", "a"):
+        batches.add(61, key, "m", "chat", Counts(requests=1))
+    number, rows = batches.next() or (0, ())
+    assert (number, [(row.key, row.counts.requests) for row in rows]) == (1, [("a", 2), ("b", 1)])
+    batches.add(61, "a", "m", "chat", Counts(requests=1))
+    assert batches.next() == (1, rows), "again, until it is taken"
+    batches.taken()
+    number, rows = batches.next() or (0, ())
+    assert (number, [(row.key, row.counts.requests) for row in rows]) == (2, [("a", 1)])
+    batches.taken()
+    assert batches.next() is None
+
+
+def test_many_rows_become_hours_and_go_in_batches() -> None:
+    batches = Batches()
+    for number in range(50_000):
+        batches.add(60, f"k{number}", "m", "chat", Counts(requests=1))
+    batches.add(119, "late", "m", "chat", Counts(requests=1))
+    batches.add(118, "late", "m", "chat", Counts(requests=1))
+    batches.add(60, "k7", "m", "chat", Counts(requests=1))
+    sizes: list[int] = []
+    found: dict[tuple[int, str], int] = {}
+    while (batch := batches.next()) is not None:
+        sizes.append(len(batch[1]))
+        found |= {(row.minute, row.key): row.counts.requests for row in batch[1]}
+        batches.taken()
+    assert sizes == [5_000] * 10 + [1]
+    assert (found[60, "late"], found[60, "k7"], len(found)) == (2, 2, 50_001)

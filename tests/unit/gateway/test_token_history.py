@@ -54,6 +54,17 @@ def test_a_path_without_answers_reserves_its_prompt_alone() -> None:
     assert history([70]).reservation(0, 1, None, 0) == 70
 
 
+def test_several_answers_of_a_request_count_by_their_mean() -> None:
+    made = TokenHistory()
+    assert made.bytes_per_token == 4.0
+    made.note_prompt(20, 10)
+    assert made.bytes_per_token == 2.0
+    for tokens, answers, mean in ((3000, 3, 1000), (2001, 2, 1001), (900, 0, 900), (901, 1, 901)):
+        made = TokenHistory()
+        made.note_answers(tokens, answers)
+        assert made.answer(0) == mean
+
+
 @pytest.mark.parametrize(
     ("fields", "limit", "answers"),
     [

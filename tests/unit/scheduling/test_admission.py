@@ -2,11 +2,14 @@
 
 import time
 from dataclasses import replace
+from typing import Any
+
+import pytest
 
 from controller.domain.holdings import Holder, Holders
-from controller.domain.pending import PendingInstance
+from controller.domain.pending import Destination, PendingInstance
 from controller.domain.placement import Ask, Layout, Placed, Unplaced
-from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit
+from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit, may_reserve
 from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.cached_search import find
@@ -272,3 +275,75 @@ def test_nothing_is_preempted_where_another_ahead_would_take_the_capacity() -> N
     assert [o.instance for o in first["hi"].victims] == ["y"], "the one ahead would not fit there either"
     higher = admit_all(inventory, Holders(tuple(on)), PendingInstance(whole("hi", 1), 60, preempt=True), mid)
     assert [o.instance for o in higher["hi"].victims] == ["y"]
+
+
+def test_a_reservation_stays_for_an_instance_whose_place_relocations_free() -> None:
+    inventory = Fleet().add("a", [G80]).add("b", [G80]).inventory()
+    on = running(inventory, (whole("x", 1, on="a"), 10, 0), (whole("y", 1, on="b"), 10, 0))
+    target = whole("p", 1, on="a")
+    moved = PendingInstance(whole("p", 1), 10, relocation_target=target)
+    admitted = admit_all(inventory, Holders(tuple(on), (), (on[0],)), moved)["p"]
+    assert (admitted.reserved_on, admitted.victims) == (("a",), ())
+    assert isinstance(admitted.decision, Unplaced)
+    assert admitted.decision.explain.freeing
+    assert admitted.decision.explain.note == "relocations free capacity for it on a"
+    for gone in (Holders(tuple(on)), Holders(tuple(on), (), (on[1],))):
+        other = admit_all(inventory, gone, moved)["p"]
+        assert other.reserved_on == (), "its place is held by what does not move"
+        assert isinstance(other.decision, Unplaced)
+        assert not other.decision.explain.freeing
+
+
+def test_one_that_is_not_created_yet_reserves_nothing_where_the_holders_are_unknown() -> None:
+    inventory = Fleet().add("a", [G80]).inventory()
+    running(inventory, (whole("x", 1), 10, 0))
+    waiting = PendingInstance(whole("next", 1), 10, awaited=True), PendingInstance(whole("p", 1), 10)
+    (only,) = admit(inventory, waiting, None)
+    assert (only.decision.instance, only.reserved_on) == ("p", ())
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, False),
+        ({"preempt": True}, True),
+        ({"relocation_target": whole("p", 1)}, True),
+        ({"promised": Destination(("a",), ("a/0",))}, True),
+        ({"waited_s": 59.9}, False),
+        ({"waited_s": 60.0}, True),
+        ({"priority": 9, "reserved_s": 9.0}, False),
+    ],
+)
+def test_holders_are_read_only_where_capacity_may_be_reserved(fields: dict[str, Any], expected: bool) -> None:
+    assert may_reserve(PendingInstance(whole("p", 1), **fields), 60.0) is expected
+
+
+def test_of_a_gang_s_host_one_group_is_enough() -> None:
+    """Of GPUs of two models on one host either serves; the holder that may not be moved stays."""
+    fleet = Fleet().add("a", [G80] * 2).add("b", [G80]).set("a/1", model="A")
+    inventory = fleet.inventory()
+    on = running(inventory, (whole("x", 1, on="a"), 10, 0), (whole("y", 1, on="a"), 10, 0))
+    for stays, ends in ((0, "y"), (1, "x")):
+        holders = [replace(one, movable=number != stays, lost_s=0.0 if number == stays else 9.0)
+                   for number, one in enumerate(on)]  # fmt: skip
+        assert victims_of(inventory, whole("p", 2, workers=2), holders) == [ends]
+
+
+def test_a_promised_place_is_kept_until_its_victims_have_ended() -> None:
+    inventory = Fleet().add("a", [G80]).add("b", [G80]).inventory()
+    on = running(inventory, (whole("x", 1, on="a"), 10, 0), (whole("y", 1, on="b"), 10, 0))
+    place_on_a = Destination(("a",), ("a/0",))
+    for preempting in (True, False):
+        first = PendingInstance(whole("p", 1), 50, preempt=True, preempting=preempting, promised=place_on_a)
+        holders = Holders((on[1],), (on[0],))
+        found = {
+            one.decision.instance: one
+            for one in admit(inventory, [first, PendingInstance(whole("q", 1), 50)], holders, promised=[first])
+        }
+        inventory.rollback()
+        assert (found["p"].promised, found["p"].victims) == (place_on_a, ())
+        assert reason(found["p"]) is (Reason.PREEMPTING if preempting else None)
+        assert found["p"].reserved_on == ("a",)
+        assert found["p"].after_victims is not None
+        assert reason(found["q"]) is None or reason(found["q"]) is Reason.RESERVED
+        assert found["q"].promised is None

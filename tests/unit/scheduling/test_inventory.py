@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from controller.domain.holdings import InstanceLoad
-from controller.domain.placement import Ask, Layout, Placed, Unplaced
+from controller.domain.placement import Ask, Layout, Placed, PlannedClaim, Unplaced
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
 from support.builders.fleet import GIB, Fleet, gpus_of
@@ -107,3 +107,38 @@ def test_loads_count_once_however_often_they_are_read() -> None:
     inventory.remove_load(["1", "never"])
     assert inventory.workers.instances.tolist() == [0]
     assert inventory.deployment_on("d") == ({}, {})
+
+
+def test_claims_are_excluded_from_what_is_known_now() -> None:
+    """The arrays are built at the first use, whichever it is."""
+    fleet = Fleet().add("w", [GIB]).claim("w/0")
+    claims = (PlannedClaim("w/0", GIB, 0, True, 0),)
+    inventory = Inventory()
+    inventory.upsert_devices(fleet.devices.values())
+    inventory.upsert_workers(fleet.workers.values())
+    inventory.exclude(claims)
+    assert inventory.gpus.claims[:-1].tolist() == [0]
+    assert not full(inventory)
+    inventory.restore(claims)
+    assert inventory.gpus.claims[:-1].tolist() == [1]
+    assert full(inventory)
+
+
+def test_each_table_shows_the_workers_that_came() -> None:
+    for read in (
+        lambda one: len(one.groups.worker),
+        lambda one: len(one.workers.facts),
+        lambda one: len(one.gpus.uuid),
+        lambda one: len(one.row_of_name),
+        lambda one: len(one.groups_on(["id-v", "id-w", "id-never"])),
+        lambda one: len([w for w in ("id-v", "id-w") if one.worker_row(w) is not None]),
+        lambda one: len([u for u in ("v/0", "w/0", "host-v") if one.gpu_row(u) is not None]),
+        lambda one: len([u for u in ("host-v", "host-w", "v/0") if one.host_row(u) is not None]),
+    ):
+        fleet = Fleet().add("v", [GIB])
+        inventory = fleet.inventory()
+        assert read(inventory) == 1
+        fleet.add("w", [GIB])
+        inventory.upsert_devices(fleet.devices.values())
+        inventory.upsert_workers(fleet.workers.values())
+        assert read(inventory) == 2

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.domain.holdings import InstanceLoad
+from controller.domain.holdings import Demand, InstanceLoad
 from controller.domain.placement import Ask, Layout, Need, Placed
 from controller.scheduling.search.place import place
 from support.builders.asks import A80, W16, W24A, ask, one, placed
@@ -73,6 +73,21 @@ def test_pack_takes_the_smallest_gpu_that_is_large_enough() -> None:
     fleet = Fleet().add("a", [A80]).add("b", [W24A]).add("c", [W16])
     assert placed(fleet, ask("s14g", {"exclusive": True})) == ["b/0"]
     assert placed(fleet, ask("q06b")) == ["c/0"]
+
+
+def test_pack_prefers_a_shared_gpu_where_as_much_is_left_over() -> None:
+    fleet = Fleet().add("a", [12 * GIB]).add("b", [16 * GIB]).claim("b/0", 4 * GIB).add("c", [12 * GIB])
+    wanted = Ask("i", "d", (Layout(1, 2 * GIB, False),))
+    assert placed(fleet, wanted) == ["b/0"]
+
+
+def test_pack_leaves_the_last_capacity_for_a_known_demand_to_least_fragmentation() -> None:
+    for strategy, expected in (("pack", "a/0"), ("least_fragmentation", "b/0")):
+        inventory = Fleet().add("a", [W16] * 2).add("b", [W16] * 2, cpus=2).inventory()
+        inventory.demand.add(Demand(2, W16, exclusive=True, host_memory_mib=0, cpu_milli=3000), 1)
+        inventory.demand.add(Demand(1, 4 * GIB, exclusive=False, host_memory_mib=0, cpu_milli=100), 9)
+        wanted = Ask("i", "d", (Layout(1, 4 * GIB, False),), cpu_milli=100, strategy=strategy)
+        assert placed(inventory, wanted) == [expected]
 
 
 def test_avoided_workers_are_the_last_resort() -> None:
