@@ -183,6 +183,13 @@ def _any(case: _Case, use: InstanceUse) -> _GpuVerdict:
     quiet_from = min((f.quiet_from for f in found if f.quiet_from is not None), default=None)
     if any(f.verdict == "unknown" and f.reason != "window_not_full" for f in found):
         quiet_from = None  # its next sample may show that this GPU is idle, so no later time is due
+    if quiet_from is not None:  # a GPU that is in use may be idle a window after its last sample, which may be older
+        used = (
+            g.series.at[-1]
+            for g, f in zip(use.gpus, found, strict=True)
+            if f.verdict == "busy" and f.quiet_from is None
+        )
+        quiet_from = min([quiet_from, *map(float, used)])
     return _first(("idle", "unknown", "busy"), found, low_since, quiet_from)
 
 

@@ -6,10 +6,9 @@ import pytest
 
 from controller.domain.access.key_shares import EXPIRES_S, Member, expired, fraction_of
 from controller.live.key_ring import Principal
-from controller.live.key_use import Counts
 from gateway.errors import GatewayError
 from gateway.quotas.limits import Limits, Must, Refused, Ticket
-from gateway.quotas.quota_client import Batches, QuotaClient
+from gateway.quotas.quota_client import QuotaClient
 from gateway.quotas.share import Share
 from schemas.key_limits import KeyLimits, LimitKind, ShareGrant
 from support.standins.key_limits import DAY_LEFT_S, KEY, Place, refused
@@ -314,36 +313,3 @@ def test_a_day_that_ends_without_a_request_is_reported() -> None:
 def test_usage_of_a_key_without_limits_has_no_headers() -> None:
     assert Limits().use_of(KEY, KeyLimits()).headers(0.0, None) == {}
     assert Limits().use_of(KEY, KeyLimits(parallel=3)).headers(0.0, None) == {}
-
-
-def test_usage_is_handed_over_in_numbered_batches_until_the_store_has_them() -> None:
-    batches = Batches()
-    assert batches.next() is None
-    for key in ("a", "b", "a"):
-        batches.add(61, key, "m", "chat", Counts(requests=1))
-    number, rows = batches.next() or (0, ())
-    assert (number, [(row.key, row.counts.requests) for row in rows]) == (1, [("a", 2), ("b", 1)])
-    batches.add(61, "a", "m", "chat", Counts(requests=1))
-    assert batches.next() == (1, rows), "again, until it is taken"
-    batches.taken()
-    number, rows = batches.next() or (0, ())
-    assert (number, [(row.key, row.counts.requests) for row in rows]) == (2, [("a", 1)])
-    batches.taken()
-    assert batches.next() is None
-
-
-def test_many_rows_become_hours_and_go_in_batches() -> None:
-    batches = Batches()
-    for number in range(50_000):
-        batches.add(60, f"k{number}", "m", "chat", Counts(requests=1))
-    batches.add(119, "late", "m", "chat", Counts(requests=1))
-    batches.add(118, "late", "m", "chat", Counts(requests=1))
-    batches.add(60, "k7", "m", "chat", Counts(requests=1))
-    sizes: list[int] = []
-    found: dict[tuple[int, str], int] = {}
-    while (batch := batches.next()) is not None:
-        sizes.append(len(batch[1]))
-        found |= {(row.minute, row.key): row.counts.requests for row in batch[1]}
-        batches.taken()
-    assert sizes == [5_000] * 10 + [1]
-    assert (found[60, "late"], found[60, "k7"], len(found)) == (2, 2, 50_001)

@@ -217,6 +217,14 @@ def test_when_it_went_low_and_when_it_is_due() -> None:
     assert judge(policy(), use(BUSY), NOW).low_since is None
 
 
+def test_of_any_gpu_the_earliest_time_is_due() -> None:
+    quiet, in_use = gpu("a", steady(0, at_100=90)), dict.fromkeys(range(160, 610, 10), 90)
+    found = judge(policy(gpus="any"), use(quiet, gpu("b", in_use)), NOW)
+    assert (found.verdict, found.due_at) == ("busy", NOW - 160 + 600), "b may be low since its last sample"
+    hardly_known = gpu("b", dict.fromkeys(range(310, 610, 10), 0))
+    assert judge(policy(gpus="any"), use(quiet, hardly_known), NOW).due_at is None
+
+
 def test_low_since_is_remembered_beyond_the_samples() -> None:
     before = NOW - 5000
     assert judge(policy(), use(gpu("a", ALL_LOW)), NOW, before).low_since == before
