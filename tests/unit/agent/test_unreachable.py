@@ -1,4 +1,4 @@
-"""What an error of a connection means for whoever starts the agent."""
+"""What an error of a connection means for the person that starts the agent."""
 
 import ssl
 

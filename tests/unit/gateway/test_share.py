@@ -298,5 +298,5 @@ def test_a_share_rests_once_its_use_is_long_past() -> None:
         made.ask(float(second))
     assert made.rests()
     made.charge(-5)
-    assert made.rests(), "what comes back is no use"
+    assert made.rests(), "what comes back is not usage"
     assert share(PARALLEL, 5, 1, 0).rests()
