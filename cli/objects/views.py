@@ -11,7 +11,7 @@ from cli.transport.paths import parse
 from schemas.api.view import Manifest, View, read_model
 
 _MODULES: Final = {
-    "CachedModelView": "model_cache", "DeploymentView": "deployments", "EventView": "events", "GatewayView": "gateways",
+    "CachedModelView": "model_cache", "DeploymentView": "deployments", "EventView": "events", "GatewayView": "usage",
     "GpuView": "gpus", "InstanceView": "instances", "KeyView": "access", "PendingView": "pending",
     "PolicyView": "policies", "SecretView": "access", "TokenView": "access", "UtilizationView": "history",
     "WorkerView": "workers",

@@ -55,6 +55,7 @@ AGENT_CAUSED: Final[Mapping[str, str]] = MappingProxyType(
                 "ended",
                 "gpu_memory_held",
                 "image_differs",
+                "model_differs",
                 "running",
                 "stable",
                 "start_refused",
