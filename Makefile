@@ -30,7 +30,7 @@ LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requir
 help:
 	@echo 'make setup         install everything into $(VENV)'
 	@echo 'make run           database, controller, two simulated 8-GPU hosts and an example deployment'
-	@echo 'make unit          tests of one part alone, without a database'
+	@echo 'make unit          tests of one part at a time'
 	@echo 'make test          check, then all tests but the long ones below'
 	@echo 'make check         lint, format, types, import rules'
 	@echo 'make test-newer    the unit tests once more, with Python 3.13 where this machine has it (installs $(NEW) first)'

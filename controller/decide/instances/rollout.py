@@ -279,7 +279,7 @@ def left_s(facts: DeploymentFacts, instance: InstanceFacts, least_s: float) -> f
 
 
 def finds_no_place(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether there is no place for it now, by placement's own word or for a while.
+    """Whether it has no place now, as placement has recorded or for a while.
 
     One that has failed waits for its next try instead.
     """
