@@ -19,6 +19,8 @@ NEW := .venv-newer
 DOCKER := .docker-engine
 BUILD := build
 BIN := $(VENV)/bin
+# Without compiled modules each start of a process compiles some 450 of them.
+unexport PYTHONDONTWRITEBYTECODE
 JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
