@@ -19,6 +19,8 @@ NEW := .venv-newer
 DOCKER := .docker-engine
 BUILD := build
 BIN := $(VENV)/bin
+# Without compiled modules each start of a process compiles some 450 of them.
+unexport PYTHONDONTWRITEBYTECODE
 JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
@@ -33,7 +35,7 @@ help:
 	@echo 'make unit          tests of one part at a time'
 	@echo 'make test          check, then all tests but the long ones below'
 	@echo 'make check         lint, format, types, import rules'
-	@echo 'make test-newer    the unit tests once more, with Python 3.13 where this machine has it (installs $(NEW) first)'
+	@echo 'make test-newer    tests of parts and single programs once more, with Python 3.13 where this machine has it (installs $(NEW) first)'
 	@echo 'make test-cases    long tables of cases on real processes'
 	@echo 'make mutate        change one expression of a pure room at a time, and count the changes that no test notices (up to an hour)'
 	@echo 'make test-nightly  the ledger and its faults at length'
@@ -69,7 +71,7 @@ unit: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test: check
-	$(BIN)/python -m pytest --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker --ignore=tests/compose -n 3 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker --ignore=tests/compose -n 4 --dist loadfile --no-loadscope-reorder
 
 check: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
@@ -112,7 +114,7 @@ test-newer:
 	else \
 	    echo "test-newer uses $$python: $$($$python --version)" && \
 	    $(MAKE) --no-print-directory PYTHON="$$python" VENV=$(NEW) $(NEW)/.ready-dev && \
-	    $(NEW)/bin/python -m pytest tests/unit -n 2 --dist loadfile --no-loadscope-reorder $(ARGS); \
+	    $(NEW)/bin/python -m pytest tests/unit tests/programs -n 3 --dist loadfile --no-loadscope-reorder $(ARGS); \
 	fi
 
 # Each mutant is run against the unit and property tests that reach it. tests/mutation/SURVIVORS.md has the reasons of
@@ -171,7 +173,7 @@ ui-check: $(UI)/.ready
 
 # Playwright drives the Chromium of the machine: Debian's package, or the one that CHROMIUM names.
 test-ui: ui-check
-	PYTHONPATH=$$(echo $(abspath $(UI))/lib/python3*/site-packages) $(BIN)/python -m pytest tests/ui $(ARGS)
+	PYTHONPATH=$$(echo $(abspath $(UI))/lib/python3*/site-packages) $(BIN)/python -m pytest tests/ui -n 3 --dist loadfile $(ARGS)
 
 $(UI)/.ready: requirements-ui.lock ui/package-lock.json ui/.npmrc $(VENV)/.ready-dev
 	rm -f $@

@@ -17,7 +17,7 @@ from support.database.prepared import prepared_database
 
 _CHILDREN_GO_WITHIN_S = 5.0
 # Where tests take long, the longest first: those of `unit` are short and fill what is left at the end of a run.
-_LONG = ("machine", "system", "docs", "property", "reconcilers", "store", "runtime", "contract")
+_LONG = ("machine", "system", "docs", "property", "reconcilers", "store", "runtime", "contract", "programs")
 
 # asyncio makes a loop for a caller that asks for the current one before any was set. Plugins do so before the first
 # test and never close it. With the loop set to None, asyncio makes none.

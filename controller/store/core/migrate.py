@@ -3,15 +3,15 @@
 import asyncio
 import random
 import shlex
+from functools import cache
+from pathlib import Path
 from typing import Any, Final
 
 import asyncpg
 import structlog
-from alembic.migration import MigrationContext
 from sqlalchemy import Connection, text
 
 from controller.store.core.database import Database
-from controller.store.migrations.scripts import revision_files, run_scripts
 
 log = structlog.get_logger(__name__)
 
@@ -27,6 +27,7 @@ _END_TERM: Final = """
     select pg_notify('gpuward', 'lease *') from ended"""
 LOCK_KEY: Final = 7_309_446_271  # an arbitrary constant: names this lock in the whole database
 _CANCEL_LIMIT_S: Final = 1.0
+_VERSIONS: Final = Path(__file__).parents[1] / "migrations" / "versions"
 
 
 class SchemaTooNewError(RuntimeError):
@@ -37,9 +38,10 @@ class UnsuitableEncodingError(RuntimeError):
     """The database cannot hold text of all languages; the message has the command that creates one that can."""
 
 
-def known_revisions() -> frozenset[str]:
-    """The schema revisions that this version knows, and can migrate to the newest."""
-    return frozenset(revision_files())
+@cache
+def known_revisions() -> dict[str, Path]:
+    """The schema revisions that this version knows and can migrate to the newest, oldest first, with their SQL."""
+    return {path.name.split("_", 1)[0]: path for path in sorted(_VERSIONS.glob("*.sql"))}
 
 
 def head_revision() -> str:
@@ -115,7 +117,8 @@ async def _migrate(database: Database, connections: list[Any]) -> None:
 
 
 def _upgrade(connection: Connection) -> None:
-    current = MigrationContext.configure(connection).get_current_revision()
+    known = connection.execute(text("select to_regclass('alembic_version')")).scalar_one()
+    current = known and connection.execute(text("select version_num from alembic_version")).scalar_one_or_none()
     if current is not None and current not in known_revisions():
         raise SchemaTooNewError(
             f"the database is at schema {current}, which this version does not know; upgrade gpuward"
@@ -132,8 +135,11 @@ def upgrade(connection: Connection, revision: str) -> None:
     Raises:
         UnsuitableEncodingError: the database's encoding is not UTF8.
     """
+    # Most starts find the newest schema, and this import takes as long as that of all our own modules of the store.
+    from controller.store.migrations.scripts import run_scripts  # noqa: PLC0415
+
     _check_encoding(connection)
-    run_scripts(connection, revision)
+    run_scripts(connection, known_revisions(), revision)
 
 
 def _check_encoding(connection: Connection) -> None:

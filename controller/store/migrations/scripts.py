@@ -4,8 +4,7 @@ Alembic expects a Python module for each revision. Ours contain SQL alone, so th
 A downgrade is not supported: restore a backup instead.
 """
 
-from collections.abc import Iterator
-from functools import cache
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Final
@@ -15,19 +14,12 @@ from alembic.script import Script
 from alembic.script.revision import RevisionMap
 from sqlalchemy import Connection, text
 
-_FOLDER: Final = Path(__file__).parent / "versions"
 _SEPARATOR: Final = "\n--;;\n"
 
 
-@cache
-def revision_files() -> dict[str, Path]:
-    """The SQL file of each revision, oldest first."""
-    return {path.name.split("_", 1)[0]: path for path in sorted(_FOLDER.glob("*.sql"))}
-
-
-def run_scripts(connection: Connection, last: str) -> None:
-    """Applies the missing revisions up to that one ("head": all), in the transaction of the connection."""
-    revisions = RevisionMap(lambda: _scripts(connection))
+def run_scripts(connection: Connection, files: Mapping[str, Path], last: str) -> None:
+    """Applies the missing ones of these files up to the last ("head": all), in the transaction of the connection."""
+    revisions = RevisionMap(lambda: _scripts(connection, files))
 
     def missing(current: tuple[str, ...], _context: MigrationContext) -> list[MigrationStep]:
         found = [
@@ -53,8 +45,8 @@ class _Module(ModuleType):
             self._connection.execute(text(statement))
 
 
-def _scripts(connection: Connection) -> Iterator[Script]:
+def _scripts(connection: Connection, files: Mapping[str, Path]) -> Iterator[Script]:
     below = None
-    for revision, path in revision_files().items():
+    for revision, path in files.items():
         yield Script(_Module(path, below, connection), revision, path)
         below = revision

@@ -292,6 +292,46 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/instances": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List instances
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_instances"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/instances/{id}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read an instance
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_instances_id"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/plan": {
         parameters: {
             query?: never;
@@ -390,46 +430,6 @@ export interface paths {
          * @description Roles: admin, operator.
          */
         post: operations["post_plan_drain"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/instances": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List instances
-         * @description Roles: admin, operator, viewer.
-         */
-        get: operations["get_instances"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/instances/{id}": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Read an instance
-         * @description Roles: admin, operator, viewer.
-         */
-        get: operations["get_instances_id"];
-        put?: never;
-        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -644,46 +644,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/workers/{name}/cache": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List cached models
-         * @description Roles: admin, operator, viewer.
-         */
-        get: operations["get_workers_name_cache"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/workers/{name}/cache/prune": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Remove cached models that no process uses
-         * @description Roles: admin, operator.
-         */
-        post: operations["post_workers_name_cache_prune"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/gpus": {
         parameters: {
             query?: never;
@@ -784,6 +744,66 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/api/v1/workers/{name}/cache": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List cached models
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_workers_name_cache"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/workers/{name}/cache/prune": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Remove cached models that no process uses
+         * @description Roles: admin, operator.
+         */
+        post: operations["post_workers_name_cache_prune"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/utilization": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Read recent GPU utilization
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_utilization"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/api/v1/policies": {
         parameters: {
             query?: never;
@@ -827,26 +847,6 @@ export interface paths {
          * @description Roles: admin, operator.
          */
         delete: operations["delete_policies_name"];
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/utilization": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Read recent GPU utilization
-         * @description Roles: admin, operator, viewer.
-         */
-        get: operations["get_utilization"];
-        put?: never;
-        post?: never;
-        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -912,46 +912,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/audit": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * Check the ledger's invariants
-         * @description Roles: admin, operator, viewer.
-         */
-        get: operations["get_audit"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
-    "/api/v1/audit/repair": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        get?: never;
-        put?: never;
-        /**
-         * Mend what breaks invariants where that can be done for certain
-         * @description Roles: admin.
-         */
-        post: operations["post_audit_repair"];
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/audit-log": {
         parameters: {
             query?: never;
@@ -992,26 +952,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/attention": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /**
-         * List what needs an operator, by cause and the worst first
-         * @description Roles: admin, operator, viewer.
-         */
-        get: operations["get_attention"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/leader": {
         parameters: {
             query?: never;
@@ -1024,6 +964,66 @@ export interface paths {
          * @description Roles: admin, operator, viewer.
          */
         get: operations["get_leader"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/audit": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Check the ledger's invariants
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_audit"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/audit/repair": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Mend what breaks invariants where that can be done for certain
+         * @description Roles: admin.
+         */
+        post: operations["post_audit_repair"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/api/v1/attention": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List what needs an operator, by cause and the worst first
+         * @description Roles: admin, operator, viewer.
+         */
+        get: operations["get_attention"];
         put?: never;
         post?: never;
         delete?: never;
@@ -1184,23 +1184,6 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
-    "/api/v1/ca": {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        /** Certificate of the controller's authority */
-        get: operations["get_ca"];
-        put?: never;
-        post?: never;
-        delete?: never;
-        options?: never;
-        head?: never;
-        patch?: never;
-        trace?: never;
-    };
     "/api/v1/secrets": {
         parameters: {
             query?: never;
@@ -1267,6 +1250,23 @@ export interface paths {
          * @description Roles: admin.
          */
         patch: operations["patch_secrets_name"];
+        trace?: never;
+    };
+    "/api/v1/ca": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Certificate of the controller's authority */
+        get: operations["get_ca"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
         trace?: never;
     };
     "/api/v1/me": {
@@ -1477,6 +1477,2456 @@ export type webhooks = Record<string, never>;
 export interface components {
     schemas: {
         /**
+         * HealthView
+         * @description `ok` or `lagging`, and the event loop's lag in seconds.
+         */
+        HealthView: {
+            status: string;
+            loop_lag_s: number;
+        };
+        /**
+         * ReadyView
+         * @description All readiness checks.
+         */
+        ReadyView: {
+            ready: boolean;
+            checks: {
+                [key: string]: components["schemas"]["CheckView"];
+            };
+        };
+        /**
+         * CheckView
+         * @description One readiness check.
+         */
+        CheckView: {
+            ok: boolean;
+            /** @default  */
+            message: string;
+        };
+        /**
+         * KeyCreated
+         * @description The answer to the creation of a key, the only one with its value.
+         */
+        KeyCreated: {
+            id: string;
+            name: string;
+            /** @enum {string} */
+            role: "admin" | "operator" | "viewer" | "inference";
+            /** Format: date-time */
+            created_at: string;
+            /** @default null */
+            revoked_at: string | null;
+            /** @default null */
+            expires_at: string | null;
+            /** @default [] */
+            models: string[];
+            /** @default null */
+            rpm: number | null;
+            /** @default null */
+            tpm: number | null;
+            /** @default null */
+            tokens_per_day: number | null;
+            /** @default null */
+            parallel: number | null;
+            /** @default null */
+            used_at: string | null;
+            /** @default null */
+            rotated_to: string | null;
+            key: string;
+        };
+        /**
+         * KeyView
+         * @description An API key, without its value. A limit of null is none; no globs: all models.
+         *
+         *     Attributes:
+         *         used_at: when it was used last, to about a minute; null: never.
+         *         rotated_to: id of the key that takes its place; null: none does.
+         */
+        KeyView: {
+            id: string;
+            name: string;
+            /** @enum {string} */
+            role: "admin" | "operator" | "viewer" | "inference";
+            /** Format: date-time */
+            created_at: string;
+            /** @default null */
+            revoked_at: string | null;
+            /** @default null */
+            expires_at: string | null;
+            /** @default [] */
+            models: string[];
+            /** @default null */
+            rpm: number | null;
+            /** @default null */
+            tpm: number | null;
+            /** @default null */
+            tokens_per_day: number | null;
+            /** @default null */
+            parallel: number | null;
+            /** @default null */
+            used_at: string | null;
+            /** @default null */
+            rotated_to: string | null;
+        };
+        /**
+         * SecretsRotated
+         * @description What a rotation of the key did.
+         *
+         *     Attributes:
+         *         unreadable: secrets that no key of this controller opens.
+         *         waiting_for: gateways that have not reported the new key: the secrets of agents' proxies stay as they are.
+         */
+        SecretsRotated: {
+            encrypted: number;
+            key_id: string;
+            unreadable: string[];
+            /** @default [] */
+            waiting_for: string[];
+        };
+        /**
+         * TokenCreated
+         * @description The answer to the creation of a token, the only one with its value.
+         *
+         *     Where the controller has a certificate authority of its own, the token ends with a dot and the SHA-256 of that
+         *     authority's public key, by which an agent knows the controller.
+         */
+        TokenCreated: {
+            id: string;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            expires_at: string;
+            /** @default null */
+            used_at: string | null;
+            /** @default null */
+            used_by: string | null;
+            /** @default 0 */
+            uses: number;
+            /** @default 1 */
+            max_uses: number;
+            /** @default null */
+            name: string | null;
+            /** @default {} */
+            labels: {
+                [key: string]: string;
+            };
+            /** @default [] */
+            advertise_networks: string[];
+            /** @default null */
+            revoked_at: string | null;
+            token: string;
+        };
+        /**
+         * TokenView
+         * @description A join token, without its value.
+         *
+         *     Attributes:
+         *         used_at: when a host last joined with it.
+         *         used_by: name of that host.
+         *         uses: hosts that have joined with it.
+         *         max_uses: hosts that may.
+         *         name: the only name that a host may join with; null: any.
+         *         labels: trusted labels of the workers that join with it.
+         *         advertise_networks: within which they may advertise another address than they connect from.
+         */
+        TokenView: {
+            id: string;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            expires_at: string;
+            /** @default null */
+            used_at: string | null;
+            /** @default null */
+            used_by: string | null;
+            /** @default 0 */
+            uses: number;
+            /** @default 1 */
+            max_uses: number;
+            /** @default null */
+            name: string | null;
+            /** @default {} */
+            labels: {
+                [key: string]: string;
+            };
+            /** @default [] */
+            advertise_networks: string[];
+            /** @default null */
+            revoked_at: string | null;
+        };
+        /**
+         * ApplyView
+         * @description All objects, in the order in which they were applied: policies first.
+         *
+         *     Attributes:
+         *         warnings: such as unknown names of workers and GPUs; each begins with the deployment.
+         */
+        ApplyView: {
+            items: components["schemas"]["AppliedObject"][];
+            /** @default [] */
+            warnings: string[];
+        };
+        /**
+         * AppliedObject
+         * @description One object as it is now.
+         *
+         *     Attributes:
+         *         outcome: `replaced`: a new revision, so instances are replaced; `updated`: changed in place.
+         */
+        AppliedObject: {
+            /** @enum {string} */
+            kind: "Deployment" | "UtilizationPolicy";
+            name: string;
+            uid: string;
+            generation: number;
+            /** @enum {string} */
+            outcome: "created" | "unchanged" | "updated" | "replaced";
+        };
+        /**
+         * AttentionList
+         * @description All entries, the worst first. `more`: number of entries that are left off.
+         */
+        AttentionList: {
+            /** Format: date-time */
+            at: string;
+            items: components["schemas"]["AttentionEntry"][];
+            /** @default 0 */
+            more: number;
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * AttentionEntry
+         * @description One cause.
+         *
+         *     Attributes:
+         *         id: the same as long as the cause lasts: of cause, object and code.
+         *         cause: what kind of cause it is.
+         *         code: the reason code; the reference of reason codes explains it.
+         *         since: when it began; None: unknown.
+         *         title: the object and its state, in a few words.
+         *         message: the details.
+         *         count: how many objects it affects: instances; GPUs of `gpu`, workers of `workers_silent` and
+         *             `worker_condition`, broken rows of `invariant`, secrets, keys.
+         *         subjects: the first of them.
+         *         object: where it is mended.
+         *         advice: what to do; empty: the message says it.
+         */
+        AttentionEntry: {
+            id: string;
+            /** @enum {string} */
+            severity: "critical" | "error" | "notice" | "warning";
+            /** @enum {string} */
+            cause: "certificate" | "crash_loop" | "database" | "failed" | "gpu" | "idle" | "invariant" | "keys" | "model" | "no_leader" | "pending" | "reconcile" | "rollout" | "secrets" | "starting" | "worker" | "worker_condition" | "workers_silent";
+            code: string;
+            /** @default null */
+            since: string | null;
+            title: string;
+            /** @default  */
+            message: string;
+            count: number;
+            /** @default [] */
+            subjects: components["schemas"]["AttentionObject"][];
+            object: components["schemas"]["AttentionObject"];
+            /** @default  */
+            advice: string;
+        };
+        /**
+         * AttentionObject
+         * @description An object that an entry is about. A GPU's name is its UUID; an instance's is its id. No name: the cluster.
+         */
+        AttentionObject: {
+            /** @enum {string} */
+            kind: "cluster" | "deployment" | "gpu" | "instance" | "worker";
+            /** @default  */
+            name: string;
+        };
+        /**
+         * AuditLogVerification
+         * @description A page of a verification of the audit log.
+         *
+         *     Attributes:
+         *         protected: whether entries are sealed, and this controller has the key that tells whether they were changed.
+         *         reason: why they are not; empty: they are.
+         *         since: when the seals began; what was removed before does not show.
+         *         anchor_id: entries up to this id are old: retention may have deleted them.
+         *         sealed_id: entries up to this id are sealed.
+         *         unsealed: number of entries above it, which the next seal will cover.
+         *         checked: number of entries that this page has checked.
+         *         findings: what is wrong.
+         *         next: cursor of the next page; null: this is the last one.
+         */
+        AuditLogVerification: {
+            protected: boolean;
+            /** @default  */
+            reason: string;
+            /** @default null */
+            since: string | null;
+            /** @default 0 */
+            anchor_id: number;
+            /** @default 0 */
+            sealed_id: number;
+            /** @default 0 */
+            unsealed: number;
+            /** @default 0 */
+            checked: number;
+            /** @default [] */
+            findings: components["schemas"]["AuditLogFinding"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * AuditLogFinding
+         * @description Entries or seals of the audit log that are not as they were sealed.
+         *
+         *     Attributes:
+         *         kind: `entries_removed`, `entries_added`, `entries_changed`, `seal_removed`, `seal_changed`, `seal_added`,
+         *             `head_removed` or `head_changed`.
+         *         message: for people.
+         *         first_id: of the entries in question.
+         *         last_id: of the entries in question.
+         *         ids: of each entry, where they are known.
+         */
+        AuditLogFinding: {
+            kind: string;
+            message: string;
+            /** @default 0 */
+            first_id: number;
+            /** @default 0 */
+            last_id: number;
+            /** @default [] */
+            ids: number[];
+        };
+        /**
+         * AuditView
+         * @description The names of the invariants that were checked, and the violations.
+         */
+        AuditView: {
+            ok: boolean;
+            checked: string[];
+            /** @default [] */
+            violations: components["schemas"]["AuditViolation"][];
+        };
+        /**
+         * AuditViolation
+         * @description A row that breaks an invariant.
+         */
+        AuditViolation: {
+            invariant: string;
+            message: string;
+            /** @default {} */
+            evidence: Record<string, never>;
+        };
+        /**
+         * LeaderView
+         * @description The lease row. `leading`: the controller that answers is the leader.
+         */
+        LeaderView: {
+            holder: string;
+            term: number;
+            renewed_at: string | null;
+            leading: boolean;
+        };
+        /**
+         * RepairView
+         * @description What a repair found, what it changed (with `dry_run`: what it would change), and what is left.
+         *
+         *     `mended` holds the first 1000 changes; `changes` is the number of all.
+         */
+        RepairView: {
+            ok: boolean;
+            /** @default false */
+            dry_run: boolean;
+            /** @default [] */
+            found: components["schemas"]["AuditViolation"][];
+            /** @default 0 */
+            changes: number;
+            /** @default [] */
+            mended: components["schemas"]["LedgerRepair"][];
+            /** @default [] */
+            left: components["schemas"]["UnmendedViolation"][];
+        };
+        /**
+         * LedgerRepair
+         * @description One change that mends the ledger: of which object, with its values before and after.
+         */
+        LedgerRepair: {
+            invariant: string;
+            object: string;
+            before: Record<string, never>;
+            after: Record<string, never>;
+        };
+        /**
+         * UnmendedViolation
+         * @description A violation that is left, since to mend it would be a guess. `way_out`: what an operator does about it.
+         */
+        UnmendedViolation: {
+            invariant: string;
+            message: string;
+            /** @default {} */
+            evidence: Record<string, never>;
+            way_out: string;
+        };
+        /**
+         * CatalogView
+         * @description All well-known models, the smallest first. `at`: the moment for which `fits` was judged, a few seconds ago.
+         */
+        CatalogView: {
+            /** Format: date-time */
+            at: string;
+            items: components["schemas"]["CatalogModel"][];
+        };
+        /**
+         * CatalogModel
+         * @description A well-known model. What it needs is estimated from its published config; nothing of it was downloaded.
+         *
+         *     Attributes:
+         *         model: as a manifest names it.
+         *         source: where its config is published.
+         *         parameters: None where it is not known, as of packed weights, of which one stored element holds several.
+         *         quantization: method of its weights, such as `awq`; None: they are not quantized.
+         *         bits: of a quantized weight, where its config says it.
+         *         weight_bytes: of the files of its weights.
+         *         engines: that can run it, best first.
+         *         context: tokens of a sequence for which the need is estimated.
+         *         sequences: concurrent sequences for which it is.
+         *         layouts: fewest GPUs first.
+         *         fits: where a manifest with nothing but this model would be placed now; None: nowhere.
+         *         message: why it fits nowhere now; else empty.
+         */
+        CatalogModel: {
+            model: string;
+            source: string;
+            parameters: number | null;
+            /** @default null */
+            quantization: string | null;
+            /** @default null */
+            bits: number | null;
+            weight_bytes: number;
+            engines: string[];
+            context: number | null;
+            sequences: number | null;
+            layouts: components["schemas"]["CatalogLayout"][];
+            fits: components["schemas"]["CatalogFit"] | null;
+            /** @default  */
+            message: string;
+        };
+        /**
+         * CatalogLayout
+         * @description A way to run a model: on so many GPUs with so much memory of each.
+         */
+        CatalogLayout: {
+            gpus: number;
+            memory_mib_per_gpu: number;
+        };
+        /**
+         * CatalogFit
+         * @description Where a replica would be placed now. None of it is reserved.
+         */
+        CatalogFit: {
+            engine: string;
+            workers: string[];
+            gpus: string[];
+            memory_mib_per_gpu: number;
+            layout: components["schemas"]["LayoutView"];
+        };
+        /**
+         * LayoutView
+         * @description How an instance is spread: its GPUs, its workers, and the degrees of parallelism.
+         */
+        LayoutView: {
+            gpus: number;
+            /** @default 1 */
+            workers: number;
+            /** @default 1 */
+            tp: number;
+            /** @default 1 */
+            pp: number;
+            /** @default 1 */
+            dp: number;
+        };
+        /**
+         * DefragView
+         * @description The plan. `fits` are the instances that fit after the relocations, `left` those that do not.
+         */
+        DefragView: {
+            /** @default [] */
+            moves: components["schemas"]["MoveView"][];
+            /** @default [] */
+            fits: string[];
+            /** @default [] */
+            left: string[];
+            /** @default false */
+            applied: boolean;
+        };
+        /**
+         * MoveView
+         * @description A planned relocation: the replacement starts there first, then the old instance stops.
+         */
+        MoveView: {
+            instance: string;
+            deployment: string;
+            workers: string[];
+            to_workers: string[];
+            to_gpus: string[];
+            memory_mib: number;
+        };
+        /**
+         * RelocationsView
+         * @description The latest relocations, newest first.
+         */
+        RelocationsView: {
+            items: components["schemas"]["RelocationView"][];
+        };
+        /**
+         * RelocationView
+         * @description A relocation and its progress.
+         */
+        RelocationView: {
+            instance: string;
+            deployment: string;
+            to_workers: string[];
+            to_gpus: string[];
+            demand: string;
+            /** @enum {string} */
+            state: "waiting" | "moving" | "moved" | "abandoned";
+            /** @default null */
+            copy_name: string | null;
+            /** @default  */
+            message: string;
+            /** Format: date-time */
+            created_at: string;
+            /** @default null */
+            ended_at: string | null;
+        };
+        /**
+         * DeploymentLoad
+         * @description The requests that a deployment has at all gateways, by their last report, which is at most a few seconds old.
+         *
+         *     Attributes:
+         *         in_flight: requests at its instances.
+         *         waiting: requests that wait for an instance.
+         *         silent: gateways that have not reported for 10 s. What they have is unknown, and not counted.
+         */
+        DeploymentLoad: {
+            in_flight: number;
+            waiting: number;
+            /** @default [] */
+            silent: string[];
+        };
+        /**
+         * DeploymentView
+         * @description A deployment. `warnings` are about what an apply has just written; empty in all other answers.
+         */
+        DeploymentView: {
+            /**
+             * @default Deployment
+             * @enum {string}
+             */
+            kind: "Deployment";
+            name: string;
+            uid: string;
+            generation: number;
+            /** Format: date-time */
+            created_at: string;
+            /** @default null */
+            deleted_at: string | null;
+            spec: components["schemas"]["DeploymentSpec"];
+            status: components["schemas"]["DeploymentStatus"];
+            /** @default [] */
+            warnings: string[];
+        };
+        /**
+         * DeploymentStatus
+         * @description The status of a deployment, derived from its instances.
+         *
+         *     Attributes:
+         *         ready: number of running instances.
+         *         wanted: number of wanted instances: the replicas of the spec, limited by the intents.
+         *         observed_generation: the latest generation that the controller has acted on.
+         *         policy: the effective utilization policy; None: there is none.
+         *         scaling: how its number of replicas follows the requests; None: it is fixed, or not decided yet.
+         *         engines: that were chosen for its placed instances, by name; most often one. Empty: none is placed.
+         *         image_digest: of the image that all containers of the revision run; None: none has run yet, or no containers.
+         *         model_commits: of its models on the hub, which all starts of the revision run, by `org/name@revision`.
+         *         rollout: how far the rollout of its newest revision is; None: it has `update: recreate`, or none began yet.
+         */
+        DeploymentStatus: {
+            /** @enum {string} */
+            phase: "pending" | "progressing" | "running" | "degraded" | "stopped" | "asleep" | "succeeded" | "failed" | "deleting";
+            /** @default  */
+            reason: string;
+            /** @default  */
+            message: string;
+            /** @default 0 */
+            ready: number;
+            /** @default 0 */
+            wanted: number;
+            /** @default 0 */
+            observed_generation: number;
+            /** @default 1 */
+            revision: number;
+            /** @default [] */
+            engines: string[];
+            /** @default null */
+            image_digest: string | null;
+            /** @default {} */
+            model_commits: {
+                [key: string]: string;
+            };
+            /** @default [] */
+            conditions: components["schemas"]["Condition"][];
+            /** @default [] */
+            intents: components["schemas"]["IntentView"][];
+            /** @default null */
+            policy: components["schemas"]["DeploymentPolicy"] | null;
+            /** @default null */
+            scaling: components["schemas"]["ScalingStatus"] | null;
+            /** @default null */
+            rollout: components["schemas"]["RolloutStatus"] | null;
+        };
+        /**
+         * Condition
+         * @description An independent fact about an object, with its reason.
+         */
+        Condition: {
+            type: string;
+            /** @enum {string} */
+            status: "true" | "false" | "unknown";
+            /** @default  */
+            reason: string;
+            /** @default  */
+            message: string;
+            /** @default null */
+            since: string | null;
+        };
+        /**
+         * IntentView
+         * @description A limit on the wanted replicas, with its source.
+         *
+         *     Attributes:
+         *         min_replicas: its floor. Only the autoscaler has one: its floor and its cap are the number that it wants.
+         */
+        IntentView: {
+            /** @enum {string} */
+            source: "user" | "policy" | "autoscaler";
+            max_replicas: number;
+            /** @default 0 */
+            min_replicas: number;
+            /** @default  */
+            reason: string;
+            /** @default  */
+            message: string;
+            /** Format: date-time */
+            created_at: string;
+        };
+        /**
+         * DeploymentPolicy
+         * @description The effective policy of a deployment. An inline policy has the generation of the deployment.
+         */
+        DeploymentPolicy: {
+            /** @enum {string} */
+            origin: "inline" | "named" | "default";
+            /** @default  */
+            name: string;
+            spec: components["schemas"]["UtilizationPolicy"];
+            generation: number;
+        };
+        /**
+         * ScalingStatus
+         * @description How the number of replicas follows the requests.
+         *
+         *     Attributes:
+         *         number: that the requests ask for, between min and max.
+         *         reason: for it.
+         *         since: when it became this number.
+         *         at: when the evidence is from.
+         *         dry_run: it is only shown.
+         *         capped_by: the source of a limit that keeps fewer: user or policy; empty: none does.
+         *         awake_until: an operator keeps it awake until then.
+         *         evidence: what the number rests on, with `graph`: demand, one figure each `graph_step_s`, oldest first.
+         */
+        ScalingStatus: {
+            number: number;
+            min: number;
+            max: number;
+            reason: string;
+            message: string;
+            /** Format: date-time */
+            since: string;
+            /** Format: date-time */
+            at: string;
+            /** @default false */
+            dry_run: boolean;
+            /** @default  */
+            capped_by: string;
+            /** @default null */
+            awake_until: string | null;
+            /** @default {} */
+            evidence: Record<string, never>;
+        };
+        /**
+         * RolloutStatus
+         * @description How far the rollout of the newest revision is, with `update: rolling`.
+         *
+         *     Attributes:
+         *         state: `failed`: the new revision did not become ready. `aborted`: it had too many errors.
+         *         paused: by a user.
+         *         revision: that is rolled out.
+         *         stable: the last one of which all replicas ran, to which a rollout falls back; None: there is none yet.
+         *         reason: for the state.
+         *         since: when it came to this state.
+         *         updated: replicas of the revision.
+         *         available: of these, such as run for `ready_for`.
+         *         weight: percent of the requests for the revision; None: by least load over all replicas.
+         *         canary_until: when the canary ends; None: there is none, or its replicas are not ready.
+         *         requests: to the revision in this attempt, as gateways have counted.
+         *         errors: of these, such as ended with a 5xx of the engine or with its death.
+         */
+        RolloutStatus: {
+            /** @enum {string} */
+            state: "canary" | "progressing" | "complete" | "failed" | "aborted";
+            /** @default false */
+            paused: boolean;
+            revision: number;
+            /** @default null */
+            stable: number | null;
+            /** @default  */
+            reason: string;
+            /** @default  */
+            message: string;
+            /** Format: date-time */
+            since: string;
+            /** @default 0 */
+            updated: number;
+            /** @default 0 */
+            available: number;
+            /** @default null */
+            weight: number | null;
+            /** @default null */
+            canary_until: string | null;
+            /** @default 0 */
+            requests: number;
+            /** @default 0 */
+            errors: number;
+        };
+        /**
+         * ModelHeads
+         * @description The models on the hub that a deployment's newest revision runs.
+         */
+        ModelHeads: {
+            /** @default [] */
+            items: components["schemas"]["ModelHead"][];
+        };
+        /**
+         * ModelHead
+         * @description A model on the hub: the commit that the revision runs, and the one that its branch or tag names now.
+         *
+         *     Attributes:
+         *         model: `org/name@revision`.
+         *         head: None: the hub was not reached, or refuses it; `problem` has the words.
+         *         moved: whether these differ; None: unknown.
+         */
+        ModelHead: {
+            model: string;
+            commit: string;
+            /** @default null */
+            head: string | null;
+            /** @default null */
+            moved: boolean | null;
+            /** @default  */
+            problem: string;
+        };
+        /**
+         * RevisionDiff
+         * @description The fields in which two revisions of a deployment differ, as a plan tells the changes of an apply.
+         *
+         *     Attributes:
+         *         old: number of the revision that the values `old` are of.
+         *         new: number of the revision that the values `new` are of.
+         *         fields: in the order of manifests; `replaces`: a change that takes new processes.
+         */
+        RevisionDiff: {
+            old: number;
+            new: number;
+            fields: components["schemas"]["FieldChange"][];
+        };
+        /**
+         * FieldChange
+         * @description A field of a manifest that an apply changes.
+         *
+         *     Attributes:
+         *         field: its path, such as `resources.gpu_memory`.
+         *         old: its value before, or the default; None: it was not there.
+         *         new: its value after, or the default; None: it is not there any more.
+         *         effect: whether running instances go on as they are, or are replaced.
+         */
+        FieldChange: {
+            field: string;
+            /** @default null */
+            old: unknown;
+            /** @default null */
+            new: unknown;
+            /** @enum {string} */
+            effect: "in_place" | "replaces";
+        };
+        /**
+         * RevisionList
+         * @description A deployment's revisions, the one that was applied last first. A bounded number is kept.
+         */
+        RevisionList: {
+            items: components["schemas"]["RevisionView"][];
+        };
+        /**
+         * RevisionView
+         * @description A revision of a deployment: the spec that its processes run. Fields that change in place are as they were then.
+         *
+         *     Attributes:
+         *         revision: its number.
+         *         created_at: when it was first applied.
+         *         applied_at: when it was last applied, or gone back to.
+         *         actor: which key made it, as `key:NAME`; empty: unknown.
+         *         request_id: of the request that made it.
+         *         newest: the deployment shall run it.
+         *         stable: all replicas ran it last.
+         *         instances: that run it, or are on their way.
+         *         image_digest: of the image that all its containers run; None: none has run yet.
+         *         model_commits: of its models on the hub, by `org/name@revision`; empty: none is known yet.
+         */
+        RevisionView: {
+            revision: number;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            applied_at: string;
+            /** @default  */
+            actor: string;
+            /** @default  */
+            request_id: string;
+            /** @default false */
+            newest: boolean;
+            /** @default false */
+            stable: boolean;
+            /** @default 0 */
+            instances: number;
+            /** @default null */
+            image_digest: string | null;
+            /** @default {} */
+            model_commits: {
+                [key: string]: string;
+            };
+            spec: components["schemas"]["DeploymentSpec"];
+        };
+        /**
+         * ErrorView
+         * @description The answer to every request that is refused.
+         */
+        ErrorView: {
+            error: components["schemas"]["ErrorBody"];
+        };
+        /**
+         * ErrorBody
+         * @description An error: `code` for programs, `message` for people, `details` for both.
+         */
+        ErrorBody: {
+            code: string;
+            message: string;
+            /** @default {} */
+            details: Record<string, never>;
+        };
+        /**
+         * Explain
+         * @description Why an instance is pending.
+         *
+         *     Attributes:
+         *         workers: how many were checked.
+         *         fit: how many of them fit.
+         *         rejected: how many of them each reason code rules out.
+         *         nearest: the worker that came closest.
+         *         gpus: how many GPUs were checked.
+         *         unknown: selected workers and GPUs that do not exist.
+         *         ambiguous: selected GPUs whose name means several, each with what to write instead.
+         *         note: about the queue: for which instance capacity is reserved, or what is preempted.
+         *         freeing: capacity is being freed for it: it is placed once that is done.
+         *         tried: layouts for which there would be workers, if the model had another shape. Only in answers on demand.
+         *         advice: what would make the instance fit; the scheduler has tried each line. Only in answers on demand.
+         *         message: one line, such as `0/12 fit: 8 VRAM (need 38 GiB, best free 22.1 on gpu-7), 3 not ready`.
+         */
+        Explain: {
+            workers: number;
+            /** @default 0 */
+            fit: number;
+            /** @default {} */
+            rejected: {
+                [key: string]: number;
+            };
+            /** @default null */
+            nearest: components["schemas"]["NearestMiss"] | null;
+            /** @default 0 */
+            gpus: number;
+            /** @default [] */
+            unknown: string[];
+            /** @default [] */
+            ambiguous: string[];
+            /** @default  */
+            note: string;
+            /** @default false */
+            freeing: boolean;
+            /** @default [] */
+            tried: components["schemas"]["TriedLayout"][];
+            /** @default [] */
+            advice: string[];
+            /** @default  */
+            message: string;
+        };
+        /**
+         * NearestMiss
+         * @description The worker that came closest. Sizes are in GiB, with two decimals.
+         */
+        NearestMiss: {
+            worker: string;
+            code: string;
+            /** @default null */
+            need_gib: number | null;
+            /** @default null */
+            free_gib: number | null;
+            /** @default  */
+            message: string;
+        };
+        /**
+         * TriedLayout
+         * @description A layout that the model itself rules out, however much is free.
+         */
+        TriedLayout: {
+            gpus: number;
+            tp: number;
+            reason: string;
+        };
+        /**
+         * GpuView
+         * @description A GPU. Its name is its UUID.
+         */
+        GpuView: {
+            /**
+             * @default Gpu
+             * @enum {string}
+             */
+            kind: "Gpu";
+            name: string;
+            uid: string;
+            /** @default 1 */
+            generation: number;
+            /** @default null */
+            created_at: string | null;
+            /** @default null */
+            deleted_at: string | null;
+            /**
+             * @default {
+             *       "cordoned": false
+             *     }
+             */
+            spec: components["schemas"]["GpuSpecView"];
+            status: components["schemas"]["GpuStatus"];
+        };
+        /**
+         * GpuSpecView
+         * @description What an operator wants of a GPU: `cordoned`: nothing new is placed on it.
+         */
+        GpuSpecView: {
+            /** @default false */
+            cordoned: boolean;
+        };
+        /**
+         * GpuStatus
+         * @description The status of a GPU.
+         *
+         *     Attributes:
+         *         free_mib: the most that one more claim could have: the memory less what is claimed, reserved and foreign.
+         *         reserved_mib: kept back by the operator of the host. An instance that takes the whole GPU takes it too.
+         *         foreign_mib: measured to be in use, but not explained by a claim.
+         *         used_mib: measured; None is unknown.
+         *         utilization: percent; None is unknown.
+         *         parent: the GPU of which it is a MIG slice.
+         *         details: what else is read of it; None: nothing, or not lately.
+         */
+        GpuStatus: {
+            worker: string;
+            index: number;
+            model: string;
+            memory_mib: number;
+            free_mib: number;
+            /** @default 0 */
+            claimed_mib: number;
+            /** @default 0 */
+            reserved_mib: number;
+            /** @default 0 */
+            foreign_mib: number;
+            /** @enum {string} */
+            health: "ok" | "unhealthy" | "unknown";
+            /** @default  */
+            health_reason: string;
+            /** @default null */
+            compute_capability: string | null;
+            /** @default false */
+            mig_mode: boolean;
+            /** @default true */
+            present: boolean;
+            /** @default null */
+            used_mib: number | null;
+            /** @default null */
+            utilization: number | null;
+            /** @default null */
+            parent: string | null;
+            /** @default null */
+            details: components["schemas"]["GpuDetails"] | null;
+            /** @default [] */
+            claims: components["schemas"]["GpuClaimView"][];
+        };
+        /**
+         * GpuDetails
+         * @description Readings of one GPU or MIG slice. None: unknown; `unsupported` and `errors` say why.
+         *
+         *     Attributes:
+         *         power_w: watts drawn; the limit beside it is the one that the driver enforces.
+         *         energy_j: joules since the driver was loaded.
+         *         temperature_c: of the GPU, in degrees Celsius.
+         *         throttle: why its clocks are lower than they could be; empty: they are not.
+         *         ecc_corrected: memory errors since the driver was loaded, corrected and not.
+         *         rows_corrected: memory rows that were remapped, for corrected and for uncorrected errors.
+         *         rows_pending: whether a row will be remapped at the next reset; `rows_failed`: whether a remapping failed.
+         *         recovery: what the driver wants to be done, such as `gpu_reset`; `none`: nothing.
+         *         nvlinks: number of NVLinks that are up.
+         *         nvlink_peers: their number by what they lead to: another GPU's UUID, `switch`, or an address on the PCI bus.
+         *         numa_node: of the host's memory that is nearest.
+         *         peers: by the UUID of each other GPU of the host, what lies between, from `board` to `system`.
+         *         gpu_instance: numbers of a MIG slice.
+         *         xids: number of the driver's error events by code, since the agent started.
+         *         last_xid: the code of the newest one.
+         *         foreign: processes on it that the agent did not start, those with most memory first.
+         *         unsupported: names of the fields that this GPU or driver does not have.
+         *         errors: by name of a field, why it could not be read.
+         */
+        GpuDetails: {
+            /** @default null */
+            power_w: number | null;
+            /** @default null */
+            power_limit_w: number | null;
+            /** @default null */
+            energy_j: number | null;
+            /** @default null */
+            temperature_c: number | null;
+            /** @default null */
+            sm_clock_mhz: number | null;
+            /** @default null */
+            memory_clock_mhz: number | null;
+            /** @default null */
+            throttle: string[] | null;
+            /** @default null */
+            ecc_corrected: number | null;
+            /** @default null */
+            ecc_uncorrected: number | null;
+            /** @default null */
+            rows_corrected: number | null;
+            /** @default null */
+            rows_uncorrected: number | null;
+            /** @default null */
+            rows_pending: boolean | null;
+            /** @default null */
+            rows_failed: boolean | null;
+            /** @default null */
+            recovery: string | null;
+            /** @default null */
+            pci_bus: string | null;
+            /** @default null */
+            pcie_generation: number | null;
+            /** @default null */
+            pcie_width: number | null;
+            /** @default null */
+            pcie_max_generation: number | null;
+            /** @default null */
+            pcie_max_width: number | null;
+            /** @default null */
+            nvlinks: number | null;
+            /** @default null */
+            nvlink_peers: {
+                [key: string]: number;
+            } | null;
+            /** @default null */
+            numa_node: number | null;
+            /** @default null */
+            peers: {
+                [key: string]: string;
+            } | null;
+            /** @default null */
+            compute_mode: string | null;
+            /** @default null */
+            persistence: boolean | null;
+            /** @default null */
+            gpu_instance: number | null;
+            /** @default null */
+            compute_instance: number | null;
+            /** @default {} */
+            xids: {
+                [key: string]: number;
+            };
+            /** @default null */
+            last_xid: number | null;
+            /** @default null */
+            foreign: components["schemas"]["ForeignProcess"][] | null;
+            /** @default [] */
+            unsupported: string[];
+            /** @default {} */
+            errors: {
+                [key: string]: string;
+            };
+        };
+        /**
+         * ForeignProcess
+         * @description A process on a GPU that the agent did not start. `memory_mib` None: the driver does not tell it.
+         */
+        ForeignProcess: {
+            pid: number;
+            /** @default  */
+            name: string;
+            /** @default null */
+            memory_mib: number | null;
+        };
+        /**
+         * GpuClaimView
+         * @description A claim on the GPU.
+         */
+        GpuClaimView: {
+            instance: string;
+            deployment: string;
+            memory_mib: number;
+            exclusive: boolean;
+            epoch: number;
+        };
+        /**
+         * MapView
+         * @description All workers and GPUs at one moment.
+         */
+        MapView: {
+            /** Format: date-time */
+            at: string;
+            workers: components["schemas"]["MapWorkers"];
+            gpus: components["schemas"]["MapGpus"];
+            models: string[];
+        };
+        /**
+         * MapWorkers
+         * @description All workers by name. Entry `i` of each column is of worker `i`.
+         *
+         *     Attributes:
+         *         state: as in `WorkerStatus`.
+         *         reason: why, as a code: of the state, else of the first condition that does not hold; empty: none.
+         *         message: the same in words; None: there is nothing to say.
+         *         since: when the state began; None: unknown, as of what an operator has set.
+         *         connected: whether its agent is connected.
+         *         instances: that hold claims there.
+         */
+        MapWorkers: {
+            name: string[];
+            state: string[];
+            reason: string[];
+            message: (string | null)[];
+            since: (string | null)[];
+            connected: boolean[];
+            cordoned: boolean[];
+            draining: boolean[];
+            instances: number[];
+            labels: {
+                [key: string]: string;
+            }[];
+        };
+        /**
+         * MapGpus
+         * @description All GPUs by worker and index. Entry `i` of each column is of GPU `i`. The figures are those of `GpuStatus`.
+         *
+         *     Attributes:
+         *         worker: its number in `workers`.
+         *         model: its number in `models`.
+         *         memory_free_bytes: the most that one more claim could have.
+         *         memory_used_bytes: measured; None is unknown.
+         *         utilization: percent; None: no sample of the last 30 s.
+         *         state: the gravest that holds: `absent`, `unhealthy`, `mig_mode` (its slices are claimed in its stead),
+         *             `cordoned`, `unknown` (its health is), `ok`.
+         *         message: why it is unhealthy or of unknown health; None: there is nothing to say.
+         *         cordoned: by an operator, whatever its state is.
+         *         holder: the deployment that alone holds claims on it; None: none does, or several do.
+         *         holders: number of instances with claims on it.
+         *         exclusive: whether one of them has the whole GPU.
+         */
+        MapGpus: {
+            worker: number[];
+            index: number[];
+            uuid: string[];
+            model: number[];
+            memory_total_bytes: number[];
+            memory_claimed_bytes: number[];
+            memory_free_bytes: number[];
+            memory_used_bytes: (number | null)[];
+            utilization: (number | null)[];
+            state: ("ok" | "unknown" | "cordoned" | "mig_mode" | "unhealthy" | "absent")[];
+            message: (string | null)[];
+            cordoned: boolean[];
+            holder: (string | null)[];
+            holders: number[];
+            exclusive: boolean[];
+        };
+        /**
+         * IdleReport
+         * @description GPU hours by deployment from `since` to `until`, the time up to which samples are rolled up.
+         *
+         *     Attributes:
+         *         items: the most wasteful first.
+         *         currency: of all amounts; None: no prices are set.
+         *         total_cost: the sum of the items' amounts; an item without an amount is not in it.
+         *         unpriced: where prices are set, models that have none and were claimed, most hours first.
+         */
+        IdleReport: {
+            /** Format: date-time */
+            since: string;
+            /** Format: date-time */
+            until: string;
+            items: components["schemas"]["IdleItem"][];
+            policies: components["schemas"]["PolicyItem"][];
+            total: components["schemas"]["IdleFigures"];
+            /** @default null */
+            replayed: components["schemas"]["ReplayedPolicy"] | null;
+            /** @default null */
+            currency: string | null;
+            /** @default null */
+            total_cost: components["schemas"]["IdleCost"] | null;
+            /** @default [] */
+            unpriced: components["schemas"]["UnpricedModel"][];
+        };
+        /**
+         * IdleItem
+         * @description The GPU hours of a deployment. Deployments that had the same name differ in their uid.
+         *
+         *     Attributes:
+         *         min_gpu_utilization: a minute below this many percent is wasted: that of the effective policy, else 10.
+         *         policy: the name of the effective policy, `inline`, or empty if there is none.
+         *         cost: None where no prices are set.
+         */
+        IdleItem: {
+            deployment: string;
+            uid: string;
+            deleted: boolean;
+            policy: string;
+            min_gpu_utilization: number;
+            gpu_hours: components["schemas"]["IdleFigures"];
+            /** @default null */
+            cost: components["schemas"]["IdleCost"] | null;
+        };
+        /**
+         * IdleFigures
+         * @description GPU hours. A claim of a share of a GPU's memory counts as that share.
+         *
+         *     Attributes:
+         *         claimed: held by claims, even if nothing ran.
+         *         used: claimed, weighted by the mean utilization.
+         *         wasted: claimed in minutes whose maximum was below the minimum of the policy.
+         *         unknown: claimed in minutes without samples.
+         *         freed: not claimed because a policy had stopped the holder, until it was started again.
+         *         would_free: claimed after the replayed policy would have found the instance idle; None: nothing was replayed.
+         */
+        IdleFigures: {
+            claimed: number;
+            used: number;
+            wasted: number;
+            unknown: number;
+            freed: number;
+            /** @default null */
+            would_free: number | null;
+        };
+        /**
+         * IdleCost
+         * @description GPU hours in money: decimal numbers with two decimals, in the report's currency.
+         *
+         *     None: some of these hours were on GPUs of a model without a price, or nothing was replayed. What policies freed has
+         *     no amount.
+         */
+        IdleCost: {
+            claimed: string | null;
+            used: string | null;
+            wasted: string | null;
+            unknown: string | null;
+            /** @default null */
+            would_free: string | null;
+        };
+        /**
+         * PolicyItem
+         * @description How often a policy acted, and the GPU hours that it freed. `policy` is its name, or `inline`.
+         */
+        PolicyItem: {
+            policy: string;
+            actions: number;
+            gpu_hours_freed: number;
+        };
+        /**
+         * ReplayedPolicy
+         * @description A policy that was replayed over the history.
+         */
+        ReplayedPolicy: {
+            min_gpu_utilization: number;
+            time_window: number;
+        };
+        /**
+         * UnpricedModel
+         * @description A model of GPUs without a price, and the GPU hours that were claimed on it. An empty name: unknown.
+         */
+        UnpricedModel: {
+            model: string;
+            gpu_hours: number;
+        };
+        /**
+         * IdleStretches
+         * @description When a deployment wasted GPU hours, by the rules of the idle report.
+         *
+         *     Attributes:
+         *         since, until: what was looked at; samples are rolled up to `until`.
+         *         policy: the name of the effective policy, `inline`, or empty if there is none.
+         *         min_gpu_utilization: a minute below this many percent is wasted: that of the policy, else 10.
+         *         gpu_hours: wasted in all stretches: that of the report.
+         *         items: the oldest first.
+         */
+        IdleStretches: {
+            deployment: string;
+            uid: string;
+            /** Format: date-time */
+            since: string;
+            /** Format: date-time */
+            until: string;
+            policy: string;
+            min_gpu_utilization: number;
+            gpu_hours: number;
+            items: components["schemas"]["IdleStretch"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * IdleStretch
+         * @description Minutes without a gap in which the deployment wasted GPU hours.
+         *
+         *     Attributes:
+         *         seconds: from `since` to `until`.
+         *         gpus: the most GPUs on which it did so in one minute.
+         *         gpu_hours: wasted within it; less than `gpus` times its length where fewer were idle, a share of a GPU is
+         *             claimed, or samples are missing.
+         */
+        IdleStretch: {
+            /** Format: date-time */
+            since: string;
+            /** Format: date-time */
+            until: string;
+            seconds: number;
+            gpus: number;
+            gpu_hours: number;
+        };
+        /**
+         * UtilizationView
+         * @description The utilization of GPUs over the `window_s` seconds before `until`, in slots of `slot_s` seconds.
+         */
+        UtilizationView: {
+            /** Format: date-time */
+            until: string;
+            window_s: number;
+            slot_s: number;
+            series: components["schemas"]["SeriesView"][];
+            /** @default null */
+            policy: components["schemas"]["WatchView"] | null;
+        };
+        /**
+         * SeriesView
+         * @description The utilization of one GPU over the window.
+         *
+         *     Attributes:
+         *         gpu: UUID.
+         *         worker: name of its worker.
+         *         instance: only the processes of this instance count; empty: all processes count.
+         *         values: the maximum of each slot in percent, oldest first; None: no sample.
+         */
+        SeriesView: {
+            gpu: string;
+            worker: string;
+            /** @default  */
+            instance: string;
+            values: (number | null)[];
+        };
+        /**
+         * WatchView
+         * @description The policy of what is shown. Its name is empty if it is inline.
+         */
+        WatchView: {
+            name: string;
+            min_gpu_utilization: number;
+            time_window: number;
+        };
+        /**
+         * InstanceView
+         * @description An instance. Its name is its id.
+         */
+        InstanceView: {
+            /**
+             * @default Instance
+             * @enum {string}
+             */
+            kind: "Instance";
+            name: string;
+            uid: string;
+            generation: number;
+            /** Format: date-time */
+            created_at: string;
+            /** @default null */
+            deleted_at: string | null;
+            spec: components["schemas"]["InstanceSpecView"];
+            status: components["schemas"]["InstanceStatus"];
+        };
+        /**
+         * InstanceSpecView
+         * @description What the instance runs.
+         */
+        InstanceSpecView: {
+            deployment: string;
+            deployment_uid: string;
+            revision: number;
+            engine: string;
+            /** @default process */
+            runtime: string;
+            /** @default null */
+            model: string | null;
+        };
+        /**
+         * InstanceStatus
+         * @description The status of an instance.
+         *
+         *     Attributes:
+         *         engine: chosen with the placement.
+         *         layout: chosen with the placement.
+         *         need: the estimate.
+         *         worker: of a gang the worker of the leader, rank 0.
+         *         workers: by rank.
+         *         gpus: UUIDs.
+         *         image_digest: of the image that its container runs, of a gang the leader's; None: no container, or not known.
+         *         not_before: it is not started again earlier.
+         *         explain: why it is pending.
+         *         utilization: the verdict of its utilization policy; None: it has no policy.
+         */
+        InstanceStatus: {
+            /** @enum {string} */
+            phase: "pending" | "analyzing" | "scheduled" | "starting" | "running" | "unhealthy" | "backoff" | "succeeded" | "failed" | "unreachable" | "replaced" | "stopping";
+            /** @default  */
+            reason: string;
+            /** @default  */
+            message: string;
+            /** @default null */
+            engine: string | null;
+            /** @default null */
+            layout: components["schemas"]["LayoutView"] | null;
+            /** @default null */
+            need: components["schemas"]["NeedView"] | null;
+            /** @default null */
+            worker: string | null;
+            /** @default [] */
+            workers: string[];
+            /** @default [] */
+            gpus: string[];
+            /** @default null */
+            image_digest: string | null;
+            /** @default [] */
+            claims: components["schemas"]["ClaimView"][];
+            /** @default 0 */
+            restarts: number;
+            /** @default 0 */
+            epoch: number;
+            /** Format: date-time */
+            phase_since: string;
+            /** @default null */
+            not_before: string | null;
+            /** @default null */
+            explain: components["schemas"]["Explain"] | null;
+            /** @default null */
+            utilization: components["schemas"]["InstanceUtilization"] | null;
+        };
+        /**
+         * NeedView
+         * @description The need of an instance: estimated, else as the user states it.
+         *
+         *     Attributes:
+         *         memory_mib: GPU memory; None: neither estimated nor stated, so whole GPUs are claimed.
+         *         host_memory_mib: main memory.
+         *         parts: what `memory_mib` consists of, in MiB.
+         *         per_gpu: `memory_mib` and `parts` are of each GPU, not of all together.
+         *         context: tokens of context that the memory is sufficient for.
+         *         sequences: sequences of that context at the same time.
+         *         notes: why the need is so, and why this engine.
+         */
+        NeedView: {
+            memory_mib: number | null;
+            /** @default 0 */
+            host_memory_mib: number;
+            /** @default {} */
+            parts: {
+                [key: string]: number;
+            };
+            /** @default false */
+            per_gpu: boolean;
+            /** @default null */
+            context: number | null;
+            /** @default null */
+            sequences: number | null;
+            /** @default [] */
+            notes: string[];
+        };
+        /**
+         * ClaimView
+         * @description A claim of the instance. `health` is the device's; with anything but `ok`, `health_reason` says why.
+         */
+        ClaimView: {
+            device: string;
+            worker: string;
+            memory_mib: number;
+            exclusive: boolean;
+            epoch: number;
+            /** @default 0 */
+            rank: number;
+            /**
+             * @default gpu
+             * @enum {string}
+             */
+            kind: "gpu" | "host";
+            /**
+             * @default ok
+             * @enum {string}
+             */
+            health: "ok" | "unhealthy" | "unknown";
+            /** @default  */
+            health_reason: string;
+        };
+        /**
+         * InstanceUtilization
+         * @description The verdict of a policy on an instance.
+         *
+         *     Attributes:
+         *         policy: the name of the policy; empty: it is inline.
+         *         policy_generation: of the policy; of the deployment if the policy is inline.
+         *         action: what the policy does about idle instances.
+         *         dry_run: the policy only records its actions.
+         *         reason: a code, such as `window_not_full` or `requests`.
+         *         message: the reason with its figures.
+         *         since: the time of the first verdict of this kind in a row.
+         *         low_since: all samples since then are below the minimum; None: the latest is not.
+         *         due_at: when the instance will be idle if its samples stay low; None: unknown.
+         *         acts: what follows from an idle verdict, in words: `stops`, or with a dry run `would stop`.
+         */
+        InstanceUtilization: {
+            policy: string;
+            policy_generation: number;
+            /** @enum {string} */
+            action: "stop" | "scale_down" | "notify";
+            /** @default false */
+            dry_run: boolean;
+            /** @default  */
+            acts: string;
+            /** @enum {string} */
+            verdict: "idle" | "busy" | "unknown";
+            /** @default  */
+            reason: string;
+            /** @default  */
+            message: string;
+            /** Format: date-time */
+            since: string;
+            /** @default null */
+            low_since: string | null;
+            /** @default null */
+            due_at: string | null;
+        };
+        /**
+         * LiveMessage
+         * @description What the server sends: a message of a topic, with the id under which it was opened.
+         *
+         *     The topic's own fields stand beside `id` and `type`.
+         *
+         *     Attributes:
+         *         id: of the topic; None: an error of a message that names none.
+         *         type: `snapshot`, `changed` or `gone` (objects), `gpus` or `round` (gpus), `opened`, `event`, `log`
+         *             (of an instance), `sources` or `lines` (of a deployment's logs); the last one of an id is `end` or `error`.
+         *             `pong` answers a ping.
+         *         object: of `snapshot`, `changed` and `gone`: as in `GET /watch`.
+         *         event: of `event`: as in `GET /events`.
+         *         text: of `log`: a part of the log, which need not end with a line.
+         *         sources: of `sources`: `instance`, `rank` and `epoch` of each log that is followed from now on.
+         *         items: of `lines`: as the objects of `GET /deployments/{name}/logs?format=json`.
+         *         uuid: of `gpus`: the GPUs in order.
+         *         index: of `round`: which of these the columns tell of; None: all.
+         *         utilization, used_mib, claimed_mib: columns of `gpus` and `round`; null: unknown. `utilization` in percent. A
+         *             round has those columns alone in which something has changed.
+         *         reason: of `end`: `closed` by the client, or `finished`.
+         *         error: of `error`: as in an error response.
+         */
+        LiveMessage: {
+            id: number | null;
+            /** @enum {string} */
+            type: "snapshot" | "changed" | "gone" | "gpus" | "round" | "opened" | "event" | "log" | "sources" | "lines" | "end" | "error" | "pong";
+            /** @default null */
+            object: Record<string, never> | null;
+            /** @default null */
+            event: Record<string, never> | null;
+            /** @default null */
+            text: string | null;
+            /** @default null */
+            sources: Record<string, never>[] | null;
+            /** @default null */
+            items: Record<string, never>[] | null;
+            /** @default null */
+            uuid: string[] | null;
+            /** @default null */
+            index: number[] | null;
+            /** @default null */
+            utilization: (number | null)[] | null;
+            /** @default null */
+            used_mib: (number | null)[] | null;
+            /** @default null */
+            claimed_mib: number[] | null;
+            /** @default null */
+            reason: ("closed" | "finished") | null;
+            /** @default null */
+            error: Record<string, never> | null;
+        };
+        /**
+         * WatchEvent
+         * @description One server-sent event: `snapshot` first, then `changed` or `gone` objects.
+         */
+        WatchEvent: {
+            /** @enum {string} */
+            type: "snapshot" | "changed" | "gone";
+            object: components["schemas"]["DeploymentView"] | components["schemas"]["InstanceView"] | components["schemas"]["WorkerView"] | components["schemas"]["PolicyView"] | Record<string, never>;
+        };
+        /**
+         * PendingList
+         * @description All pending instances: those with a place, in order, then the others.
+         *
+         *     Attributes:
+         *         at: when they were read.
+         *         of: how many have a place.
+         *         more: further ones are pending than the answer has.
+         */
+        PendingList: {
+            /** Format: date-time */
+            at: string;
+            of: number;
+            /** @default false */
+            more: boolean;
+            items: components["schemas"]["PendingView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * PendingView
+         * @description A pending instance.
+         *
+         *     Attributes:
+         *         instance: its id.
+         *         place: in the queue, from 1; None: it has none yet, since its need is being worked out or it is in backoff.
+         *         of: how many have a place.
+         *         since: when it became pending.
+         *         queued_at: from when its age in the queue counts: it keeps it when it is preempted or relocated.
+         *         not_before: it is not placed earlier; None: it may be placed at once.
+         *         reason: a code.
+         *         message: why it is pending, in one line, as `gpuward ps` prints it.
+         *         explain: the counts and the nearest miss of the latest placement pass; None: there was none yet.
+         *         reserved_on: the workers on which capacity is reserved for it, by rank; empty: none is.
+         */
+        PendingView: {
+            instance: string;
+            deployment: string;
+            deployment_uid: string;
+            /** @default null */
+            place: number | null;
+            of: number;
+            /** @enum {string} */
+            phase: "pending" | "analyzing";
+            priority: number;
+            /** @default false */
+            preempt: boolean;
+            /** Format: date-time */
+            since: string;
+            /** Format: date-time */
+            queued_at: string;
+            /** @default null */
+            not_before: string | null;
+            /** @default  */
+            reason: string;
+            /** @default  */
+            message: string;
+            /** @default null */
+            explain: components["schemas"]["Explain"] | null;
+            /** @default [] */
+            reserved_on: string[];
+        };
+        /**
+         * PlanView
+         * @description What an apply would do, by name of deployments and policies.
+         *
+         *     Attributes:
+         *         field_changes: of deployments that exist, what differs from their present spec.
+         *         replaces: number of placed instances that are replaced, of deployments that change to `replace`.
+         *         generations: of the deployments, the state that was planned against; 0: it does not exist. An apply that expects
+         *             it is refused where another one came between.
+         *         policy_generations: the same of the policies.
+         *         candidates: by deployment, the GPUs that could be selected by hand; empty where the request does not ask.
+         *         policy_stops: what policies would stop at once; None: an older controller, which does not report it.
+         */
+        PlanView: {
+            items: components["schemas"]["PlanItem"][];
+            /** @default {} */
+            changes: {
+                [key: string]: "create" | "replace" | "update" | "unchanged";
+            };
+            /** @default {} */
+            policy_changes: {
+                [key: string]: "create" | "update" | "unchanged";
+            };
+            /** @default [] */
+            warnings: string[];
+            /** @default {} */
+            rollouts: {
+                [key: string]: string;
+            };
+            /** @default {} */
+            field_changes: {
+                [key: string]: components["schemas"]["FieldChange"][];
+            };
+            /** @default {} */
+            replaces: {
+                [key: string]: number;
+            };
+            /** @default {} */
+            generations: {
+                [key: string]: number;
+            };
+            /** @default {} */
+            policy_generations: {
+                [key: string]: number;
+            };
+            /** @default {} */
+            candidates: {
+                [key: string]: components["schemas"]["PlanCandidates"];
+            };
+            /** @default null */
+            policy_stops: components["schemas"]["PolicyStops"] | null;
+            /** @default {} */
+            policies: {
+                [key: string]: components["schemas"]["PlannedPolicy"];
+            };
+        };
+        /**
+         * PlanItem
+         * @description What would happen to one instance.
+         */
+        PlanItem: {
+            deployment: string;
+            instance: number;
+            fits: boolean;
+            /** @default null */
+            worker: string | null;
+            /** @default [] */
+            workers: string[];
+            /** @default [] */
+            gpus: string[];
+            /** @default null */
+            memory_mib_per_gpu: number | null;
+            /** @default null */
+            engine: string | null;
+            /** @default null */
+            layout: components["schemas"]["LayoutView"] | null;
+            /** @default null */
+            need: components["schemas"]["NeedView"] | null;
+            /** @default [] */
+            preempts: string[];
+            /** @default null */
+            reason: string | null;
+            /** @default null */
+            explain: components["schemas"]["Explain"] | null;
+        };
+        /**
+         * PlanCandidates
+         * @description Which GPUs could be selected by hand, in columns. Entry `i` of each column is of GPU `i`, by worker and index.
+         *
+         *     The checks are those of every placement. They are made when the plan decides the first instance: after what comes
+         *     before it in the queue, and without what it would preempt elsewhere. The selection of the manifest itself is set
+         *     aside: `placement.workers` and `placement.gpus`, but not its labels.
+         *
+         *     - An instance that takes one GPU would be placed on each selectable GPU if that one alone were selected.
+         *     - For one that takes several GPUs, a GPU is selectable if it and its worker pass every check for one GPU of any
+         *       possible layout, and the worker has as many such GPUs as a layout on one worker takes. Whether those that are
+         *       selected may serve together is told by a plan with them selected.
+         *     - For one that takes no GPU, none is selectable.
+         *
+         *     The GPUs that the plan itself chooses are selectable.
+         *
+         *     Attributes:
+         *         workers: the names of all workers with GPUs.
+         *         worker: its number in `workers`.
+         *         code: the first check that fails, for the layout that comes furthest; empty: selectable.
+         *         message: the same in words, to be followed by `since` and the moment where that is known; empty: selectable.
+         *         since: since when a worker is not ready or a GPU is unhealthy; None: unknown, or another reason.
+         */
+        PlanCandidates: {
+            workers: string[];
+            worker: number[];
+            index: number[];
+            uuid: string[];
+            selectable: boolean[];
+            code: string[];
+            message: string[];
+            since: (string | null)[];
+        };
+        /**
+         * PolicyStops
+         * @description What policies would stop at once because of an apply, beyond what they would stop without it.
+         *
+         *     Attributes:
+         *         stop: number of deployments that would stop.
+         *         scale_down: number of deployments that would be scaled down.
+         *         unknown: number of deployments of which it is unknown.
+         *         items: the first 100 of each, in this order and by name.
+         */
+        PolicyStops: {
+            /** @default 0 */
+            stop: number;
+            /** @default 0 */
+            scale_down: number;
+            /** @default 0 */
+            unknown: number;
+            /** @default [] */
+            items: components["schemas"]["PolicyStop"][];
+        };
+        /**
+         * PolicyStop
+         * @description A deployment of which a policy would stop replicas at its next step, as far as that is known.
+         *
+         *     Attributes:
+         *         policy: its name; empty: the policy is inline.
+         *         action: `stop`: all replicas; `scale_down`: some of them; `unknown`: telemetry is missing, so nothing stops now.
+         *         stops: number of instances that would stop.
+         *         replicas: number of replicas that would be left; None: unknown.
+         *         message: the reason, or what is missing.
+         */
+        PolicyStop: {
+            deployment: string;
+            /** @default  */
+            policy: string;
+            /** @enum {string} */
+            action: "stop" | "scale_down" | "unknown";
+            /** @default 0 */
+            stops: number;
+            /** @default null */
+            replicas: number | null;
+            /** @default  */
+            message: string;
+        };
+        /**
+         * PlannedPolicy
+         * @description The policy that would apply to a deployment. An inline policy has no name.
+         */
+        PlannedPolicy: {
+            /** @enum {string} */
+            origin: "inline" | "named" | "default";
+            /** @default  */
+            name: string;
+            spec: components["schemas"]["UtilizationPolicy"];
+        };
+        /**
+         * PolicyView
+         * @description A utilization policy. `warnings` are about stored fields that no longer act as written.
+         */
+        PolicyView: {
+            /**
+             * @default UtilizationPolicy
+             * @enum {string}
+             */
+            kind: "UtilizationPolicy";
+            name: string;
+            uid: string;
+            generation: number;
+            /** Format: date-time */
+            created_at: string;
+            /** @default null */
+            deleted_at: string | null;
+            spec: components["schemas"]["PolicySpec"];
+            status: components["schemas"]["PolicyStatus"];
+            /** @default [] */
+            warnings: string[];
+        };
+        /**
+         * PolicyStatus
+         * @description What a policy watches and has done.
+         *
+         *     Attributes:
+         *         watches: what it applies to now.
+         *         verdicts: the verdicts on its instances.
+         *         actions: how often it acted.
+         *         would_have_acted: how often it would have acted without `dry_run`.
+         *         gpu_seconds_freed: until the stopped instances were started again; a share of a GPU counts as that share.
+         */
+        PolicyStatus: {
+            /**
+             * @default {
+             *       "deployments": 0,
+             *       "instances": 0
+             *     }
+             */
+            watches: components["schemas"]["PolicyWatches"];
+            /**
+             * @default {
+             *       "idle": 0,
+             *       "busy": 0,
+             *       "unknown": 0
+             *     }
+             */
+            verdicts: components["schemas"]["PolicyVerdicts"];
+            /** @default 0 */
+            actions: number;
+            /** @default 0 */
+            would_have_acted: number;
+            /** @default 0 */
+            gpu_seconds_freed: number;
+        };
+        /**
+         * PolicyWatches
+         * @description How many live deployments a policy applies to, and how many of their instances are not final.
+         */
+        PolicyWatches: {
+            /** @default 0 */
+            deployments: number;
+            /** @default 0 */
+            instances: number;
+        };
+        /**
+         * PolicyVerdicts
+         * @description How many instances have each verdict now.
+         */
+        PolicyVerdicts: {
+            /** @default 0 */
+            idle: number;
+            /** @default 0 */
+            busy: number;
+            /** @default 0 */
+            unknown: number;
+        };
+        /**
+         * MeView
+         * @description The caller.
+         *
+         *     Attributes:
+         *         key_id: id of its key.
+         *         name: of its key.
+         *         role: of its key.
+         *         may: what the role may do: `read` all but Access, `operate` deployments and workers, `administer` keys and
+         *             tokens, `infer` (send requests to models), read `logs`.
+         *         session: whether a browser's session was given, not the key itself.
+         *         encrypted: whether the request came through TLS, as far as the server or a trusted proxy says.
+         *         version: of the controller.
+         */
+        MeView: {
+            key_id: string;
+            name: string;
+            /** @enum {string} */
+            role: "admin" | "inference" | "operator" | "viewer";
+            may: ("read" | "operate" | "administer" | "infer" | "logs")[];
+            session: boolean;
+            encrypted: boolean;
+            version: string;
+        };
+        /**
+         * UsageReport
+         * @description `GET /usage`: most tokens first.
+         */
+        UsageReport: {
+            /** Format: date-time */
+            since: string;
+            /** Format: date-time */
+            until: string;
+            items: components["schemas"]["UsageItem"][];
+        };
+        /**
+         * UsageItem
+         * @description The figures of one key, model and endpoint; of those that were not asked for: None.
+         */
+        UsageItem: {
+            requests: number;
+            errors: number;
+            prompt_tokens: number;
+            cached_tokens: number;
+            completion_tokens: number;
+            estimated: number;
+            in_flight_s: number;
+            /** @default null */
+            first_token_s: number | null;
+            /** @default null */
+            key: string | null;
+            /** @default null */
+            key_name: string | null;
+            /** @default null */
+            model: string | null;
+            /** @default null */
+            endpoint: string | null;
+        };
+        /**
+         * DrainPlanView
+         * @description What a drain would do, by instance. Nothing is changed.
+         */
+        DrainPlanView: {
+            /** @default [] */
+            items: components["schemas"]["DrainStepView"][];
+        };
+        /**
+         * DrainStepView
+         * @description What a drain does to one instance.
+         *
+         *     Attributes:
+         *         workers: where it runs now.
+         *         action: `moves`: its replacement starts first. `stops`: it stops at once, and starts elsewhere where its spec
+         *             allows that. `stays`: it runs until it ends.
+         *         to_workers: where it would start now; empty: it stays, or fits nowhere.
+         *         fits: whether there is a place for it now; None: it stays.
+         *         message: what happens and when, in words.
+         */
+        DrainStepView: {
+            instance: string;
+            deployment: string;
+            workers: string[];
+            /** @enum {string} */
+            action: "moves" | "stops" | "stays";
+            /** @default [] */
+            to_workers: string[];
+            /** @default null */
+            fits: boolean | null;
+            /** @default  */
+            message: string;
+        };
+        /**
+         * WorkerView
+         * @description A worker.
+         */
+        WorkerView: {
+            /**
+             * @default Worker
+             * @enum {string}
+             */
+            kind: "Worker";
+            name: string;
+            uid: string;
+            /** @default 1 */
+            generation: number;
+            /** Format: date-time */
+            created_at: string;
+            /** @default null */
+            deleted_at: string | null;
+            spec: components["schemas"]["WorkerSpecView"];
+            status: components["schemas"]["WorkerStatus"];
+        };
+        /**
+         * WorkerSpecView
+         * @description What an operator has set for the worker.
+         *
+         *     Attributes:
+         *         drain_until: replacements of what runs there start first until then; None: no drain waits.
+         *         restart_tasks: tasks that never restart are stopped after that, and start elsewhere.
+         */
+        WorkerSpecView: {
+            /** @default false */
+            cordoned: boolean;
+            /** @default false */
+            draining: boolean;
+            /** @default null */
+            drain_until: string | null;
+            /** @default false */
+            restart_tasks: boolean;
+        };
+        /**
+         * WorkerStatus
+         * @description The status of a worker.
+         *
+         *     Attributes:
+         *         state: for operators: `drained`, `draining`, `cordoned`, `quarantined`, else the phase.
+         *         protocol: of the agent's newest connection; None: it has not connected since this field exists.
+         *         runtimes: besides processes of the host; empty: none, or its agent does not say.
+         *         engines: that are installed; None: its agent does not report them.
+         *         gpus_known: whether the GPUs could be read; if not, `gpus` is unknown.
+         *         memory_mib, claimed_mib, free_mib: of all its GPUs together; `free_mib` as in `GpuStatus`.
+         *         fence_until: nothing of a lost worker runs after this; None: unknown.
+         */
+        WorkerStatus: {
+            /** @enum {string} */
+            phase: "joining" | "ready" | "unreachable" | "lost";
+            state: string;
+            /** @default  */
+            reason: string;
+            /** @default [] */
+            conditions: components["schemas"]["Condition"][];
+            /** @default false */
+            connected: boolean;
+            /** @default null */
+            last_seen: string | null;
+            /** @default  */
+            os: string;
+            /** @default  */
+            arch: string;
+            /** @default null */
+            driver: string | null;
+            /** @default  */
+            hostname: string;
+            /** @default  */
+            agent_version: string;
+            /** @default null */
+            protocol: number | null;
+            /** @default false */
+            simulated: boolean;
+            /** @default {} */
+            labels: {
+                [key: string]: string;
+            };
+            /** @default [] */
+            runtimes: components["schemas"]["RuntimeView"][];
+            /** @default null */
+            engines: components["schemas"]["EngineView"][] | null;
+            /** @default 0 */
+            gpus: number;
+            /** @default false */
+            gpus_known: boolean;
+            /** @default 0 */
+            memory_mib: number;
+            /** @default 0 */
+            claimed_mib: number;
+            /** @default 0 */
+            free_mib: number;
+            /** @default 0 */
+            host_memory_mib: number;
+            /** @default 0 */
+            free_host_memory_mib: number;
+            /** @default 0 */
+            cpu_milli: number;
+            /** @default 0 */
+            free_cpu_milli: number;
+            /** @default 0 */
+            instances: number;
+            /** @default  */
+            proxy_address: string;
+            /** @default null */
+            fence_until: string | null;
+        };
+        /**
+         * RuntimeView
+         * @description What a worker can run besides processes of its host.
+         *
+         *     Attributes:
+         *         name: as in manifests: `docker`.
+         *         usable: whether containers run there.
+         *         gpus: whether they can have its GPUs.
+         *         reason: why not, in the words of its agent.
+         *         version: of the Docker engine.
+         */
+        RuntimeView: {
+            name: string;
+            /** @default false */
+            usable: boolean;
+            /** @default false */
+            gpus: boolean;
+            /** @default  */
+            reason: string;
+            /** @default  */
+            version: string;
+        };
+        /**
+         * EngineView
+         * @description An engine that is installed on a worker.
+         *
+         *     Attributes:
+         *         name: as in manifests.
+         *         version: of its program; None: unknown.
+         */
+        EngineView: {
+            name: string;
+            /** @default null */
+            version: string | null;
+        };
+        /**
+         * Page[KeyView]
+         * @description A page of a list. `next` is the cursor of the following page; None: this is the last one.
+         */
+        Page_KeyView_: {
+            items: components["schemas"]["KeyView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * Page[SecretView]
+         * @description A page of a list. `next` is the cursor of the following page; None: this is the last one.
+         */
+        Page_SecretView_: {
+            items: components["schemas"]["SecretView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * SecretView
+         * @description A secret, without its value.
+         */
+        SecretView: {
+            name: string;
+            encrypted: boolean;
+            key_id: string;
+            readable: boolean;
+            deployments: string[];
+            admins_only: boolean;
+            /** Format: date-time */
+            created_at: string;
+            /** Format: date-time */
+            updated_at: string;
+            /** @default null */
+            used_at: string | null;
+        };
+        /**
+         * Page[TokenView]
+         * @description A page of a list. `next` is the cursor of the following page; None: this is the last one.
+         */
+        Page_TokenView_: {
+            items: components["schemas"]["TokenView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * Page[AuditLogEntry]
+         * @description A page of a list. `next` is the cursor of the following page; None: this is the last one.
+         */
+        Page_AuditLogEntry_: {
+            items: components["schemas"]["AuditLogEntry"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * AuditLogEntry
+         * @description One change, or one read of a secret or a log.
+         *
+         *     Attributes:
+         *         actor: `key:NAME` or `agent:NAME`; `host`: a command on the controller's host; empty: unknown.
+         *         key_id: of the API key; empty: none.
+         *         address: of the client.
+         *         action: method and route; or `secret.read`, `backup`, `restore`, `key.reset`, `key.first`, `audit-log.seal`.
+         *         object: the path below `/api/v1/`; or `secrets/NAME/INSTANCE`, `instances/NAME/logs`, `backups/TIME`.
+         *         outcome: `done`; `refused`: 4xx; `failed`: 5xx; `cut`: the client left before the answer.
+         *         status: of HTTP; 0: no request.
+         *         code: of the error; empty: none.
+         *         request_id: stands in the events of the same request, too.
+         *         left_out: attempts before it that came to nothing, or reads of logs, which have no entry of their own.
+         */
+        AuditLogEntry: {
+            id: number;
+            /** Format: date-time */
+            at: string;
+            actor: string;
+            /** @default  */
+            key_id: string;
+            /** @default  */
+            address: string;
+            action: string;
+            /** @default  */
+            object: string;
+            outcome: string;
+            /** @default 0 */
+            status: number;
+            /** @default  */
+            code: string;
+            /** @default  */
+            request_id: string;
+            /** @default 0 */
+            left_out: number;
+        };
+        /**
+         * Page[DeploymentView]
+         * @description A page of a list. `next` is the cursor of the following page; None: this is the last one.
+         */
+        Page_DeploymentView_: {
+            items: components["schemas"]["DeploymentView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * Page[EventView]
+         * @description A page of a list. `next` is the cursor of the following page; None: this is the last one.
+         */
+        Page_EventView_: {
+            items: components["schemas"]["EventView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * EventView
+         * @description An append-only fact: a reason code with evidence, linked to the objects that it concerns.
+         *
+         *     Attributes:
+         *         objects: `kind:uid` of each subject.
+         *         subjects: the same objects with their names, which stay true after a deletion.
+         *         durations: what took how long, in seconds: of `running` each phase of the start, and `total`.
+         *         actor: what did it: `key:NAME`, `policy:NAME`, `agent:NAME`, `token:ID`, `leader`, `controller`, `host`; empty
+         *             in events of earlier versions.
+         *         request_id: of the API request that did it, as its answer's `X-Request-ID` says.
+         */
+        EventView: {
+            id: number;
+            /** Format: date-time */
+            at: string;
+            reason: string;
+            message: string;
+            /** @default {} */
+            evidence: Record<string, never>;
+            /** @default {} */
+            durations: {
+                [key: string]: number;
+            };
+            /** @default [] */
+            objects: string[];
+            /** @default [] */
+            subjects: components["schemas"]["Subject"][];
+            /** @default  */
+            actor: string;
+            /** @default  */
+            request_id: string;
+        };
+        /**
+         * Subject
+         * @description An object that an event concerns, with the name that it had then; empty where that was not known.
+         */
+        Subject: {
+            kind: string;
+            /** @default  */
+            name: string;
+            uid: string;
+        };
+        /**
+         * Page[GpuView]
+         * @description A page of a list. `next` is the cursor of the following page; None: this is the last one.
+         */
+        Page_GpuView_: {
+            items: components["schemas"]["GpuView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * Page[InstanceView]
+         * @description A page of a list. `next` is the cursor of the following page; None: this is the last one.
+         */
+        Page_InstanceView_: {
+            items: components["schemas"]["InstanceView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * Page[CachedModelView]
+         * @description A page of a list. `next` is the cursor of the following page; None: this is the last one.
+         */
+        Page_CachedModelView_: {
+            items: components["schemas"]["CachedModelView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * CachedModelView
+         * @description A model of the hub on a worker.
+         *
+         *     Attributes:
+         *         name: `hf:org/name`.
+         *         size_bytes: of all its files; those that revisions share count once.
+         *         used_at: when a process last used it.
+         *         in_use: a process uses it, or waits for it.
+         *         revisions: names and commits that were asked for, each with its commit.
+         *         snapshots: its revisions, each removed by itself; the last used first.
+         */
+        CachedModelView: {
+            name: string;
+            size_bytes: number;
+            /** Format: date-time */
+            used_at: string;
+            in_use: boolean;
+            /** @default {} */
+            revisions: {
+                [key: string]: string;
+            };
+            /** @default [] */
+            snapshots: components["schemas"]["CachedRevisionView"][];
+        };
+        /**
+         * CachedRevisionView
+         * @description One revision of a cached model.
+         *
+         *     Attributes:
+         *         commit: empty: what unfinished fetches have left.
+         *         names: branches and tags under which it was asked for.
+         *         size_bytes: of all its files, also of those that other revisions share.
+         *         used_at: when a process last used it.
+         *         in_use: a process uses it, or waits for it: it is not removed.
+         */
+        CachedRevisionView: {
+            commit: string;
+            /** @default [] */
+            names: string[];
+            size_bytes: number;
+            /** Format: date-time */
+            used_at: string;
+            in_use: boolean;
+        };
+        /**
+         * Page[PolicyView]
+         * @description A page of a list. `next` is the cursor of the following page; None: this is the last one.
+         */
+        Page_PolicyView_: {
+            items: components["schemas"]["PolicyView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * Page[GatewayView]
+         * @description A page of a list. `next` is the cursor of the following page; None: this is the last one.
+         */
+        Page_GatewayView_: {
+            items: components["schemas"]["GatewayView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
+         * GatewayView
+         * @description One process of a gateway.
+         *
+         *     Attributes:
+         *         name: host and port; with several processes, followed by `/` and the number of the process.
+         *         state: `silent`: it has not reported for 10 s, and what it has is unknown.
+         *         seen_at: its last report.
+         *         in_flight: requests at engines, by its last report.
+         *         waiting: requests that wait there, by its last report.
+         */
+        GatewayView: {
+            name: string;
+            /** @enum {string} */
+            state: "reporting" | "silent";
+            /** Format: date-time */
+            seen_at: string;
+            in_flight: number;
+            waiting: number;
+        };
+        /**
+         * Page[WorkerView]
+         * @description A page of a list. `next` is the cursor of the following page; None: this is the last one.
+         */
+        Page_WorkerView_: {
+            items: components["schemas"]["WorkerView"][];
+            /** @default null */
+            next: string | null;
+        };
+        /**
          * Abort
          * @description When a rollout is aborted by itself: the old revision gets all requests again.
          */
@@ -1493,31 +3943,6 @@ export interface components {
              * @default 50
              */
             after_requests: number;
-        };
-        /**
-         * AppliedObject
-         * @description One object as it is now.
-         *
-         *     Attributes:
-         *         outcome: `replaced`: a new revision, so instances are replaced; `updated`: changed in place.
-         */
-        AppliedObject: {
-            /**
-             * Kind
-             * @enum {string}
-             */
-            kind: "Deployment" | "UtilizationPolicy";
-            /** Name */
-            name: string;
-            /** Uid */
-            uid: string;
-            /** Generation */
-            generation: number;
-            /**
-             * Outcome
-             * @enum {string}
-             */
-            outcome: "created" | "unchanged" | "updated" | "replaced";
         };
         /**
          * ApplyBody
@@ -1540,22 +3965,6 @@ export interface components {
             expected: components["schemas"]["ExpectedGenerations"];
         };
         /**
-         * ApplyView
-         * @description All objects, in the order in which they were applied: policies first.
-         *
-         *     Attributes:
-         *         warnings: such as unknown names of workers and GPUs; each begins with the deployment.
-         */
-        ApplyView: {
-            /** Items */
-            items: components["schemas"]["AppliedObject"][];
-            /**
-             * Warnings
-             * @default []
-             */
-            warnings: string[];
-        };
-        /**
          * Apps
          * @description A custom server's own paths, which programs reach at `/apps/NAME/...` with an API key.
          */
@@ -1574,359 +3983,6 @@ export interface components {
             csp: "sandbox" | "none";
         };
         /**
-         * AttentionEntry
-         * @description One cause.
-         *
-         *     Attributes:
-         *         id: the same as long as the cause lasts: of cause, object and code.
-         *         cause: what kind of cause it is.
-         *         code: the reason code; the reference of reason codes explains it.
-         *         since: when it began; None: unknown.
-         *         title: the object and its state, in a few words.
-         *         message: the details.
-         *         count: how many objects it affects: instances; GPUs of `gpu`, workers of `workers_silent` and
-         *             `worker_condition`, broken rows of `invariant`, secrets, keys.
-         *         subjects: the first of them.
-         *         object: where it is mended.
-         *         advice: what to do; empty: the message says it.
-         */
-        AttentionEntry: {
-            /** Id */
-            id: string;
-            /**
-             * Severity
-             * @enum {string}
-             */
-            severity: "critical" | "error" | "warning" | "notice";
-            /**
-             * Cause
-             * @enum {string}
-             */
-            cause: "no_leader" | "database" | "invariant" | "workers_silent" | "worker" | "worker_condition" | "reconcile" | "model" | "failed" | "crash_loop" | "starting" | "rollout" | "gpu" | "pending" | "idle" | "secrets" | "keys" | "certificate";
-            /** Code */
-            code: string;
-            /**
-             * Since
-             * @default null
-             */
-            since: string | null;
-            /** Title */
-            title: string;
-            /**
-             * Message
-             * @default
-             */
-            message: string;
-            /** Count */
-            count: number;
-            /**
-             * Subjects
-             * @default []
-             */
-            subjects: components["schemas"]["AttentionObject"][];
-            object: components["schemas"]["AttentionObject"];
-            /**
-             * Advice
-             * @default
-             */
-            advice: string;
-        };
-        /**
-         * AttentionList
-         * @description All entries, the worst first. `more`: number of entries that are left off.
-         */
-        AttentionList: {
-            /**
-             * At
-             * Format: date-time
-             */
-            at: string;
-            /** Items */
-            items: components["schemas"]["AttentionEntry"][];
-            /**
-             * More
-             * @default 0
-             */
-            more: number;
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /**
-         * AttentionObject
-         * @description An object that an entry is about. A GPU's name is its UUID; an instance's is its id. No name: the cluster.
-         */
-        AttentionObject: {
-            /**
-             * Kind
-             * @enum {string}
-             */
-            kind: "cluster" | "worker" | "gpu" | "deployment" | "instance";
-            /**
-             * Name
-             * @default
-             */
-            name: string;
-        };
-        /**
-         * AuditLogEntry
-         * @description One change, or one read of a secret or a log.
-         *
-         *     Attributes:
-         *         actor: `key:NAME` or `agent:NAME`; `host`: a command on the controller's host; empty: unknown.
-         *         key_id: of the API key; empty: none.
-         *         address: of the client.
-         *         action: method and route; or `secret.read`, `backup`, `restore`, `key.reset`, `key.first`, `audit-log.seal`.
-         *         object: the path below `/api/v1/`; or `secrets/NAME/INSTANCE`, `instances/NAME/logs`, `backups/TIME`.
-         *         outcome: `done`; `refused`: 4xx; `failed`: 5xx; `cut`: the client left before the answer.
-         *         status: of HTTP; 0: no request.
-         *         code: of the error; empty: none.
-         *         request_id: stands in the events of the same request, too.
-         *         left_out: attempts before it that came to nothing, or reads of logs, which have no entry of their own.
-         */
-        AuditLogEntry: {
-            /** Id */
-            id: number;
-            /**
-             * At
-             * Format: date-time
-             */
-            at: string;
-            /** Actor */
-            actor: string;
-            /**
-             * Key Id
-             * @default
-             */
-            key_id: string;
-            /**
-             * Address
-             * @default
-             */
-            address: string;
-            /** Action */
-            action: string;
-            /**
-             * Object
-             * @default
-             */
-            object: string;
-            /** Outcome */
-            outcome: string;
-            /**
-             * Status
-             * @default 0
-             */
-            status: number;
-            /**
-             * Code
-             * @default
-             */
-            code: string;
-            /**
-             * Request Id
-             * @default
-             */
-            request_id: string;
-            /**
-             * Left Out
-             * @default 0
-             */
-            left_out: number;
-        };
-        /**
-         * AuditLogFinding
-         * @description Entries or seals of the audit log that are not as they were sealed.
-         *
-         *     Attributes:
-         *         kind: `entries_removed`, `entries_added`, `entries_changed`, `seal_removed`, `seal_changed`, `seal_added`,
-         *             `head_removed` or `head_changed`.
-         *         message: for people.
-         *         first_id: of the entries in question.
-         *         last_id: of the entries in question.
-         *         ids: of each entry, where they are known.
-         */
-        AuditLogFinding: {
-            /** Kind */
-            kind: string;
-            /** Message */
-            message: string;
-            /**
-             * First Id
-             * @default 0
-             */
-            first_id: number;
-            /**
-             * Last Id
-             * @default 0
-             */
-            last_id: number;
-            /**
-             * Ids
-             * @default []
-             */
-            ids: number[];
-        };
-        /**
-         * AuditLogVerification
-         * @description A page of a verification of the audit log.
-         *
-         *     Attributes:
-         *         protected: whether entries are sealed, and this controller has the key that tells whether they were changed.
-         *         reason: why they are not; empty: they are.
-         *         since: when the seals began; what was removed before does not show.
-         *         anchor_id: entries up to this id are old: retention may have deleted them.
-         *         sealed_id: entries up to this id are sealed.
-         *         unsealed: number of entries above it, which the next seal will cover.
-         *         checked: number of entries that this page has checked.
-         *         findings: what is wrong.
-         *         next: cursor of the next page; null: this is the last one.
-         */
-        AuditLogVerification: {
-            /** Protected */
-            protected: boolean;
-            /**
-             * Reason
-             * @default
-             */
-            reason: string;
-            /**
-             * Since
-             * @default null
-             */
-            since: string | null;
-            /**
-             * Anchor Id
-             * @default 0
-             */
-            anchor_id: number;
-            /**
-             * Sealed Id
-             * @default 0
-             */
-            sealed_id: number;
-            /**
-             * Unsealed
-             * @default 0
-             */
-            unsealed: number;
-            /**
-             * Checked
-             * @default 0
-             */
-            checked: number;
-            /**
-             * Findings
-             * @default []
-             */
-            findings: components["schemas"]["AuditLogFinding"][];
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /**
-         * AuditView
-         * @description The names of the invariants that were checked, and the violations.
-         */
-        AuditView: {
-            /** Ok */
-            ok: boolean;
-            /** Checked */
-            checked: string[];
-            /**
-             * Violations
-             * @default []
-             */
-            violations: components["schemas"]["AuditViolation"][];
-        };
-        /**
-         * AuditViolation
-         * @description A row that breaks an invariant.
-         */
-        AuditViolation: {
-            /** Invariant */
-            invariant: string;
-            /** Message */
-            message: string;
-            /**
-             * Evidence
-             * @default {}
-             */
-            evidence: {
-                [key: string]: unknown;
-            };
-        };
-        /**
-         * CachedModelView
-         * @description A model of the hub on a worker.
-         *
-         *     Attributes:
-         *         name: `hf:org/name`.
-         *         size_bytes: of all its files; those that revisions share count once.
-         *         used_at: when a process last used it.
-         *         in_use: a process uses it, or waits for it.
-         *         revisions: names and commits that were asked for, each with its commit.
-         *         snapshots: its revisions, each removed by itself; the last used first.
-         */
-        CachedModelView: {
-            /** Name */
-            name: string;
-            /** Size Bytes */
-            size_bytes: number;
-            /**
-             * Used At
-             * Format: date-time
-             */
-            used_at: string;
-            /** In Use */
-            in_use: boolean;
-            /**
-             * Revisions
-             * @default {}
-             */
-            revisions: {
-                [key: string]: string;
-            };
-            /**
-             * Snapshots
-             * @default []
-             */
-            snapshots: components["schemas"]["CachedRevisionView"][];
-        };
-        /**
-         * CachedRevisionView
-         * @description One revision of a cached model.
-         *
-         *     Attributes:
-         *         commit: empty: what unfinished fetches have left.
-         *         names: branches and tags under which it was asked for.
-         *         size_bytes: of all its files, also of those that other revisions share.
-         *         used_at: when a process last used it.
-         *         in_use: a process uses it, or waits for it: it is not removed.
-         */
-        CachedRevisionView: {
-            /** Commit */
-            commit: string;
-            /**
-             * Names
-             * @default []
-             */
-            names: string[];
-            /** Size Bytes */
-            size_bytes: number;
-            /**
-             * Used At
-             * Format: date-time
-             */
-            used_at: string;
-            /** In Use */
-            in_use: boolean;
-        };
-        /**
          * Canary
          * @description The first part of a rollout: the new revision gets a share of the requests for a time.
          */
@@ -1942,175 +3998,6 @@ export interface components {
              * @default 600
              */
             for: number | string;
-        };
-        /**
-         * CatalogFit
-         * @description Where a replica would be placed now. None of it is reserved.
-         */
-        CatalogFit: {
-            /** Engine */
-            engine: string;
-            /** Workers */
-            workers: string[];
-            /** Gpus */
-            gpus: string[];
-            /** Memory Mib Per Gpu */
-            memory_mib_per_gpu: number;
-            layout: components["schemas"]["LayoutView"];
-        };
-        /**
-         * CatalogLayout
-         * @description A way to run a model: on so many GPUs with so much memory of each.
-         */
-        CatalogLayout: {
-            /** Gpus */
-            gpus: number;
-            /** Memory Mib Per Gpu */
-            memory_mib_per_gpu: number;
-        };
-        /**
-         * CatalogModel
-         * @description A well-known model. What it needs is estimated from its published config; nothing of it was downloaded.
-         *
-         *     Attributes:
-         *         model: as a manifest names it.
-         *         source: where its config is published.
-         *         parameters: None where it is not known, as of packed weights, of which one stored element holds several.
-         *         quantization: method of its weights, such as `awq`; None: they are not quantized.
-         *         bits: of a quantized weight, where its config says it.
-         *         weight_bytes: of the files of its weights.
-         *         engines: that can run it, best first.
-         *         context: tokens of a sequence for which the need is estimated.
-         *         sequences: concurrent sequences for which it is.
-         *         layouts: fewest GPUs first.
-         *         fits: where a manifest with nothing but this model would be placed now; None: nowhere.
-         *         message: why it fits nowhere now; else empty.
-         */
-        CatalogModel: {
-            /** Model */
-            model: string;
-            /** Source */
-            source: string;
-            /** Parameters */
-            parameters: number | null;
-            /**
-             * Quantization
-             * @default null
-             */
-            quantization: string | null;
-            /**
-             * Bits
-             * @default null
-             */
-            bits: number | null;
-            /** Weight Bytes */
-            weight_bytes: number;
-            /** Engines */
-            engines: string[];
-            /** Context */
-            context: number | null;
-            /** Sequences */
-            sequences: number | null;
-            /** Layouts */
-            layouts: components["schemas"]["CatalogLayout"][];
-            fits: components["schemas"]["CatalogFit"] | null;
-            /**
-             * Message
-             * @default
-             */
-            message: string;
-        };
-        /**
-         * CatalogView
-         * @description All well-known models, the smallest first. `at`: the moment for which `fits` was judged, a few seconds ago.
-         */
-        CatalogView: {
-            /**
-             * At
-             * Format: date-time
-             */
-            at: string;
-            /** Items */
-            items: components["schemas"]["CatalogModel"][];
-        };
-        /**
-         * CheckView
-         * @description One readiness check.
-         */
-        CheckView: {
-            /** Ok */
-            ok: boolean;
-            /**
-             * Message
-             * @default
-             */
-            message: string;
-        };
-        /**
-         * ClaimView
-         * @description A claim of the instance. `health` is the device's; with anything but `ok`, `health_reason` says why.
-         */
-        ClaimView: {
-            /** Device */
-            device: string;
-            /** Worker */
-            worker: string;
-            /** Memory Mib */
-            memory_mib: number;
-            /** Exclusive */
-            exclusive: boolean;
-            /** Epoch */
-            epoch: number;
-            /**
-             * Rank
-             * @default 0
-             */
-            rank: number;
-            /**
-             * Kind
-             * @default gpu
-             * @enum {string}
-             */
-            kind: "gpu" | "host";
-            /**
-             * Health
-             * @default ok
-             * @enum {string}
-             */
-            health: "ok" | "unhealthy" | "unknown";
-            /**
-             * Health Reason
-             * @default
-             */
-            health_reason: string;
-        };
-        /**
-         * Condition
-         * @description An independent fact about an object, with its reason.
-         */
-        Condition: {
-            /** Type */
-            type: string;
-            /**
-             * Status
-             * @enum {string}
-             */
-            status: "true" | "false" | "unknown";
-            /**
-             * Reason
-             * @default
-             */
-            reason: string;
-            /**
-             * Message
-             * @default
-             */
-            message: string;
-            /**
-             * Since
-             * @default null
-             */
-            since: string | null;
         };
         /**
          * DefragBody
@@ -2136,71 +4023,6 @@ export interface components {
             manifests: {
                 [key: string]: unknown;
             }[];
-        };
-        /**
-         * DefragView
-         * @description The plan. `fits` are the instances that fit after the relocations, `left` those that do not.
-         */
-        DefragView: {
-            /**
-             * Moves
-             * @default []
-             */
-            moves: components["schemas"]["MoveView"][];
-            /**
-             * Fits
-             * @default []
-             */
-            fits: string[];
-            /**
-             * Left
-             * @default []
-             */
-            left: string[];
-            /**
-             * Applied
-             * @default false
-             */
-            applied: boolean;
-        };
-        /**
-         * DeploymentLoad
-         * @description The requests that a deployment has at all gateways, by their last report, which is at most a few seconds old.
-         *
-         *     Attributes:
-         *         in_flight: requests at its instances.
-         *         waiting: requests that wait for an instance.
-         *         silent: gateways that have not reported for 10 s. What they have is unknown, and not counted.
-         */
-        DeploymentLoad: {
-            /** In Flight */
-            in_flight: number;
-            /** Waiting */
-            waiting: number;
-            /**
-             * Silent
-             * @default []
-             */
-            silent: string[];
-        };
-        /**
-         * DeploymentPolicy
-         * @description The effective policy of a deployment. An inline policy has the generation of the deployment.
-         */
-        DeploymentPolicy: {
-            /**
-             * Origin
-             * @enum {string}
-             */
-            origin: "inline" | "named" | "default";
-            /**
-             * Name
-             * @default
-             */
-            name: string;
-            spec: components["schemas"]["UtilizationPolicy"];
-            /** Generation */
-            generation: number;
         };
         /**
          * DeploymentSpec
@@ -2424,126 +4246,6 @@ export interface components {
             utilization_policy: components["schemas"]["UtilizationPolicy"] | string | null;
         };
         /**
-         * DeploymentStatus
-         * @description The status of a deployment, derived from its instances.
-         *
-         *     Attributes:
-         *         ready: number of running instances.
-         *         wanted: number of wanted instances: the replicas of the spec, limited by the intents.
-         *         observed_generation: the latest generation that the controller has acted on.
-         *         policy: the effective utilization policy; None: there is none.
-         *         scaling: how its number of replicas follows the requests; None: it is fixed, or not decided yet.
-         *         engines: that were chosen for its placed instances, by name; most often one. Empty: none is placed.
-         *         image_digest: of the image that all containers of the revision run; None: none has run yet, or no containers.
-         *         model_commits: of its models on the hub, which all starts of the revision run, by `org/name@revision`.
-         *         rollout: how far the rollout of its newest revision is; None: it has `update: recreate`, or none began yet.
-         */
-        DeploymentStatus: {
-            /**
-             * Phase
-             * @enum {string}
-             */
-            phase: "pending" | "progressing" | "running" | "degraded" | "stopped" | "asleep" | "succeeded" | "failed" | "deleting";
-            /**
-             * Reason
-             * @default
-             */
-            reason: string;
-            /**
-             * Message
-             * @default
-             */
-            message: string;
-            /**
-             * Ready
-             * @default 0
-             */
-            ready: number;
-            /**
-             * Wanted
-             * @default 0
-             */
-            wanted: number;
-            /**
-             * Observed Generation
-             * @default 0
-             */
-            observed_generation: number;
-            /**
-             * Revision
-             * @default 1
-             */
-            revision: number;
-            /**
-             * Engines
-             * @default []
-             */
-            engines: string[];
-            /**
-             * Image Digest
-             * @default null
-             */
-            image_digest: string | null;
-            /**
-             * Model Commits
-             * @default {}
-             */
-            model_commits: {
-                [key: string]: string;
-            };
-            /**
-             * Conditions
-             * @default []
-             */
-            conditions: components["schemas"]["Condition"][];
-            /**
-             * Intents
-             * @default []
-             */
-            intents: components["schemas"]["IntentView"][];
-            /** @default null */
-            policy: components["schemas"]["DeploymentPolicy"] | null;
-            /** @default null */
-            scaling: components["schemas"]["ScalingStatus"] | null;
-            /** @default null */
-            rollout: components["schemas"]["RolloutStatus"] | null;
-        };
-        /**
-         * DeploymentView
-         * @description A deployment. `warnings` are about what an apply has just written; empty in all other answers.
-         */
-        DeploymentView: {
-            /**
-             * Kind
-             * @default Deployment
-             * @constant
-             */
-            kind: "Deployment";
-            /** Name */
-            name: string;
-            /** Uid */
-            uid: string;
-            /** Generation */
-            generation: number;
-            /**
-             * Created At
-             * Format: date-time
-             */
-            created_at: string;
-            /**
-             * Deleted At
-             * @default null
-             */
-            deleted_at: string | null;
-            spec: components["schemas"]["DeploymentSpec"];
-            status: components["schemas"]["DeploymentStatus"];
-            /**
-             * Warnings
-             * @default []
-             */
-            warnings: string[];
-        };
-        /**
          * DockerOptions
          * @description The container of each instance.
          */
@@ -2623,157 +4325,6 @@ export interface components {
             workers: string[];
         };
         /**
-         * DrainPlanView
-         * @description What a drain would do, by instance. Nothing is changed.
-         */
-        DrainPlanView: {
-            /**
-             * Items
-             * @default []
-             */
-            items: components["schemas"]["DrainStepView"][];
-        };
-        /**
-         * DrainStepView
-         * @description What a drain does to one instance.
-         *
-         *     Attributes:
-         *         workers: where it runs now.
-         *         action: `moves`: its replacement starts first. `stops`: it stops at once, and starts elsewhere where its spec
-         *             allows that. `stays`: it runs until it ends.
-         *         to_workers: where it would start now; empty: it stays, or fits nowhere.
-         *         fits: whether there is a place for it now; None: it stays.
-         *         message: what happens and when, in words.
-         */
-        DrainStepView: {
-            /** Instance */
-            instance: string;
-            /** Deployment */
-            deployment: string;
-            /** Workers */
-            workers: string[];
-            /**
-             * Action
-             * @enum {string}
-             */
-            action: "moves" | "stops" | "stays";
-            /**
-             * To Workers
-             * @default []
-             */
-            to_workers: string[];
-            /**
-             * Fits
-             * @default null
-             */
-            fits: boolean | null;
-            /**
-             * Message
-             * @default
-             */
-            message: string;
-        };
-        /**
-         * EngineView
-         * @description An engine that is installed on a worker.
-         *
-         *     Attributes:
-         *         name: as in manifests.
-         *         version: of its program; None: unknown.
-         */
-        EngineView: {
-            /** Name */
-            name: string;
-            /**
-             * Version
-             * @default null
-             */
-            version: string | null;
-        };
-        /**
-         * ErrorBody
-         * @description An error: `code` for programs, `message` for people, `details` for both.
-         */
-        ErrorBody: {
-            /** Code */
-            code: string;
-            /** Message */
-            message: string;
-            /**
-             * Details
-             * @default {}
-             */
-            details: {
-                [key: string]: unknown;
-            };
-        };
-        /**
-         * ErrorView
-         * @description The answer to every request that is refused.
-         */
-        ErrorView: {
-            error: components["schemas"]["ErrorBody"];
-        };
-        /**
-         * EventView
-         * @description An append-only fact: a reason code with evidence, linked to the objects that it concerns.
-         *
-         *     Attributes:
-         *         objects: `kind:uid` of each subject.
-         *         subjects: the same objects with their names, which stay true after a deletion.
-         *         durations: what took how long, in seconds: of `running` each phase of the start, and `total`.
-         *         actor: what did it: `key:NAME`, `policy:NAME`, `agent:NAME`, `token:ID`, `leader`, `controller`, `host`; empty
-         *             in events of earlier versions.
-         *         request_id: of the API request that did it, as its answer's `X-Request-ID` says.
-         */
-        EventView: {
-            /** Id */
-            id: number;
-            /**
-             * At
-             * Format: date-time
-             */
-            at: string;
-            /** Reason */
-            reason: string;
-            /** Message */
-            message: string;
-            /**
-             * Evidence
-             * @default {}
-             */
-            evidence: {
-                [key: string]: unknown;
-            };
-            /**
-             * Durations
-             * @default {}
-             */
-            durations: {
-                [key: string]: number;
-            };
-            /**
-             * Objects
-             * @default []
-             */
-            objects: string[];
-            /**
-             * Subjects
-             * @default []
-             */
-            subjects: components["schemas"]["Subject"][];
-            /**
-             * Actor
-             * @default
-             */
-            actor: string;
-            /**
-             * Request Id
-             * @default
-             */
-            request_id: string;
-        };
-        /**
          * ExpectedGenerations
          * @description The generations of objects by name, as a plan tells them; 0: it must not exist. Others may be at any.
          */
@@ -2792,946 +4343,6 @@ export interface components {
             policies: {
                 [key: string]: number;
             };
-        };
-        /**
-         * Explain
-         * @description Why an instance is pending.
-         *
-         *     Attributes:
-         *         workers: how many were checked.
-         *         fit: how many of them fit.
-         *         rejected: how many of them each reason code rules out.
-         *         nearest: the worker that came closest.
-         *         gpus: how many GPUs were checked.
-         *         unknown: selected workers and GPUs that do not exist.
-         *         ambiguous: selected GPUs whose name means several, each with what to write instead.
-         *         note: about the queue: for which instance capacity is reserved, or what is preempted.
-         *         freeing: capacity is being freed for it: it is placed once that is done.
-         *         tried: layouts for which there would be workers, if the model had another shape. Only in answers on demand.
-         *         advice: what would make the instance fit; the scheduler has tried each line. Only in answers on demand.
-         *         message: one line, such as `0/12 fit: 8 VRAM (need 38 GiB, best free 22.1 on gpu-7), 3 not ready`.
-         */
-        Explain: {
-            /** Workers */
-            workers: number;
-            /**
-             * Fit
-             * @default 0
-             */
-            fit: number;
-            /**
-             * Rejected
-             * @default {}
-             */
-            rejected: {
-                [key: string]: number;
-            };
-            /** @default null */
-            nearest: components["schemas"]["NearestMiss"] | null;
-            /**
-             * Gpus
-             * @default 0
-             */
-            gpus: number;
-            /**
-             * Unknown
-             * @default []
-             */
-            unknown: string[];
-            /**
-             * Ambiguous
-             * @default []
-             */
-            ambiguous: string[];
-            /**
-             * Note
-             * @default
-             */
-            note: string;
-            /**
-             * Freeing
-             * @default false
-             */
-            freeing: boolean;
-            /**
-             * Tried
-             * @default []
-             */
-            tried: components["schemas"]["TriedLayout"][];
-            /**
-             * Advice
-             * @default []
-             */
-            advice: string[];
-            /**
-             * Message
-             * @default
-             */
-            message: string;
-        };
-        /**
-         * FieldChange
-         * @description A field of a manifest that an apply changes.
-         *
-         *     Attributes:
-         *         field: its path, such as `resources.gpu_memory`.
-         *         old: its value before, or the default; None: it was not there.
-         *         new: its value after, or the default; None: it is not there any more.
-         *         effect: whether running instances go on as they are, or are replaced.
-         */
-        FieldChange: {
-            /** Field */
-            field: string;
-            /**
-             * Old
-             * @default null
-             */
-            old: unknown;
-            /**
-             * New
-             * @default null
-             */
-            new: unknown;
-            /**
-             * Effect
-             * @enum {string}
-             */
-            effect: "in_place" | "replaces";
-        };
-        /**
-         * ForeignProcess
-         * @description A process on a GPU that the agent did not start. `memory_mib` None: the driver does not tell it.
-         */
-        ForeignProcess: {
-            /** Pid */
-            pid: number;
-            /**
-             * Name
-             * @default
-             */
-            name: string;
-            /**
-             * Memory Mib
-             * @default null
-             */
-            memory_mib: number | null;
-        };
-        /**
-         * GatewayView
-         * @description One process of a gateway.
-         *
-         *     Attributes:
-         *         name: host and port; with several processes, followed by `/` and the number of the process.
-         *         state: `silent`: it has not reported for 10 s, and what it has is unknown.
-         *         seen_at: its last report.
-         *         in_flight: requests at engines, by its last report.
-         *         waiting: requests that wait there, by its last report.
-         */
-        GatewayView: {
-            /** Name */
-            name: string;
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "reporting" | "silent";
-            /**
-             * Seen At
-             * Format: date-time
-             */
-            seen_at: string;
-            /** In Flight */
-            in_flight: number;
-            /** Waiting */
-            waiting: number;
-        };
-        /**
-         * GpuClaimView
-         * @description A claim on the GPU.
-         */
-        GpuClaimView: {
-            /** Instance */
-            instance: string;
-            /** Deployment */
-            deployment: string;
-            /** Memory Mib */
-            memory_mib: number;
-            /** Exclusive */
-            exclusive: boolean;
-            /** Epoch */
-            epoch: number;
-        };
-        /**
-         * GpuDetails
-         * @description Readings of one GPU or MIG slice. None: unknown; `unsupported` and `errors` say why.
-         *
-         *     Attributes:
-         *         power_w: watts drawn; the limit beside it is the one that the driver enforces.
-         *         energy_j: joules since the driver was loaded.
-         *         temperature_c: of the GPU, in degrees Celsius.
-         *         throttle: why its clocks are lower than they could be; empty: they are not.
-         *         ecc_corrected: memory errors since the driver was loaded, corrected and not.
-         *         rows_corrected: memory rows that were remapped, for corrected and for uncorrected errors.
-         *         rows_pending: whether a row will be remapped at the next reset; `rows_failed`: whether a remapping failed.
-         *         recovery: what the driver wants to be done, such as `gpu_reset`; `none`: nothing.
-         *         nvlinks: number of NVLinks that are up.
-         *         nvlink_peers: their number by what they lead to: another GPU's UUID, `switch`, or an address on the PCI bus.
-         *         numa_node: of the host's memory that is nearest.
-         *         peers: by the UUID of each other GPU of the host, what lies between, from `board` to `system`.
-         *         gpu_instance: numbers of a MIG slice.
-         *         xids: number of the driver's error events by code, since the agent started.
-         *         last_xid: the code of the newest one.
-         *         foreign: processes on it that the agent did not start, those with most memory first.
-         *         unsupported: names of the fields that this GPU or driver does not have.
-         *         errors: by name of a field, why it could not be read.
-         */
-        GpuDetails: {
-            /**
-             * Power W
-             * @default null
-             */
-            power_w: number | null;
-            /**
-             * Power Limit W
-             * @default null
-             */
-            power_limit_w: number | null;
-            /**
-             * Energy J
-             * @default null
-             */
-            energy_j: number | null;
-            /**
-             * Temperature C
-             * @default null
-             */
-            temperature_c: number | null;
-            /**
-             * Sm Clock Mhz
-             * @default null
-             */
-            sm_clock_mhz: number | null;
-            /**
-             * Memory Clock Mhz
-             * @default null
-             */
-            memory_clock_mhz: number | null;
-            /**
-             * Throttle
-             * @default null
-             */
-            throttle: string[] | null;
-            /**
-             * Ecc Corrected
-             * @default null
-             */
-            ecc_corrected: number | null;
-            /**
-             * Ecc Uncorrected
-             * @default null
-             */
-            ecc_uncorrected: number | null;
-            /**
-             * Rows Corrected
-             * @default null
-             */
-            rows_corrected: number | null;
-            /**
-             * Rows Uncorrected
-             * @default null
-             */
-            rows_uncorrected: number | null;
-            /**
-             * Rows Pending
-             * @default null
-             */
-            rows_pending: boolean | null;
-            /**
-             * Rows Failed
-             * @default null
-             */
-            rows_failed: boolean | null;
-            /**
-             * Recovery
-             * @default null
-             */
-            recovery: string | null;
-            /**
-             * Pci Bus
-             * @default null
-             */
-            pci_bus: string | null;
-            /**
-             * Pcie Generation
-             * @default null
-             */
-            pcie_generation: number | null;
-            /**
-             * Pcie Width
-             * @default null
-             */
-            pcie_width: number | null;
-            /**
-             * Pcie Max Generation
-             * @default null
-             */
-            pcie_max_generation: number | null;
-            /**
-             * Pcie Max Width
-             * @default null
-             */
-            pcie_max_width: number | null;
-            /**
-             * Nvlinks
-             * @default null
-             */
-            nvlinks: number | null;
-            /**
-             * Nvlink Peers
-             * @default null
-             */
-            nvlink_peers: {
-                [key: string]: number;
-            } | null;
-            /**
-             * Numa Node
-             * @default null
-             */
-            numa_node: number | null;
-            /**
-             * Peers
-             * @default null
-             */
-            peers: {
-                [key: string]: string;
-            } | null;
-            /**
-             * Compute Mode
-             * @default null
-             */
-            compute_mode: string | null;
-            /**
-             * Persistence
-             * @default null
-             */
-            persistence: boolean | null;
-            /**
-             * Gpu Instance
-             * @default null
-             */
-            gpu_instance: number | null;
-            /**
-             * Compute Instance
-             * @default null
-             */
-            compute_instance: number | null;
-            /**
-             * Xids
-             * @default {}
-             */
-            xids: {
-                [key: string]: number;
-            };
-            /**
-             * Last Xid
-             * @default null
-             */
-            last_xid: number | null;
-            /**
-             * Foreign
-             * @default null
-             */
-            foreign: components["schemas"]["ForeignProcess"][] | null;
-            /**
-             * Unsupported
-             * @default []
-             */
-            unsupported: string[];
-            /**
-             * Errors
-             * @default {}
-             */
-            errors: {
-                [key: string]: string;
-            };
-        };
-        /**
-         * GpuSpecView
-         * @description What an operator wants of a GPU: `cordoned`: nothing new is placed on it.
-         */
-        GpuSpecView: {
-            /**
-             * Cordoned
-             * @default false
-             */
-            cordoned: boolean;
-        };
-        /**
-         * GpuStatus
-         * @description The status of a GPU.
-         *
-         *     Attributes:
-         *         free_mib: the most that one more claim could have: the memory less what is claimed, reserved and foreign.
-         *         reserved_mib: kept back by the operator of the host. An instance that takes the whole GPU takes it too.
-         *         foreign_mib: measured to be in use, but not explained by a claim.
-         *         used_mib: measured; None is unknown.
-         *         utilization: percent; None is unknown.
-         *         parent: the GPU of which it is a MIG slice.
-         *         details: what else is read of it; None: nothing, or not lately.
-         */
-        GpuStatus: {
-            /** Worker */
-            worker: string;
-            /** Index */
-            index: number;
-            /** Model */
-            model: string;
-            /** Memory Mib */
-            memory_mib: number;
-            /** Free Mib */
-            free_mib: number;
-            /**
-             * Claimed Mib
-             * @default 0
-             */
-            claimed_mib: number;
-            /**
-             * Reserved Mib
-             * @default 0
-             */
-            reserved_mib: number;
-            /**
-             * Foreign Mib
-             * @default 0
-             */
-            foreign_mib: number;
-            /**
-             * Health
-             * @enum {string}
-             */
-            health: "ok" | "unhealthy" | "unknown";
-            /**
-             * Health Reason
-             * @default
-             */
-            health_reason: string;
-            /**
-             * Compute Capability
-             * @default null
-             */
-            compute_capability: string | null;
-            /**
-             * Mig Mode
-             * @default false
-             */
-            mig_mode: boolean;
-            /**
-             * Present
-             * @default true
-             */
-            present: boolean;
-            /**
-             * Used Mib
-             * @default null
-             */
-            used_mib: number | null;
-            /**
-             * Utilization
-             * @default null
-             */
-            utilization: number | null;
-            /**
-             * Parent
-             * @default null
-             */
-            parent: string | null;
-            /** @default null */
-            details: components["schemas"]["GpuDetails"] | null;
-            /**
-             * Claims
-             * @default []
-             */
-            claims: components["schemas"]["GpuClaimView"][];
-        };
-        /**
-         * GpuView
-         * @description A GPU. Its name is its UUID.
-         */
-        GpuView: {
-            /**
-             * Kind
-             * @default Gpu
-             * @constant
-             */
-            kind: "Gpu";
-            /** Name */
-            name: string;
-            /** Uid */
-            uid: string;
-            /**
-             * Generation
-             * @default 1
-             */
-            generation: number;
-            /**
-             * Created At
-             * @default null
-             */
-            created_at: string | null;
-            /**
-             * Deleted At
-             * @default null
-             */
-            deleted_at: string | null;
-            /**
-             * @default {
-             *       "cordoned": false
-             *     }
-             */
-            spec: components["schemas"]["GpuSpecView"];
-            status: components["schemas"]["GpuStatus"];
-        };
-        /**
-         * HealthView
-         * @description `ok` or `lagging`, and the event loop's lag in seconds.
-         */
-        HealthView: {
-            /** Status */
-            status: string;
-            /** Loop Lag S */
-            loop_lag_s: number;
-        };
-        /**
-         * IdleCost
-         * @description GPU hours in money: decimal numbers with two decimals, in the report's currency.
-         *
-         *     None: some of these hours were on GPUs of a model without a price, or nothing was replayed. What policies freed has
-         *     no amount.
-         */
-        IdleCost: {
-            /** Claimed */
-            claimed: string | null;
-            /** Used */
-            used: string | null;
-            /** Wasted */
-            wasted: string | null;
-            /** Unknown */
-            unknown: string | null;
-            /**
-             * Would Free
-             * @default null
-             */
-            would_free: string | null;
-        };
-        /**
-         * IdleFigures
-         * @description GPU hours. A claim of a share of a GPU's memory counts as that share.
-         *
-         *     Attributes:
-         *         claimed: held by claims, even if nothing ran.
-         *         used: claimed, weighted by the mean utilization.
-         *         wasted: claimed in minutes whose maximum was below the minimum of the policy.
-         *         unknown: claimed in minutes without samples.
-         *         freed: not claimed because a policy had stopped the holder, until it was started again.
-         *         would_free: claimed after the replayed policy would have found the instance idle; None: nothing was replayed.
-         */
-        IdleFigures: {
-            /** Claimed */
-            claimed: number;
-            /** Used */
-            used: number;
-            /** Wasted */
-            wasted: number;
-            /** Unknown */
-            unknown: number;
-            /** Freed */
-            freed: number;
-            /**
-             * Would Free
-             * @default null
-             */
-            would_free: number | null;
-        };
-        /**
-         * IdleItem
-         * @description The GPU hours of a deployment. Deployments that had the same name differ in their uid.
-         *
-         *     Attributes:
-         *         min_gpu_utilization: a minute below this many percent is wasted: that of the effective policy, else 10.
-         *         policy: the name of the effective policy, `inline`, or empty if there is none.
-         *         cost: None where no prices are set.
-         */
-        IdleItem: {
-            /** Deployment */
-            deployment: string;
-            /** Uid */
-            uid: string;
-            /** Deleted */
-            deleted: boolean;
-            /** Policy */
-            policy: string;
-            /** Min Gpu Utilization */
-            min_gpu_utilization: number;
-            gpu_hours: components["schemas"]["IdleFigures"];
-            /** @default null */
-            cost: components["schemas"]["IdleCost"] | null;
-        };
-        /**
-         * IdleReport
-         * @description GPU hours by deployment from `since` to `until`, the time up to which samples are rolled up.
-         *
-         *     Attributes:
-         *         items: the most wasteful first.
-         *         currency: of all amounts; None: no prices are set.
-         *         total_cost: the sum of the items' amounts; an item without an amount is not in it.
-         *         unpriced: where prices are set, models that have none and were claimed, most hours first.
-         */
-        IdleReport: {
-            /**
-             * Since
-             * Format: date-time
-             */
-            since: string;
-            /**
-             * Until
-             * Format: date-time
-             */
-            until: string;
-            /** Items */
-            items: components["schemas"]["IdleItem"][];
-            /** Policies */
-            policies: components["schemas"]["PolicyItem"][];
-            total: components["schemas"]["IdleFigures"];
-            /** @default null */
-            replayed: components["schemas"]["ReplayedPolicy"] | null;
-            /**
-             * Currency
-             * @default null
-             */
-            currency: string | null;
-            /** @default null */
-            total_cost: components["schemas"]["IdleCost"] | null;
-            /**
-             * Unpriced
-             * @default []
-             */
-            unpriced: components["schemas"]["UnpricedModel"][];
-        };
-        /**
-         * IdleStretch
-         * @description Minutes without a gap in which the deployment wasted GPU hours.
-         *
-         *     Attributes:
-         *         seconds: from `since` to `until`.
-         *         gpus: the most GPUs on which it did so in one minute.
-         *         gpu_hours: wasted within it; less than `gpus` times its length where fewer were idle, a share of a GPU is
-         *             claimed, or samples are missing.
-         */
-        IdleStretch: {
-            /**
-             * Since
-             * Format: date-time
-             */
-            since: string;
-            /**
-             * Until
-             * Format: date-time
-             */
-            until: string;
-            /** Seconds */
-            seconds: number;
-            /** Gpus */
-            gpus: number;
-            /** Gpu Hours */
-            gpu_hours: number;
-        };
-        /**
-         * IdleStretches
-         * @description When a deployment wasted GPU hours, by the rules of the idle report.
-         *
-         *     Attributes:
-         *         since, until: what was looked at; samples are rolled up to `until`.
-         *         policy: the name of the effective policy, `inline`, or empty if there is none.
-         *         min_gpu_utilization: a minute below this many percent is wasted: that of the policy, else 10.
-         *         gpu_hours: wasted in all stretches: that of the report.
-         *         items: the oldest first.
-         */
-        IdleStretches: {
-            /** Deployment */
-            deployment: string;
-            /** Uid */
-            uid: string;
-            /**
-             * Since
-             * Format: date-time
-             */
-            since: string;
-            /**
-             * Until
-             * Format: date-time
-             */
-            until: string;
-            /** Policy */
-            policy: string;
-            /** Min Gpu Utilization */
-            min_gpu_utilization: number;
-            /** Gpu Hours */
-            gpu_hours: number;
-            /** Items */
-            items: components["schemas"]["IdleStretch"][];
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /**
-         * InstanceSpecView
-         * @description What the instance runs.
-         */
-        InstanceSpecView: {
-            /** Deployment */
-            deployment: string;
-            /** Deployment Uid */
-            deployment_uid: string;
-            /** Revision */
-            revision: number;
-            /** Engine */
-            engine: string;
-            /**
-             * Runtime
-             * @default process
-             */
-            runtime: string;
-            /**
-             * Model
-             * @default null
-             */
-            model: string | null;
-        };
-        /**
-         * InstanceStatus
-         * @description The status of an instance.
-         *
-         *     Attributes:
-         *         engine: chosen with the placement.
-         *         layout: chosen with the placement.
-         *         need: the estimate.
-         *         worker: of a gang the worker of the leader, rank 0.
-         *         workers: by rank.
-         *         gpus: UUIDs.
-         *         image_digest: of the image that its container runs, of a gang the leader's; None: no container, or not known.
-         *         not_before: it is not started again earlier.
-         *         explain: why it is pending.
-         *         utilization: the verdict of its utilization policy; None: it has no policy.
-         */
-        InstanceStatus: {
-            /**
-             * Phase
-             * @enum {string}
-             */
-            phase: "pending" | "analyzing" | "scheduled" | "starting" | "running" | "unhealthy" | "backoff" | "succeeded" | "failed" | "unreachable" | "replaced" | "stopping";
-            /**
-             * Reason
-             * @default
-             */
-            reason: string;
-            /**
-             * Message
-             * @default
-             */
-            message: string;
-            /**
-             * Engine
-             * @default null
-             */
-            engine: string | null;
-            /** @default null */
-            layout: components["schemas"]["LayoutView"] | null;
-            /** @default null */
-            need: components["schemas"]["NeedView"] | null;
-            /**
-             * Worker
-             * @default null
-             */
-            worker: string | null;
-            /**
-             * Workers
-             * @default []
-             */
-            workers: string[];
-            /**
-             * Gpus
-             * @default []
-             */
-            gpus: string[];
-            /**
-             * Image Digest
-             * @default null
-             */
-            image_digest: string | null;
-            /**
-             * Claims
-             * @default []
-             */
-            claims: components["schemas"]["ClaimView"][];
-            /**
-             * Restarts
-             * @default 0
-             */
-            restarts: number;
-            /**
-             * Epoch
-             * @default 0
-             */
-            epoch: number;
-            /**
-             * Phase Since
-             * Format: date-time
-             */
-            phase_since: string;
-            /**
-             * Not Before
-             * @default null
-             */
-            not_before: string | null;
-            /** @default null */
-            explain: components["schemas"]["Explain"] | null;
-            /** @default null */
-            utilization: components["schemas"]["InstanceUtilization"] | null;
-        };
-        /**
-         * InstanceUtilization
-         * @description The verdict of a policy on an instance.
-         *
-         *     Attributes:
-         *         policy: the name of the policy; empty: it is inline.
-         *         policy_generation: of the policy; of the deployment if the policy is inline.
-         *         action: what the policy does about idle instances.
-         *         dry_run: the policy only records its actions.
-         *         reason: a code, such as `window_not_full` or `requests`.
-         *         message: the reason with its figures.
-         *         since: the time of the first verdict of this kind in a row.
-         *         low_since: all samples since then are below the minimum; None: the latest is not.
-         *         due_at: when the instance will be idle if its samples stay low; None: unknown.
-         *         acts: what follows from an idle verdict, in words: `stops`, or with a dry run `would stop`.
-         */
-        InstanceUtilization: {
-            /** Policy */
-            policy: string;
-            /** Policy Generation */
-            policy_generation: number;
-            /**
-             * Action
-             * @enum {string}
-             */
-            action: "stop" | "scale_down" | "notify";
-            /**
-             * Dry Run
-             * @default false
-             */
-            dry_run: boolean;
-            /**
-             * Acts
-             * @default
-             */
-            acts: string;
-            /**
-             * Verdict
-             * @enum {string}
-             */
-            verdict: "idle" | "busy" | "unknown";
-            /**
-             * Reason
-             * @default
-             */
-            reason: string;
-            /**
-             * Message
-             * @default
-             */
-            message: string;
-            /**
-             * Since
-             * Format: date-time
-             */
-            since: string;
-            /**
-             * Low Since
-             * @default null
-             */
-            low_since: string | null;
-            /**
-             * Due At
-             * @default null
-             */
-            due_at: string | null;
-        };
-        /**
-         * InstanceView
-         * @description An instance. Its name is its id.
-         */
-        InstanceView: {
-            /**
-             * Kind
-             * @default Instance
-             * @constant
-             */
-            kind: "Instance";
-            /** Name */
-            name: string;
-            /** Uid */
-            uid: string;
-            /** Generation */
-            generation: number;
-            /**
-             * Created At
-             * Format: date-time
-             */
-            created_at: string;
-            /**
-             * Deleted At
-             * @default null
-             */
-            deleted_at: string | null;
-            spec: components["schemas"]["InstanceSpecView"];
-            status: components["schemas"]["InstanceStatus"];
-        };
-        /**
-         * IntentView
-         * @description A limit on the wanted replicas, with its source.
-         *
-         *     Attributes:
-         *         min_replicas: its floor. Only the autoscaler has one: its floor and its cap are the number that it wants.
-         */
-        IntentView: {
-            /**
-             * Source
-             * @enum {string}
-             */
-            source: "user" | "policy" | "autoscaler";
-            /** Max Replicas */
-            max_replicas: number;
-            /**
-             * Min Replicas
-             * @default 0
-             */
-            min_replicas: number;
-            /**
-             * Reason
-             * @default
-             */
-            reason: string;
-            /**
-             * Message
-             * @default
-             */
-            message: string;
-            /**
-             * Created At
-             * Format: date-time
-             */
-            created_at: string;
         };
         /**
          * KeyBody
@@ -3780,73 +4391,6 @@ export interface components {
              * @default
              */
             name: string;
-        };
-        /**
-         * KeyCreated
-         * @description The answer to the creation of a key, the only one with its value.
-         */
-        KeyCreated: {
-            /** Id */
-            id: string;
-            /** Name */
-            name: string;
-            /**
-             * Role
-             * @enum {string}
-             */
-            role: "admin" | "operator" | "viewer" | "inference";
-            /**
-             * Created At
-             * Format: date-time
-             */
-            created_at: string;
-            /**
-             * Revoked At
-             * @default null
-             */
-            revoked_at: string | null;
-            /**
-             * Expires At
-             * @default null
-             */
-            expires_at: string | null;
-            /**
-             * Models
-             * @default []
-             */
-            models: string[];
-            /**
-             * Rpm
-             * @default null
-             */
-            rpm: number | null;
-            /**
-             * Tpm
-             * @default null
-             */
-            tpm: number | null;
-            /**
-             * Tokens Per Day
-             * @default null
-             */
-            tokens_per_day: number | null;
-            /**
-             * Parallel
-             * @default null
-             */
-            parallel: number | null;
-            /**
-             * Used At
-             * @default null
-             */
-            used_at: string | null;
-            /**
-             * Rotated To
-             * @default null
-             */
-            rotated_to: string | null;
-            /** Key */
-            key: string;
         };
         /**
          * KeyRotationBody
@@ -3910,624 +4454,6 @@ export interface components {
             name: string | null;
         };
         /**
-         * KeyView
-         * @description An API key, without its value. A limit of null is none; no globs: all models.
-         *
-         *     Attributes:
-         *         used_at: when it was used last, to about a minute; null: never.
-         *         rotated_to: id of the key that takes its place; null: none does.
-         */
-        KeyView: {
-            /** Id */
-            id: string;
-            /** Name */
-            name: string;
-            /**
-             * Role
-             * @enum {string}
-             */
-            role: "admin" | "operator" | "viewer" | "inference";
-            /**
-             * Created At
-             * Format: date-time
-             */
-            created_at: string;
-            /**
-             * Revoked At
-             * @default null
-             */
-            revoked_at: string | null;
-            /**
-             * Expires At
-             * @default null
-             */
-            expires_at: string | null;
-            /**
-             * Models
-             * @default []
-             */
-            models: string[];
-            /**
-             * Rpm
-             * @default null
-             */
-            rpm: number | null;
-            /**
-             * Tpm
-             * @default null
-             */
-            tpm: number | null;
-            /**
-             * Tokens Per Day
-             * @default null
-             */
-            tokens_per_day: number | null;
-            /**
-             * Parallel
-             * @default null
-             */
-            parallel: number | null;
-            /**
-             * Used At
-             * @default null
-             */
-            used_at: string | null;
-            /**
-             * Rotated To
-             * @default null
-             */
-            rotated_to: string | null;
-        };
-        /**
-         * LayoutView
-         * @description How an instance is spread: its GPUs, its workers, and the degrees of parallelism.
-         */
-        LayoutView: {
-            /** Gpus */
-            gpus: number;
-            /**
-             * Workers
-             * @default 1
-             */
-            workers: number;
-            /**
-             * Tp
-             * @default 1
-             */
-            tp: number;
-            /**
-             * Pp
-             * @default 1
-             */
-            pp: number;
-            /**
-             * Dp
-             * @default 1
-             */
-            dp: number;
-        };
-        /**
-         * LeaderView
-         * @description The lease row. `leading`: the controller that answers is the leader.
-         */
-        LeaderView: {
-            /** Holder */
-            holder: string;
-            /** Term */
-            term: number;
-            /** Renewed At */
-            renewed_at: string | null;
-            /** Leading */
-            leading: boolean;
-        };
-        /**
-         * LedgerRepair
-         * @description One change that mends the ledger: of which object, with its values before and after.
-         */
-        LedgerRepair: {
-            /** Invariant */
-            invariant: string;
-            /** Object */
-            object: string;
-            /** Before */
-            before: {
-                [key: string]: unknown;
-            };
-            /** After */
-            after: {
-                [key: string]: unknown;
-            };
-        };
-        /**
-         * LiveMessage
-         * @description What the server sends: a message of a topic, with the id under which it was opened.
-         *
-         *     The topic's own fields stand beside `id` and `type`.
-         *
-         *     Attributes:
-         *         id: of the topic; None: an error of a message that names none.
-         *         type: `snapshot`, `changed` or `gone` (objects), `gpus` or `round` (gpus), `opened`, `event`, `log`
-         *             (of an instance), `sources` or `lines` (of a deployment's logs); the last one of an id is `end` or `error`.
-         *             `pong` answers a ping.
-         *         object: of `snapshot`, `changed` and `gone`: as in `GET /watch`.
-         *         event: of `event`: as in `GET /events`.
-         *         text: of `log`: a part of the log, which need not end with a line.
-         *         sources: of `sources`: `instance`, `rank` and `epoch` of each log that is followed from now on.
-         *         items: of `lines`: as the objects of `GET /deployments/{name}/logs?format=json`.
-         *         uuid: of `gpus`: the GPUs in order.
-         *         index: of `round`: which of these the columns tell of; None: all.
-         *         utilization, used_mib, claimed_mib: columns of `gpus` and `round`; null: unknown. `utilization` in percent. A
-         *             round has those columns alone in which something has changed.
-         *         reason: of `end`: `closed` by the client, or `finished`.
-         *         error: of `error`: as in an error response.
-         */
-        LiveMessage: {
-            /** Id */
-            id: number | null;
-            /**
-             * Type
-             * @enum {string}
-             */
-            type: "snapshot" | "changed" | "gone" | "gpus" | "round" | "opened" | "event" | "log" | "sources" | "lines" | "end" | "error" | "pong";
-            /**
-             * Object
-             * @default null
-             */
-            object: {
-                [key: string]: unknown;
-            } | null;
-            /**
-             * Event
-             * @default null
-             */
-            event: {
-                [key: string]: unknown;
-            } | null;
-            /**
-             * Text
-             * @default null
-             */
-            text: string | null;
-            /**
-             * Sources
-             * @default null
-             */
-            sources: {
-                [key: string]: unknown;
-            }[] | null;
-            /**
-             * Items
-             * @default null
-             */
-            items: {
-                [key: string]: unknown;
-            }[] | null;
-            /**
-             * Uuid
-             * @default null
-             */
-            uuid: string[] | null;
-            /**
-             * Index
-             * @default null
-             */
-            index: number[] | null;
-            /**
-             * Utilization
-             * @default null
-             */
-            utilization: (number | null)[] | null;
-            /**
-             * Used Mib
-             * @default null
-             */
-            used_mib: (number | null)[] | null;
-            /**
-             * Claimed Mib
-             * @default null
-             */
-            claimed_mib: number[] | null;
-            /**
-             * Reason
-             * @default null
-             */
-            reason: ("closed" | "finished") | null;
-            /**
-             * Error
-             * @default null
-             */
-            error: {
-                [key: string]: unknown;
-            } | null;
-        };
-        /**
-         * MapGpus
-         * @description All GPUs by worker and index. Entry `i` of each column is of GPU `i`. The figures are those of `GpuStatus`.
-         *
-         *     Attributes:
-         *         worker: its number in `workers`.
-         *         model: its number in `models`.
-         *         memory_free_bytes: the most that one more claim could have.
-         *         memory_used_bytes: measured; None is unknown.
-         *         utilization: percent; None: no sample of the last 30 s.
-         *         state: the gravest that holds: `absent`, `unhealthy`, `mig_mode` (its slices are claimed in its stead),
-         *             `cordoned`, `unknown` (its health is), `ok`.
-         *         message: why it is unhealthy or of unknown health; None: there is nothing to say.
-         *         cordoned: by an operator, whatever its state is.
-         *         holder: the deployment that alone holds claims on it; None: none does, or several do.
-         *         holders: number of instances with claims on it.
-         *         exclusive: whether one of them has the whole GPU.
-         */
-        MapGpus: {
-            /** Worker */
-            worker: number[];
-            /** Index */
-            index: number[];
-            /** Uuid */
-            uuid: string[];
-            /** Model */
-            model: number[];
-            /** Memory Total Bytes */
-            memory_total_bytes: number[];
-            /** Memory Claimed Bytes */
-            memory_claimed_bytes: number[];
-            /** Memory Free Bytes */
-            memory_free_bytes: number[];
-            /** Memory Used Bytes */
-            memory_used_bytes: (number | null)[];
-            /** Utilization */
-            utilization: (number | null)[];
-            /** State */
-            state: ("ok" | "unknown" | "cordoned" | "mig_mode" | "unhealthy" | "absent")[];
-            /** Message */
-            message: (string | null)[];
-            /** Cordoned */
-            cordoned: boolean[];
-            /** Holder */
-            holder: (string | null)[];
-            /** Holders */
-            holders: number[];
-            /** Exclusive */
-            exclusive: boolean[];
-        };
-        /**
-         * MapView
-         * @description All workers and GPUs at one moment.
-         */
-        MapView: {
-            /**
-             * At
-             * Format: date-time
-             */
-            at: string;
-            workers: components["schemas"]["MapWorkers"];
-            gpus: components["schemas"]["MapGpus"];
-            /** Models */
-            models: string[];
-        };
-        /**
-         * MapWorkers
-         * @description All workers by name. Entry `i` of each column is of worker `i`.
-         *
-         *     Attributes:
-         *         state: as in `WorkerStatus`.
-         *         reason: why, as a code: of the state, else of the first condition that does not hold; empty: none.
-         *         message: the same in words; None: there is nothing to say.
-         *         since: when the state began; None: unknown, as of what an operator has set.
-         *         connected: whether its agent is connected.
-         *         instances: that hold claims there.
-         */
-        MapWorkers: {
-            /** Name */
-            name: string[];
-            /** State */
-            state: string[];
-            /** Reason */
-            reason: string[];
-            /** Message */
-            message: (string | null)[];
-            /** Since */
-            since: (string | null)[];
-            /** Connected */
-            connected: boolean[];
-            /** Cordoned */
-            cordoned: boolean[];
-            /** Draining */
-            draining: boolean[];
-            /** Instances */
-            instances: number[];
-            /** Labels */
-            labels: {
-                [key: string]: string;
-            }[];
-        };
-        /**
-         * MeView
-         * @description The caller.
-         *
-         *     Attributes:
-         *         key_id: id of its key.
-         *         name: of its key.
-         *         role: of its key.
-         *         may: what the role may do: `read` all but Access, `operate` deployments and workers, `administer` keys and
-         *             tokens, `infer` (send requests to models), read `logs`.
-         *         session: whether a browser's session was given, not the key itself.
-         *         encrypted: whether the request came through TLS, as far as the server or a trusted proxy says.
-         *         version: of the controller.
-         */
-        MeView: {
-            /** Key Id */
-            key_id: string;
-            /** Name */
-            name: string;
-            /**
-             * Role
-             * @enum {string}
-             */
-            role: "admin" | "operator" | "viewer" | "inference";
-            /** May */
-            may: ("read" | "operate" | "administer" | "infer" | "logs")[];
-            /** Session */
-            session: boolean;
-            /** Encrypted */
-            encrypted: boolean;
-            /** Version */
-            version: string;
-        };
-        /**
-         * ModelHead
-         * @description A model on the hub: the commit that the revision runs, and the one that its branch or tag names now.
-         *
-         *     Attributes:
-         *         model: `org/name@revision`.
-         *         head: None: the hub was not reached, or refuses it; `problem` has the words.
-         *         moved: whether these differ; None: unknown.
-         */
-        ModelHead: {
-            /** Model */
-            model: string;
-            /** Commit */
-            commit: string;
-            /**
-             * Head
-             * @default null
-             */
-            head: string | null;
-            /**
-             * Moved
-             * @default null
-             */
-            moved: boolean | null;
-            /**
-             * Problem
-             * @default
-             */
-            problem: string;
-        };
-        /**
-         * ModelHeads
-         * @description The models on the hub that a deployment's newest revision runs.
-         */
-        ModelHeads: {
-            /**
-             * Items
-             * @default []
-             */
-            items: components["schemas"]["ModelHead"][];
-        };
-        /**
-         * MoveView
-         * @description A planned relocation: the replacement starts there first, then the old instance stops.
-         */
-        MoveView: {
-            /** Instance */
-            instance: string;
-            /** Deployment */
-            deployment: string;
-            /** Workers */
-            workers: string[];
-            /** To Workers */
-            to_workers: string[];
-            /** To Gpus */
-            to_gpus: string[];
-            /** Memory Mib */
-            memory_mib: number;
-        };
-        /**
-         * NearestMiss
-         * @description The worker that came closest. Sizes are in GiB, with two decimals.
-         */
-        NearestMiss: {
-            /** Worker */
-            worker: string;
-            /** Code */
-            code: string;
-            /**
-             * Need Gib
-             * @default null
-             */
-            need_gib: number | null;
-            /**
-             * Free Gib
-             * @default null
-             */
-            free_gib: number | null;
-            /**
-             * Message
-             * @default
-             */
-            message: string;
-        };
-        /**
-         * NeedView
-         * @description The need of an instance: estimated, else as the user states it.
-         *
-         *     Attributes:
-         *         memory_mib: GPU memory; None: neither estimated nor stated, so whole GPUs are claimed.
-         *         host_memory_mib: main memory.
-         *         parts: what `memory_mib` consists of, in MiB.
-         *         per_gpu: `memory_mib` and `parts` are of each GPU, not of all together.
-         *         context: tokens of context that the memory is sufficient for.
-         *         sequences: sequences of that context at the same time.
-         *         notes: why the need is so, and why this engine.
-         */
-        NeedView: {
-            /** Memory Mib */
-            memory_mib: number | null;
-            /**
-             * Host Memory Mib
-             * @default 0
-             */
-            host_memory_mib: number;
-            /**
-             * Parts
-             * @default {}
-             */
-            parts: {
-                [key: string]: number;
-            };
-            /**
-             * Per Gpu
-             * @default false
-             */
-            per_gpu: boolean;
-            /**
-             * Context
-             * @default null
-             */
-            context: number | null;
-            /**
-             * Sequences
-             * @default null
-             */
-            sequences: number | null;
-            /**
-             * Notes
-             * @default []
-             */
-            notes: string[];
-        };
-        /** Page[AuditLogEntry] */
-        Page_AuditLogEntry_: {
-            /** Items */
-            items: components["schemas"]["AuditLogEntry"][];
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /** Page[CachedModelView] */
-        Page_CachedModelView_: {
-            /** Items */
-            items: components["schemas"]["CachedModelView"][];
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /** Page[DeploymentView] */
-        Page_DeploymentView_: {
-            /** Items */
-            items: components["schemas"]["DeploymentView"][];
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /** Page[EventView] */
-        Page_EventView_: {
-            /** Items */
-            items: components["schemas"]["EventView"][];
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /** Page[GatewayView] */
-        Page_GatewayView_: {
-            /** Items */
-            items: components["schemas"]["GatewayView"][];
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /** Page[GpuView] */
-        Page_GpuView_: {
-            /** Items */
-            items: components["schemas"]["GpuView"][];
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /** Page[InstanceView] */
-        Page_InstanceView_: {
-            /** Items */
-            items: components["schemas"]["InstanceView"][];
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /** Page[KeyView] */
-        Page_KeyView_: {
-            /** Items */
-            items: components["schemas"]["KeyView"][];
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /** Page[PolicyView] */
-        Page_PolicyView_: {
-            /** Items */
-            items: components["schemas"]["PolicyView"][];
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /** Page[SecretView] */
-        Page_SecretView_: {
-            /** Items */
-            items: components["schemas"]["SecretView"][];
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /** Page[TokenView] */
-        Page_TokenView_: {
-            /** Items */
-            items: components["schemas"]["TokenView"][];
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /** Page[WorkerView] */
-        Page_WorkerView_: {
-            /** Items */
-            items: components["schemas"]["WorkerView"][];
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /**
          * Parallel
          * @description Degrees of parallelism. If one is stated, the others default to 1 and their product is the number of GPUs.
          */
@@ -4550,111 +4476,6 @@ export interface components {
              * @default auto
              */
             dp: number | "auto";
-        };
-        /**
-         * PendingList
-         * @description All pending instances: those with a place, in order, then the others.
-         *
-         *     Attributes:
-         *         at: when they were read.
-         *         of: how many have a place.
-         *         more: further ones are pending than the answer has.
-         */
-        PendingList: {
-            /**
-             * At
-             * Format: date-time
-             */
-            at: string;
-            /** Of */
-            of: number;
-            /**
-             * More
-             * @default false
-             */
-            more: boolean;
-            /** Items */
-            items: components["schemas"]["PendingView"][];
-            /**
-             * Next
-             * @default null
-             */
-            next: string | null;
-        };
-        /**
-         * PendingView
-         * @description A pending instance.
-         *
-         *     Attributes:
-         *         instance: its id.
-         *         place: in the queue, from 1; None: it has none yet, since its need is being worked out or it is in backoff.
-         *         of: how many have a place.
-         *         since: when it became pending.
-         *         queued_at: from when its age in the queue counts: it keeps it when it is preempted or relocated.
-         *         not_before: it is not placed earlier; None: it may be placed at once.
-         *         reason: a code.
-         *         message: why it is pending, in one line, as `gpuward ps` prints it.
-         *         explain: the counts and the nearest miss of the latest placement pass; None: there was none yet.
-         *         reserved_on: the workers on which capacity is reserved for it, by rank; empty: none is.
-         */
-        PendingView: {
-            /** Instance */
-            instance: string;
-            /** Deployment */
-            deployment: string;
-            /** Deployment Uid */
-            deployment_uid: string;
-            /**
-             * Place
-             * @default null
-             */
-            place: number | null;
-            /** Of */
-            of: number;
-            /**
-             * Phase
-             * @enum {string}
-             */
-            phase: "pending" | "analyzing";
-            /** Priority */
-            priority: number;
-            /**
-             * Preempt
-             * @default false
-             */
-            preempt: boolean;
-            /**
-             * Since
-             * Format: date-time
-             */
-            since: string;
-            /**
-             * Queued At
-             * Format: date-time
-             */
-            queued_at: string;
-            /**
-             * Not Before
-             * @default null
-             */
-            not_before: string | null;
-            /**
-             * Reason
-             * @default
-             */
-            reason: string;
-            /**
-             * Message
-             * @default
-             */
-            message: string;
-            /** @default null */
-            explain: components["schemas"]["Explain"] | null;
-            /**
-             * Reserved On
-             * @default []
-             */
-            reserved_on: string[];
         };
         /**
          * Placement
@@ -4713,216 +4534,6 @@ export interface components {
              * @default false
              */
             candidates: boolean;
-        };
-        /**
-         * PlanCandidates
-         * @description Which GPUs could be selected by hand, in columns. Entry `i` of each column is of GPU `i`, by worker and index.
-         *
-         *     The checks are those of every placement. They are made when the plan decides the first instance: after what comes
-         *     before it in the queue, and without what it would preempt elsewhere. The selection of the manifest itself is set
-         *     aside: `placement.workers` and `placement.gpus`, but not its labels.
-         *
-         *     - An instance that takes one GPU would be placed on each selectable GPU if that one alone were selected.
-         *     - For one that takes several GPUs, a GPU is selectable if it and its worker pass every check for one GPU of any
-         *       possible layout, and the worker has as many such GPUs as a layout on one worker takes. Whether those that are
-         *       selected may serve together is told by a plan with them selected.
-         *     - For one that takes no GPU, none is selectable.
-         *
-         *     The GPUs that the plan itself chooses are selectable.
-         *
-         *     Attributes:
-         *         workers: the names of all workers with GPUs.
-         *         worker: its number in `workers`.
-         *         code: the first check that fails, for the layout that comes furthest; empty: selectable.
-         *         message: the same in words, to be followed by `since` and the moment where that is known; empty: selectable.
-         *         since: since when a worker is not ready or a GPU is unhealthy; None: unknown, or another reason.
-         */
-        PlanCandidates: {
-            /** Workers */
-            workers: string[];
-            /** Worker */
-            worker: number[];
-            /** Index */
-            index: number[];
-            /** Uuid */
-            uuid: string[];
-            /** Selectable */
-            selectable: boolean[];
-            /** Code */
-            code: string[];
-            /** Message */
-            message: string[];
-            /** Since */
-            since: (string | null)[];
-        };
-        /**
-         * PlanItem
-         * @description What would happen to one instance.
-         */
-        PlanItem: {
-            /** Deployment */
-            deployment: string;
-            /** Instance */
-            instance: number;
-            /** Fits */
-            fits: boolean;
-            /**
-             * Worker
-             * @default null
-             */
-            worker: string | null;
-            /**
-             * Workers
-             * @default []
-             */
-            workers: string[];
-            /**
-             * Gpus
-             * @default []
-             */
-            gpus: string[];
-            /**
-             * Memory Mib Per Gpu
-             * @default null
-             */
-            memory_mib_per_gpu: number | null;
-            /**
-             * Engine
-             * @default null
-             */
-            engine: string | null;
-            /** @default null */
-            layout: components["schemas"]["LayoutView"] | null;
-            /** @default null */
-            need: components["schemas"]["NeedView"] | null;
-            /**
-             * Preempts
-             * @default []
-             */
-            preempts: string[];
-            /**
-             * Reason
-             * @default null
-             */
-            reason: string | null;
-            /** @default null */
-            explain: components["schemas"]["Explain"] | null;
-        };
-        /**
-         * PlanView
-         * @description What an apply would do, by name of deployments and policies.
-         *
-         *     Attributes:
-         *         field_changes: of deployments that exist, what differs from their present spec.
-         *         replaces: number of placed instances that are replaced, of deployments that change to `replace`.
-         *         generations: of the deployments, the state that was planned against; 0: it does not exist. An apply that expects
-         *             it is refused where another one came between.
-         *         policy_generations: the same of the policies.
-         *         candidates: by deployment, the GPUs that could be selected by hand; empty where the request does not ask.
-         *         policy_stops: what policies would stop at once; None: an older controller, which does not report it.
-         */
-        PlanView: {
-            /** Items */
-            items: components["schemas"]["PlanItem"][];
-            /**
-             * Changes
-             * @default {}
-             */
-            changes: {
-                [key: string]: "create" | "replace" | "update" | "unchanged";
-            };
-            /**
-             * Policy Changes
-             * @default {}
-             */
-            policy_changes: {
-                [key: string]: "create" | "update" | "unchanged";
-            };
-            /**
-             * Warnings
-             * @default []
-             */
-            warnings: string[];
-            /**
-             * Rollouts
-             * @default {}
-             */
-            rollouts: {
-                [key: string]: string;
-            };
-            /**
-             * Field Changes
-             * @default {}
-             */
-            field_changes: {
-                [key: string]: components["schemas"]["FieldChange"][];
-            };
-            /**
-             * Replaces
-             * @default {}
-             */
-            replaces: {
-                [key: string]: number;
-            };
-            /**
-             * Generations
-             * @default {}
-             */
-            generations: {
-                [key: string]: number;
-            };
-            /**
-             * Policy Generations
-             * @default {}
-             */
-            policy_generations: {
-                [key: string]: number;
-            };
-            /**
-             * Candidates
-             * @default {}
-             */
-            candidates: {
-                [key: string]: components["schemas"]["PlanCandidates"];
-            };
-            /** @default null */
-            policy_stops: components["schemas"]["PolicyStops"] | null;
-            /**
-             * Policies
-             * @default {}
-             */
-            policies: {
-                [key: string]: components["schemas"]["PlannedPolicy"];
-            };
-        };
-        /**
-         * PlannedPolicy
-         * @description The policy that would apply to a deployment. An inline policy has no name.
-         */
-        PlannedPolicy: {
-            /**
-             * Origin
-             * @enum {string}
-             */
-            origin: "inline" | "named" | "default";
-            /**
-             * Name
-             * @default
-             */
-            name: string;
-            spec: components["schemas"]["UtilizationPolicy"];
-        };
-        /**
-         * PolicyItem
-         * @description How often a policy acted, and the GPU hours that it freed. `policy` is its name, or `inline`.
-         */
-        PolicyItem: {
-            /** Policy */
-            policy: string;
-            /** Actions */
-            actions: number;
-            /** Gpu Hours Freed */
-            gpu_hours_freed: number;
         };
         /**
          * PolicyPlanBody
@@ -4998,193 +4609,6 @@ export interface components {
              * @default false
              */
             default: boolean;
-        };
-        /**
-         * PolicyStatus
-         * @description What a policy watches and has done.
-         *
-         *     Attributes:
-         *         watches: what it applies to now.
-         *         verdicts: the verdicts on its instances.
-         *         actions: how often it acted.
-         *         would_have_acted: how often it would have acted without `dry_run`.
-         *         gpu_seconds_freed: until the stopped instances were started again; a share of a GPU counts as that share.
-         */
-        PolicyStatus: {
-            /**
-             * @default {
-             *       "deployments": 0,
-             *       "instances": 0
-             *     }
-             */
-            watches: components["schemas"]["PolicyWatches"];
-            /**
-             * @default {
-             *       "idle": 0,
-             *       "busy": 0,
-             *       "unknown": 0
-             *     }
-             */
-            verdicts: components["schemas"]["PolicyVerdicts"];
-            /**
-             * Actions
-             * @default 0
-             */
-            actions: number;
-            /**
-             * Would Have Acted
-             * @default 0
-             */
-            would_have_acted: number;
-            /**
-             * Gpu Seconds Freed
-             * @default 0
-             */
-            gpu_seconds_freed: number;
-        };
-        /**
-         * PolicyStop
-         * @description A deployment of which a policy would stop replicas at its next step, as far as that is known.
-         *
-         *     Attributes:
-         *         policy: its name; empty: the policy is inline.
-         *         action: `stop`: all replicas; `scale_down`: some of them; `unknown`: telemetry is missing, so nothing stops now.
-         *         stops: number of instances that would stop.
-         *         replicas: number of replicas that would be left; None: unknown.
-         *         message: the reason, or what is missing.
-         */
-        PolicyStop: {
-            /** Deployment */
-            deployment: string;
-            /**
-             * Policy
-             * @default
-             */
-            policy: string;
-            /**
-             * Action
-             * @enum {string}
-             */
-            action: "stop" | "scale_down" | "unknown";
-            /**
-             * Stops
-             * @default 0
-             */
-            stops: number;
-            /**
-             * Replicas
-             * @default null
-             */
-            replicas: number | null;
-            /**
-             * Message
-             * @default
-             */
-            message: string;
-        };
-        /**
-         * PolicyStops
-         * @description What policies would stop at once because of an apply, beyond what they would stop without it.
-         *
-         *     Attributes:
-         *         stop: number of deployments that would stop.
-         *         scale_down: number of deployments that would be scaled down.
-         *         unknown: number of deployments of which it is unknown.
-         *         items: the first 100 of each, in this order and by name.
-         */
-        PolicyStops: {
-            /**
-             * Stop
-             * @default 0
-             */
-            stop: number;
-            /**
-             * Scale Down
-             * @default 0
-             */
-            scale_down: number;
-            /**
-             * Unknown
-             * @default 0
-             */
-            unknown: number;
-            /**
-             * Items
-             * @default []
-             */
-            items: components["schemas"]["PolicyStop"][];
-        };
-        /**
-         * PolicyVerdicts
-         * @description How many instances have each verdict now.
-         */
-        PolicyVerdicts: {
-            /**
-             * Idle
-             * @default 0
-             */
-            idle: number;
-            /**
-             * Busy
-             * @default 0
-             */
-            busy: number;
-            /**
-             * Unknown
-             * @default 0
-             */
-            unknown: number;
-        };
-        /**
-         * PolicyView
-         * @description A utilization policy. `warnings` are about stored fields that no longer act as written.
-         */
-        PolicyView: {
-            /**
-             * Kind
-             * @default UtilizationPolicy
-             * @constant
-             */
-            kind: "UtilizationPolicy";
-            /** Name */
-            name: string;
-            /** Uid */
-            uid: string;
-            /** Generation */
-            generation: number;
-            /**
-             * Created At
-             * Format: date-time
-             */
-            created_at: string;
-            /**
-             * Deleted At
-             * @default null
-             */
-            deleted_at: string | null;
-            spec: components["schemas"]["PolicySpec"];
-            status: components["schemas"]["PolicyStatus"];
-            /**
-             * Warnings
-             * @default []
-             */
-            warnings: string[];
-        };
-        /**
-         * PolicyWatches
-         * @description How many live deployments a policy applies to, and how many of their instances are not final.
-         */
-        PolicyWatches: {
-            /**
-             * Deployments
-             * @default 0
-             */
-            deployments: number;
-            /**
-             * Instances
-             * @default 0
-             */
-            instances: number;
         };
         /**
          * Probe
@@ -5286,112 +4710,6 @@ export interface components {
             wait: number | string;
         };
         /**
-         * ReadyView
-         * @description All readiness checks.
-         */
-        ReadyView: {
-            /** Ready */
-            ready: boolean;
-            /** Checks */
-            checks: {
-                [key: string]: components["schemas"]["CheckView"];
-            };
-        };
-        /**
-         * RelocationView
-         * @description A relocation and its progress.
-         */
-        RelocationView: {
-            /** Instance */
-            instance: string;
-            /** Deployment */
-            deployment: string;
-            /** To Workers */
-            to_workers: string[];
-            /** To Gpus */
-            to_gpus: string[];
-            /** Demand */
-            demand: string;
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "waiting" | "moving" | "moved" | "abandoned";
-            /**
-             * Copy Name
-             * @default null
-             */
-            copy_name: string | null;
-            /**
-             * Message
-             * @default
-             */
-            message: string;
-            /**
-             * Created At
-             * Format: date-time
-             */
-            created_at: string;
-            /**
-             * Ended At
-             * @default null
-             */
-            ended_at: string | null;
-        };
-        /**
-         * RelocationsView
-         * @description The latest relocations, newest first.
-         */
-        RelocationsView: {
-            /** Items */
-            items: components["schemas"]["RelocationView"][];
-        };
-        /**
-         * RepairView
-         * @description What a repair found, what it changed (with `dry_run`: what it would change), and what is left.
-         *
-         *     `mended` holds the first 1000 changes; `changes` is the number of all.
-         */
-        RepairView: {
-            /** Ok */
-            ok: boolean;
-            /**
-             * Dry Run
-             * @default false
-             */
-            dry_run: boolean;
-            /**
-             * Found
-             * @default []
-             */
-            found: components["schemas"]["AuditViolation"][];
-            /**
-             * Changes
-             * @default 0
-             */
-            changes: number;
-            /**
-             * Mended
-             * @default []
-             */
-            mended: components["schemas"]["LedgerRepair"][];
-            /**
-             * Left
-             * @default []
-             */
-            left: components["schemas"]["UnmendedViolation"][];
-        };
-        /**
-         * ReplayedPolicy
-         * @description A policy that was replayed over the history.
-         */
-        ReplayedPolicy: {
-            /** Min Gpu Utilization */
-            min_gpu_utilization: number;
-            /** Time Window */
-            time_window: number;
-        };
-        /**
          * ReplicaRange
          * @description Fewest and most replicas. Between them the number follows the requests.
          */
@@ -5488,99 +4806,6 @@ export interface components {
             pull: boolean;
         };
         /**
-         * RevisionDiff
-         * @description The fields in which two revisions of a deployment differ, as a plan tells the changes of an apply.
-         *
-         *     Attributes:
-         *         old: number of the revision that the values `old` are of.
-         *         new: number of the revision that the values `new` are of.
-         *         fields: in the order of manifests; `replaces`: a change that takes new processes.
-         */
-        RevisionDiff: {
-            /** Old */
-            old: number;
-            /** New */
-            new: number;
-            /** Fields */
-            fields: components["schemas"]["FieldChange"][];
-        };
-        /**
-         * RevisionList
-         * @description A deployment's revisions, the one that was applied last first. A bounded number is kept.
-         */
-        RevisionList: {
-            /** Items */
-            items: components["schemas"]["RevisionView"][];
-        };
-        /**
-         * RevisionView
-         * @description A revision of a deployment: the spec that its processes run. Fields that change in place are as they were then.
-         *
-         *     Attributes:
-         *         revision: its number.
-         *         created_at: when it was first applied.
-         *         applied_at: when it was last applied, or gone back to.
-         *         actor: which key made it, as `key:NAME`; empty: unknown.
-         *         request_id: of the request that made it.
-         *         newest: the deployment shall run it.
-         *         stable: all replicas ran it last.
-         *         instances: that run it, or are on their way.
-         *         image_digest: of the image that all its containers run; None: none has run yet.
-         *         model_commits: of its models on the hub, by `org/name@revision`; empty: none is known yet.
-         */
-        RevisionView: {
-            /** Revision */
-            revision: number;
-            /**
-             * Created At
-             * Format: date-time
-             */
-            created_at: string;
-            /**
-             * Applied At
-             * Format: date-time
-             */
-            applied_at: string;
-            /**
-             * Actor
-             * @default
-             */
-            actor: string;
-            /**
-             * Request Id
-             * @default
-             */
-            request_id: string;
-            /**
-             * Newest
-             * @default false
-             */
-            newest: boolean;
-            /**
-             * Stable
-             * @default false
-             */
-            stable: boolean;
-            /**
-             * Instances
-             * @default 0
-             */
-            instances: number;
-            /**
-             * Image Digest
-             * @default null
-             */
-            image_digest: string | null;
-            /**
-             * Model Commits
-             * @default {}
-             */
-            model_commits: {
-                [key: string]: string;
-            };
-            spec: components["schemas"]["DeploymentSpec"];
-        };
-        /**
          * Rollout
          * @description The bounds of a rollout, its canary, and when it is aborted.
          */
@@ -5613,123 +4838,6 @@ export interface components {
              * @default null
              */
             abort: components["schemas"]["Abort"] | null;
-        };
-        /**
-         * RolloutStatus
-         * @description How far the rollout of the newest revision is, with `update: rolling`.
-         *
-         *     Attributes:
-         *         state: `failed`: the new revision did not become ready. `aborted`: it had too many errors.
-         *         paused: by a user.
-         *         revision: that is rolled out.
-         *         stable: the last one of which all replicas ran, to which a rollout falls back; None: there is none yet.
-         *         reason: for the state.
-         *         since: when it came to this state.
-         *         updated: replicas of the revision.
-         *         available: of these, such as run for `ready_for`.
-         *         weight: percent of the requests for the revision; None: by least load over all replicas.
-         *         canary_until: when the canary ends; None: there is none, or its replicas are not ready.
-         *         requests: to the revision in this attempt, as gateways have counted.
-         *         errors: of these, such as ended with a 5xx of the engine or with its death.
-         */
-        RolloutStatus: {
-            /**
-             * State
-             * @enum {string}
-             */
-            state: "canary" | "progressing" | "complete" | "failed" | "aborted";
-            /**
-             * Paused
-             * @default false
-             */
-            paused: boolean;
-            /** Revision */
-            revision: number;
-            /**
-             * Stable
-             * @default null
-             */
-            stable: number | null;
-            /**
-             * Reason
-             * @default
-             */
-            reason: string;
-            /**
-             * Message
-             * @default
-             */
-            message: string;
-            /**
-             * Since
-             * Format: date-time
-             */
-            since: string;
-            /**
-             * Updated
-             * @default 0
-             */
-            updated: number;
-            /**
-             * Available
-             * @default 0
-             */
-            available: number;
-            /**
-             * Weight
-             * @default null
-             */
-            weight: number | null;
-            /**
-             * Canary Until
-             * @default null
-             */
-            canary_until: string | null;
-            /**
-             * Requests
-             * @default 0
-             */
-            requests: number;
-            /**
-             * Errors
-             * @default 0
-             */
-            errors: number;
-        };
-        /**
-         * RuntimeView
-         * @description What a worker can run besides processes of its host.
-         *
-         *     Attributes:
-         *         name: as in manifests: `docker`.
-         *         usable: whether containers run there.
-         *         gpus: whether they can have its GPUs.
-         *         reason: why not, in the words of its agent.
-         *         version: of the Docker engine.
-         */
-        RuntimeView: {
-            /** Name */
-            name: string;
-            /**
-             * Usable
-             * @default false
-             */
-            usable: boolean;
-            /**
-             * Gpus
-             * @default false
-             */
-            gpus: boolean;
-            /**
-             * Reason
-             * @default
-             */
-            reason: string;
-            /**
-             * Version
-             * @default
-             */
-            version: string;
         };
         /**
          * ScaleBody
@@ -5789,64 +4897,6 @@ export interface components {
             dry_run: boolean;
         };
         /**
-         * ScalingStatus
-         * @description How the number of replicas follows the requests.
-         *
-         *     Attributes:
-         *         number: that the requests ask for, between min and max.
-         *         reason: for it.
-         *         since: when it became this number.
-         *         at: when the evidence is from.
-         *         dry_run: it is only shown.
-         *         capped_by: the source of a limit that keeps fewer: user or policy; empty: none does.
-         *         awake_until: an operator keeps it awake until then.
-         *         evidence: what the number rests on, with `graph`: demand, one figure each `graph_step_s`, oldest first.
-         */
-        ScalingStatus: {
-            /** Number */
-            number: number;
-            /** Min */
-            min: number;
-            /** Max */
-            max: number;
-            /** Reason */
-            reason: string;
-            /** Message */
-            message: string;
-            /**
-             * Since
-             * Format: date-time
-             */
-            since: string;
-            /**
-             * At
-             * Format: date-time
-             */
-            at: string;
-            /**
-             * Dry Run
-             * @default false
-             */
-            dry_run: boolean;
-            /**
-             * Capped By
-             * @default
-             */
-            capped_by: string;
-            /**
-             * Awake Until
-             * @default null
-             */
-            awake_until: string | null;
-            /**
-             * Evidence
-             * @default {}
-             */
-            evidence: {
-                [key: string]: unknown;
-            };
-        };
-        /**
          * SecretBody
          * @description `PUT /secrets/{name}`.
          */
@@ -5900,83 +4950,6 @@ export interface components {
              * @default null
              */
             admins_only: boolean | null;
-        };
-        /**
-         * SecretView
-         * @description A secret, without its value.
-         */
-        SecretView: {
-            /** Name */
-            name: string;
-            /** Encrypted */
-            encrypted: boolean;
-            /** Key Id */
-            key_id: string;
-            /** Readable */
-            readable: boolean;
-            /** Deployments */
-            deployments: string[];
-            /** Admins Only */
-            admins_only: boolean;
-            /**
-             * Created At
-             * Format: date-time
-             */
-            created_at: string;
-            /**
-             * Updated At
-             * Format: date-time
-             */
-            updated_at: string;
-            /**
-             * Used At
-             * @default null
-             */
-            used_at: string | null;
-        };
-        /**
-         * SecretsRotated
-         * @description What a rotation of the key did.
-         *
-         *     Attributes:
-         *         unreadable: secrets that no key of this controller opens.
-         *         waiting_for: gateways that have not reported the new key: the secrets of agents' proxies stay as they are.
-         */
-        SecretsRotated: {
-            /** Encrypted */
-            encrypted: number;
-            /** Key Id */
-            key_id: string;
-            /** Unreadable */
-            unreadable: string[];
-            /**
-             * Waiting For
-             * @default []
-             */
-            waiting_for: string[];
-        };
-        /**
-         * SeriesView
-         * @description The utilization of one GPU over the window.
-         *
-         *     Attributes:
-         *         gpu: UUID.
-         *         worker: name of its worker.
-         *         instance: only the processes of this instance count; empty: all processes count.
-         *         values: the maximum of each slot in percent, oldest first; None: no sample.
-         */
-        SeriesView: {
-            /** Gpu */
-            gpu: string;
-            /** Worker */
-            worker: string;
-            /**
-             * Instance
-             * @default
-             */
-            instance: string;
-            /** Values */
-            values: (number | null)[];
         };
         /**
          * ServingLimits
@@ -6052,21 +5025,6 @@ export interface components {
             key: string;
         };
         /**
-         * Subject
-         * @description An object that an event concerns, with the name that it had then; empty where that was not known.
-         */
-        Subject: {
-            /** Kind */
-            kind: string;
-            /**
-             * Name
-             * @default
-             */
-            name: string;
-            /** Uid */
-            uid: string;
-        };
-        /**
          * TokenBody
          * @description `POST /tokens`.
          */
@@ -6104,152 +5062,6 @@ export interface components {
             advertise_networks: string[];
         };
         /**
-         * TokenCreated
-         * @description The answer to the creation of a token, the only one with its value.
-         *
-         *     Where the controller has a certificate authority of its own, the token ends with a dot and the SHA-256 of that
-         *     authority's public key, by which an agent knows the controller.
-         */
-        TokenCreated: {
-            /** Id */
-            id: string;
-            /**
-             * Created At
-             * Format: date-time
-             */
-            created_at: string;
-            /**
-             * Expires At
-             * Format: date-time
-             */
-            expires_at: string;
-            /**
-             * Used At
-             * @default null
-             */
-            used_at: string | null;
-            /**
-             * Used By
-             * @default null
-             */
-            used_by: string | null;
-            /**
-             * Uses
-             * @default 0
-             */
-            uses: number;
-            /**
-             * Max Uses
-             * @default 1
-             */
-            max_uses: number;
-            /**
-             * Name
-             * @default null
-             */
-            name: string | null;
-            /**
-             * Labels
-             * @default {}
-             */
-            labels: {
-                [key: string]: string;
-            };
-            /**
-             * Advertise Networks
-             * @default []
-             */
-            advertise_networks: string[];
-            /**
-             * Revoked At
-             * @default null
-             */
-            revoked_at: string | null;
-            /** Token */
-            token: string;
-        };
-        /**
-         * TokenView
-         * @description A join token, without its value.
-         *
-         *     Attributes:
-         *         used_at: when a host last joined with it.
-         *         used_by: name of that host.
-         *         uses: hosts that have joined with it.
-         *         max_uses: hosts that may.
-         *         name: the only name that a host may join with; null: any.
-         *         labels: trusted labels of the workers that join with it.
-         *         advertise_networks: within which they may advertise another address than they connect from.
-         */
-        TokenView: {
-            /** Id */
-            id: string;
-            /**
-             * Created At
-             * Format: date-time
-             */
-            created_at: string;
-            /**
-             * Expires At
-             * Format: date-time
-             */
-            expires_at: string;
-            /**
-             * Used At
-             * @default null
-             */
-            used_at: string | null;
-            /**
-             * Used By
-             * @default null
-             */
-            used_by: string | null;
-            /**
-             * Uses
-             * @default 0
-             */
-            uses: number;
-            /**
-             * Max Uses
-             * @default 1
-             */
-            max_uses: number;
-            /**
-             * Name
-             * @default null
-             */
-            name: string | null;
-            /**
-             * Labels
-             * @default {}
-             */
-            labels: {
-                [key: string]: string;
-            };
-            /**
-             * Advertise Networks
-             * @default []
-             */
-            advertise_networks: string[];
-            /**
-             * Revoked At
-             * @default null
-             */
-            revoked_at: string | null;
-        };
-        /**
-         * TriedLayout
-         * @description A layout that the model itself rules out, however much is free.
-         */
-        TriedLayout: {
-            /** Gpus */
-            gpus: number;
-            /** Tp */
-            tp: number;
-            /** Reason */
-            reason: string;
-        };
-        /**
          * UndoBody
          * @description `POST /deployments/{name}/rollout/undo`.
          */
@@ -6259,98 +5071,6 @@ export interface components {
              * @default null
              */
             revision: number | null;
-        };
-        /**
-         * UnmendedViolation
-         * @description A violation that is left, since to mend it would be a guess. `way_out`: what an operator does about it.
-         */
-        UnmendedViolation: {
-            /** Invariant */
-            invariant: string;
-            /** Message */
-            message: string;
-            /**
-             * Evidence
-             * @default {}
-             */
-            evidence: {
-                [key: string]: unknown;
-            };
-            /** Way Out */
-            way_out: string;
-        };
-        /**
-         * UnpricedModel
-         * @description A model of GPUs without a price, and the GPU hours that were claimed on it. An empty name: unknown.
-         */
-        UnpricedModel: {
-            /** Model */
-            model: string;
-            /** Gpu Hours */
-            gpu_hours: number;
-        };
-        /**
-         * UsageItem
-         * @description The figures of one key, model and endpoint; of those that were not asked for: None.
-         */
-        UsageItem: {
-            /** Requests */
-            requests: number;
-            /** Errors */
-            errors: number;
-            /** Prompt Tokens */
-            prompt_tokens: number;
-            /** Cached Tokens */
-            cached_tokens: number;
-            /** Completion Tokens */
-            completion_tokens: number;
-            /** Estimated */
-            estimated: number;
-            /** In Flight S */
-            in_flight_s: number;
-            /**
-             * First Token S
-             * @default null
-             */
-            first_token_s: number | null;
-            /**
-             * Key
-             * @default null
-             */
-            key: string | null;
-            /**
-             * Key Name
-             * @default null
-             */
-            key_name: string | null;
-            /**
-             * Model
-             * @default null
-             */
-            model: string | null;
-            /**
-             * Endpoint
-             * @default null
-             */
-            endpoint: string | null;
-        };
-        /**
-         * UsageReport
-         * @description `GET /usage`: most tokens first.
-         */
-        UsageReport: {
-            /**
-             * Since
-             * Format: date-time
-             */
-            since: string;
-            /**
-             * Until
-             * Format: date-time
-             */
-            until: string;
-            /** Items */
-            items: components["schemas"]["UsageItem"][];
         };
         /**
          * UtilizationPolicy
@@ -6412,25 +5132,6 @@ export interface components {
             webhook: components["schemas"]["Webhook"] | null;
         };
         /**
-         * UtilizationView
-         * @description The utilization of GPUs over the `window_s` seconds before `until`, in slots of `slot_s` seconds.
-         */
-        UtilizationView: {
-            /**
-             * Until
-             * Format: date-time
-             */
-            until: string;
-            /** Window S */
-            window_s: number;
-            /** Slot S */
-            slot_s: number;
-            /** Series */
-            series: components["schemas"]["SeriesView"][];
-            /** @default null */
-            policy: components["schemas"]["WatchView"] | null;
-        };
-        /**
          * WakeBody
          * @description `POST /deployments/{name}/wake`: how long it stays awake without requests; 0 ends that.
          */
@@ -6441,33 +5142,6 @@ export interface components {
              * @default 3600
              */
             for_s: number | string;
-        };
-        /**
-         * WatchEvent
-         * @description One server-sent event: `snapshot` first, then `changed` or `gone` objects.
-         */
-        WatchEvent: {
-            /**
-             * Type
-             * @enum {string}
-             */
-            type: "snapshot" | "changed" | "gone";
-            /** Object */
-            object: components["schemas"]["DeploymentView"] | components["schemas"]["InstanceView"] | components["schemas"]["WorkerView"] | components["schemas"]["PolicyView"] | {
-                [key: string]: unknown;
-            };
-        };
-        /**
-         * WatchView
-         * @description The policy of what is shown. Its name is empty if it is inline.
-         */
-        WatchView: {
-            /** Name */
-            name: string;
-            /** Min Gpu Utilization */
-            min_gpu_utilization: number;
-            /** Time Window */
-            time_window: number;
         };
         /**
          * Webhook
@@ -6504,223 +5178,6 @@ export interface components {
              * @default null
              */
             advertise_networks: string[] | null;
-        };
-        /**
-         * WorkerSpecView
-         * @description What an operator has set for the worker.
-         *
-         *     Attributes:
-         *         drain_until: replacements of what runs there start first until then; None: no drain waits.
-         *         restart_tasks: tasks that never restart are stopped after that, and start elsewhere.
-         */
-        WorkerSpecView: {
-            /**
-             * Cordoned
-             * @default false
-             */
-            cordoned: boolean;
-            /**
-             * Draining
-             * @default false
-             */
-            draining: boolean;
-            /**
-             * Drain Until
-             * @default null
-             */
-            drain_until: string | null;
-            /**
-             * Restart Tasks
-             * @default false
-             */
-            restart_tasks: boolean;
-        };
-        /**
-         * WorkerStatus
-         * @description The status of a worker.
-         *
-         *     Attributes:
-         *         state: for operators: `drained`, `draining`, `cordoned`, `quarantined`, else the phase.
-         *         protocol: of the agent's newest connection; None: it has not connected since this field exists.
-         *         runtimes: besides processes of the host; empty: none, or its agent does not say.
-         *         engines: that are installed; None: its agent does not report them.
-         *         gpus_known: whether the GPUs could be read; if not, `gpus` is unknown.
-         *         memory_mib, claimed_mib, free_mib: of all its GPUs together; `free_mib` as in `GpuStatus`.
-         *         fence_until: nothing of a lost worker runs after this; None: unknown.
-         */
-        WorkerStatus: {
-            /**
-             * Phase
-             * @enum {string}
-             */
-            phase: "joining" | "ready" | "unreachable" | "lost";
-            /** State */
-            state: string;
-            /**
-             * Reason
-             * @default
-             */
-            reason: string;
-            /**
-             * Conditions
-             * @default []
-             */
-            conditions: components["schemas"]["Condition"][];
-            /**
-             * Connected
-             * @default false
-             */
-            connected: boolean;
-            /**
-             * Last Seen
-             * @default null
-             */
-            last_seen: string | null;
-            /**
-             * Os
-             * @default
-             */
-            os: string;
-            /**
-             * Arch
-             * @default
-             */
-            arch: string;
-            /**
-             * Driver
-             * @default null
-             */
-            driver: string | null;
-            /**
-             * Hostname
-             * @default
-             */
-            hostname: string;
-            /**
-             * Agent Version
-             * @default
-             */
-            agent_version: string;
-            /**
-             * Protocol
-             * @default null
-             */
-            protocol: number | null;
-            /**
-             * Simulated
-             * @default false
-             */
-            simulated: boolean;
-            /**
-             * Labels
-             * @default {}
-             */
-            labels: {
-                [key: string]: string;
-            };
-            /**
-             * Runtimes
-             * @default []
-             */
-            runtimes: components["schemas"]["RuntimeView"][];
-            /**
-             * Engines
-             * @default null
-             */
-            engines: components["schemas"]["EngineView"][] | null;
-            /**
-             * Gpus
-             * @default 0
-             */
-            gpus: number;
-            /**
-             * Gpus Known
-             * @default false
-             */
-            gpus_known: boolean;
-            /**
-             * Memory Mib
-             * @default 0
-             */
-            memory_mib: number;
-            /**
-             * Claimed Mib
-             * @default 0
-             */
-            claimed_mib: number;
-            /**
-             * Free Mib
-             * @default 0
-             */
-            free_mib: number;
-            /**
-             * Host Memory Mib
-             * @default 0
-             */
-            host_memory_mib: number;
-            /**
-             * Free Host Memory Mib
-             * @default 0
-             */
-            free_host_memory_mib: number;
-            /**
-             * Cpu Milli
-             * @default 0
-             */
-            cpu_milli: number;
-            /**
-             * Free Cpu Milli
-             * @default 0
-             */
-            free_cpu_milli: number;
-            /**
-             * Instances
-             * @default 0
-             */
-            instances: number;
-            /**
-             * Proxy Address
-             * @default
-             */
-            proxy_address: string;
-            /**
-             * Fence Until
-             * @default null
-             */
-            fence_until: string | null;
-        };
-        /**
-         * WorkerView
-         * @description A worker.
-         */
-        WorkerView: {
-            /**
-             * Kind
-             * @default Worker
-             * @constant
-             */
-            kind: "Worker";
-            /** Name */
-            name: string;
-            /** Uid */
-            uid: string;
-            /**
-             * Generation
-             * @default 1
-             */
-            generation: number;
-            /**
-             * Created At
-             * Format: date-time
-             */
-            created_at: string;
-            /**
-             * Deleted At
-             * @default null
-             */
-            deleted_at: string | null;
-            spec: components["schemas"]["WorkerSpecView"];
-            status: components["schemas"]["WorkerStatus"];
         };
     };
     responses: {
@@ -7137,6 +5594,59 @@ export interface operations {
             default: components["responses"]["Error"];
         };
     };
+    get_instances: {
+        parameters: {
+            query?: {
+                /** @description objects per page, 1 to 1000 (default 100) */
+                limit?: number;
+                /** @description `next` of the previous page */
+                cursor?: string;
+                /** @description only of this deployment */
+                deployment?: string;
+                /** @description only those with claims on this worker */
+                worker?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description List instances */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_InstanceView_"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    get_instances_id: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                id: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Read an instance */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["InstanceView"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
     post_plan: {
         parameters: {
             query?: never;
@@ -7278,59 +5788,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["DrainPlanView"];
-                };
-            };
-            default: components["responses"]["Error"];
-        };
-    };
-    get_instances: {
-        parameters: {
-            query?: {
-                /** @description objects per page, 1 to 1000 (default 100) */
-                limit?: number;
-                /** @description `next` of the previous page */
-                cursor?: string;
-                /** @description only of this deployment */
-                deployment?: string;
-                /** @description only those with claims on this worker */
-                worker?: string;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description List instances */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_InstanceView_"];
-                };
-            };
-            default: components["responses"]["Error"];
-        };
-    };
-    get_instances_id: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                id: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Read an instance */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["InstanceView"];
                 };
             };
             default: components["responses"]["Error"];
@@ -7657,61 +6114,6 @@ export interface operations {
             default: components["responses"]["Error"];
         };
     };
-    get_workers_name_cache: {
-        parameters: {
-            query?: {
-                /** @description objects per page, 1 to 1000 (default: all) */
-                limit?: number;
-                /** @description `next` of the previous page */
-                cursor?: string;
-            };
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description List cached models */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_CachedModelView_"];
-                };
-            };
-            default: components["responses"]["Error"];
-        };
-    };
-    post_workers_name_cache_prune: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path: {
-                name: string;
-            };
-            cookie?: never;
-        };
-        requestBody: {
-            content: {
-                "application/json": components["schemas"]["PruneBody"];
-            };
-        };
-        responses: {
-            /** @description Remove cached models that no process uses */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["Page_CachedModelView_"];
-                };
-            };
-            default: components["responses"]["Error"];
-        };
-    };
     get_gpus: {
         parameters: {
             query?: {
@@ -7830,6 +6232,93 @@ export interface operations {
             default: components["responses"]["Error"];
         };
     };
+    get_workers_name_cache: {
+        parameters: {
+            query?: {
+                /** @description objects per page, 1 to 1000 (default: all) */
+                limit?: number;
+                /** @description `next` of the previous page */
+                cursor?: string;
+            };
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description List cached models */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_CachedModelView_"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    post_workers_name_cache_prune: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PruneBody"];
+            };
+        };
+        responses: {
+            /** @description Remove cached models that no process uses */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Page_CachedModelView_"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    get_utilization: {
+        parameters: {
+            query?: {
+                /** @description GPU UUIDs, comma-separated, at most 512 */
+                gpus?: string;
+                /** @description GPUs claimed by this instance; on a shared GPU, its own part */
+                instance?: string;
+                /** @description the same for all instances of this deployment */
+                deployment?: string;
+                /** @description all GPUs of this worker */
+                worker?: string;
+                /** @description how far back, such as 10m (default: the effective policy's window, else 10m) */
+                window?: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Read recent GPU utilization */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["UtilizationView"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
     get_policies: {
         parameters: {
             query?: {
@@ -7924,38 +6413,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PolicyView"];
-                };
-            };
-            default: components["responses"]["Error"];
-        };
-    };
-    get_utilization: {
-        parameters: {
-            query?: {
-                /** @description GPU UUIDs, comma-separated, at most 512 */
-                gpus?: string;
-                /** @description GPUs claimed by this instance; on a shared GPU, its own part */
-                instance?: string;
-                /** @description the same for all instances of this deployment */
-                deployment?: string;
-                /** @description all GPUs of this worker */
-                worker?: string;
-                /** @description how far back, such as 10m (default: the effective policy's window, else 10m) */
-                window?: string;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Read recent GPU utilization */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["UtilizationView"];
                 };
             };
             default: components["responses"]["Error"];
@@ -8069,51 +6526,6 @@ export interface operations {
             default: components["responses"]["Error"];
         };
     };
-    get_audit: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Check the ledger's invariants */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["AuditView"];
-                };
-            };
-            default: components["responses"]["Error"];
-        };
-    };
-    post_audit_repair: {
-        parameters: {
-            query?: {
-                /** @description only say what would be changed */
-                dry_run?: boolean;
-            };
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Mend what breaks invariants where that can be done for certain */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["RepairView"];
-                };
-            };
-            default: components["responses"]["Error"];
-        };
-    };
     get_audit_log: {
         parameters: {
             query?: {
@@ -8174,6 +6586,72 @@ export interface operations {
             default: components["responses"]["Error"];
         };
     };
+    get_leader: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Read leader and term */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LeaderView"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    get_audit: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Check the ledger's invariants */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["AuditView"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    post_audit_repair: {
+        parameters: {
+            query?: {
+                /** @description only say what would be changed */
+                dry_run?: boolean;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Mend what breaks invariants where that can be done for certain */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["RepairView"];
+                };
+            };
+            default: components["responses"]["Error"];
+        };
+    };
     get_attention: {
         parameters: {
             query?: {
@@ -8195,27 +6673,6 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["AttentionList"];
-                };
-            };
-            default: components["responses"]["Error"];
-        };
-    };
-    get_leader: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Read leader and term */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/json": components["schemas"]["LeaderView"];
                 };
             };
             default: components["responses"]["Error"];
@@ -8470,27 +6927,6 @@ export interface operations {
             default: components["responses"]["Error"];
         };
     };
-    get_ca: {
-        parameters: {
-            query?: never;
-            header?: never;
-            path?: never;
-            cookie?: never;
-        };
-        requestBody?: never;
-        responses: {
-            /** @description Certificate of the controller's authority */
-            200: {
-                headers: {
-                    [name: string]: unknown;
-                };
-                content: {
-                    "application/x-pem-file": unknown;
-                };
-            };
-            default: components["responses"]["Error"];
-        };
-    };
     get_secrets: {
         parameters: {
             query?: {
@@ -8605,6 +7041,27 @@ export interface operations {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+            default: components["responses"]["Error"];
+        };
+    };
+    get_ca: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Certificate of the controller's authority */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/x-pem-file": unknown;
+                };
             };
             default: components["responses"]["Error"];
         };
