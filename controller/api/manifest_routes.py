@@ -1,7 +1,7 @@
 """The routes of a resource that users write as a manifest: list, read, apply and delete.
 
-`ETag` returns the generation of what was read; `If-Match` applies or deletes only that generation.
-`If-None-Match: *` applies only where there is none.
+`ETag` returns the generation that was read; `If-Match` applies or deletes only that generation.
+`If-None-Match: *` applies only if the object does not exist.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,35 +27,27 @@ ManifestView: TypeAlias = DeploymentView | PolicyView
 
 
 class Applied(Protocol):
-    """What an apply did."""
+    """The result of an apply: the object, and the value of the outcome header."""
 
     @property
-    def view(self) -> ManifestView:
-        """The object as it is now."""
+    def view(self) -> ManifestView: ...
 
     @property
-    def outcome(self) -> str:
-        """The value of the outcome header."""
+    def outcome(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestResource:
-    """What distinguishes one such resource.
+    """One such resource.
 
     Attributes:
         path: of the list; the object's name follows.
         noun: for summaries, such as `deployment`.
-        plural: the same for the list.
-        page: model of a page.
-        view: model of an object.
-        spec: model of the body of an apply.
-        parse: the spec in a body, for the name in the path; raises ManifestError.
-        read_page: one page.
-        read: the object of a name.
-        apply: writes a spec (database, name, spec, *, if_match, longest_window_s).
-        delete: deletes (database, name, *, if_match).
+        parse: (body, name in the path); raises ManifestError.
+        apply: (database, name, spec, *, if_match, longest_window_s).
+        delete: (database, name, *, if_match).
         of_caller: further arguments of `apply`, which depend on the caller.
-        delete_status: 202 where the object is removed later.
+        delete_status: 202 if the object is removed later.
     """
 
     path: str
@@ -73,14 +65,13 @@ class ManifestResource:
     of_caller: Callable[[web.Request], Mapping[str, Any]] = lambda _request: {}
 
     def routes(self) -> tuple[Route, ...]:
-        """The four routes."""
-        one, tag = self.path + "/{name}", self.path.rpartition("/")[2]
+        path, tag = self.path + "/{name}", self.path.rpartition("/")[2]
         applying, deleting = (f"{verb} a {self.noun} (If-Match: generation)" for verb in ("Apply", "Delete"))
         return (
             list_route(self.path, self.read_page, f"List {self.plural}", self.page),
-            Route("GET", one, self._get, Access.READ, f"Read a {self.noun}", tag, self.view),
-            Route("PUT", one, self._put, Access.OPERATE, applying, tag, self.view, self.spec, expects="state"),
-            Route("DELETE", one, self._delete, Access.OPERATE, deleting, tag, self.view, status=self.delete_status,
+            Route("GET", path, self._get, Access.READ, f"Read a {self.noun}", tag, self.view),
+            Route("PUT", path, self._put, Access.OPERATE, applying, tag, self.view, self.spec, expects="state"),
+            Route("DELETE", path, self._delete, Access.OPERATE, deleting, tag, self.view, status=self.delete_status,
                   expects="generation"),
         )  # fmt: skip
 

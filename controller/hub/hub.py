@@ -1,7 +1,4 @@
-"""The hub: the registry of agents' connections, each from its handshake to its end.
-
-It writes what agents report and dispatches the reconcilers' commands. It decides nothing.
-"""
+"""The registry of agents' connections, with writers of reports and the dispatch of commands. Decides nothing."""
 
 import asyncio
 import math
@@ -47,10 +44,7 @@ _TAKEN_OVER: Final = "a newer connection of this worker has taken over"
 
 
 class Hub:
-    """Agents' connections.
-
-    `images` are those of engines that differ from the default ones. `instance_id` names this process in logs.
-    """
+    """Agents' connections. `images`: by engine, if they differ from the default images."""
 
     def __init__(
         self,
@@ -101,7 +95,7 @@ class Hub:
             clock,
             superseded=self._superseded,
             cut_all=self._cut_all,
-            # Somewhat sooner: the leader reckons with the database's clock.
+            # Somewhat sooner, because the leader uses the database's clock.
             returned_after_s=min(RETURNED_AFTER_S, 0.9 * unreachable_after_s),
         )
         self._messages = MessageHandler(
@@ -120,7 +114,7 @@ class Hub:
         self._closing = False
 
     def routes(self) -> list[web.RouteDef]:
-        """The two routes of the agents' protocol. Their handlers authenticate."""
+        """The routes of the agents' protocol. Their handlers authenticate."""
         return [
             web.post(JOIN_PATH, self._join.handle),
             # Otherwise aiohttp adds HEAD, which is useless for a WebSocket.
@@ -128,9 +122,10 @@ class Hub:
         ]
 
     def wake(self, kind: str, id_: str | None) -> None:
-        """A hint: `command` means open commands for a worker (None: for any), `worker` a changed worker row.
+        """Takes a hint.
 
-        `cut`: the database lost commits; `decided`: the leader has decided on what this worker's agent found.
+        `command`: open commands for a worker (None: for any); `worker`: a changed row; `cut`: the database lost
+        commits; `decided`: the leader has decided on this worker's orphans.
         """
         if kind in ("cut", "*"):
             self._lost_history.wake()
@@ -149,30 +144,28 @@ class Hub:
                 return
 
     def _judge_orphans(self, worker_id: str | None) -> None:
-        """None: of all workers."""
-        named = self._sessions.values() if worker_id is None else [self._sessions.get(worker_id)]
-        for session in list(named):
+        """Judges the orphans of one worker; None: of all."""
+        sessions = self._sessions.values() if worker_id is None else [self._sessions.get(worker_id)]
+        for session in list(sessions):
             if session is not None and session.orphans:
                 self._reports.judge_orphans(session)
 
     async def _recheck_orphans(self) -> None:
-        """A hint can be lost, or come before the session that it concerns is registered."""
-        while True:
+        while True:  # a hint can be lost, or come before its session is registered
             await self._clock.sleep(ORPHANS_RECHECK_S)
             self._judge_orphans(None)
 
     def connected(self) -> int:
-        """The number of connected agents."""
         return len(self._sessions)
 
     def agents_processes(self) -> dict[tuple[str, ...], ProcessFigures]:
-        """What the agents that are connected here last said of their own processes, by worker."""
-        found = {session.name: session.process for session in self._sessions.values()}
-        return {(name,): figures for name, figures in found.items() if figures is not None}
+        """The latest figures of the connected agents' own processes, by worker."""
+        figures = {session.name: session.process for session in self._sessions.values()}
+        return {(name,): process for name, process in figures.items() if process is not None}
 
     def healthy_for_s(self) -> float:
-        """Seconds for which heartbeats have been written without a gap and no agent was sent away to come later."""
-        # An agent that has to wait for its turn is not silent: that time is the controller's own.
+        """Seconds for which heartbeats were written without a gap and no agent was refused for lack of capacity."""
+        # A refused agent is silent through the controller's fault, so nothing may be concluded from that silence.
         return min(self._liveness.healthy_for_s(), self._admission.open_for_s)
 
     async def run(self) -> None:
@@ -193,7 +186,7 @@ class Hub:
             await self.close()
 
     async def close(self) -> None:
-        """Ends all connections and accepts no more; no worker counts as disconnected for it. Idempotent.
+        """Ends all connections and accepts no more; their workers do not count as disconnected. Idempotent.
 
         Call it before the server's own shutdown, which would wait for the connections.
         """
@@ -227,10 +220,9 @@ class Hub:
         return answer
 
     def _welcome(self, session: Session, identity: Identity, hello: Hello, accepted: HandshakeResult) -> None:
-        """Queues the first messages: welcome, acknowledgement of reports, stops of strays; then come commands."""
-        seen = Seen(accepted.term, accepted.session)
+        """Queues the first messages: welcome, acknowledgement of reports, stops of strays. Commands follow."""
         key = identity.proof_key
-        session.prove = lambda told: "" if key is None else proof_of(key, identity.id, told)
+        session.prove = lambda received: "" if key is None else proof_of(key, identity.id, received)
         session.welcome = Welcome(
             worker=identity.name,
             session=accepted.session,
@@ -238,7 +230,7 @@ class Hub:
             sample_s=self._sample_s,
             proxy_secret=accepted.proxy_secret,
             dismissed=dict(accepted.dismissed),
-            proof=session.prove(seen),
+            proof=session.prove(Seen(accepted.term, accepted.session)),
         )
         session.send(session.welcome)
         if session.held_until is not None:
@@ -251,7 +243,7 @@ class Hub:
         self._dispatcher.wake(identity.id)
 
     def _register(self, session: Session) -> str | None:
-        """Makes this the worker's session. Returns why not, where a newer one is registered or the hub closes."""
+        """Makes this the worker's session. Returns the reason for a refusal: a newer session, or the hub closes."""
         older = self._sessions.get(session.worker_id)
         if self._closing:
             return _SHUTDOWN

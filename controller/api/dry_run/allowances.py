@@ -8,11 +8,11 @@ from typing import Any, Final, TypeAlias
 
 from aiohttp import web
 
+from controller.api.apply import granted_to
 from controller.api.body import MAX_BODY_BYTES
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.dry_run.passes import PASSES, PASSES_OF_VIEWERS, Passes
 from controller.api.key_share import KeyShare
-from controller.api.spec_checks import granted_to
 from controller.domain.access.grants import Grant
 from controller.domain.placement import Need
 from schemas.manifest.deployment import DeploymentSpec

@@ -18,9 +18,9 @@ from controller.api.context import CONTEXT
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY, Moment
 from controller.api.dry_run.passes import PASSES
 from controller.api.dry_run.queue import MAX_QUEUED, asks_of, checked
+from controller.api.read_routes import WHOLE_PAGING, is_paged, whole_list
 from controller.api.route import Access, Route
 from controller.api.single_flight import SingleFlight
-from controller.api.whole_lists import WHOLE_PAGING, is_paged, whole_list
 from controller.domain.holdings import Holders
 from controller.domain.pending import PendingInstance, in_order
 from controller.domain.placement import Ask, Unplaced

@@ -7,7 +7,7 @@ import msgspec
 from aiohttp import web
 
 from controller.api.apply import Documents, check_documents, read_documents
-from controller.api.body import json_response, parse_model, read_body
+from controller.api.body import AS_WRITTEN, json_response, parse_model, read_body
 from controller.api.context import CONTEXT, ApiContext
 from controller.api.dry_run.allowances import DryRunCaller, caller_of_dry_run
 from controller.api.dry_run.candidates import candidates_of, watch_for
@@ -20,7 +20,6 @@ from controller.api.dry_run.queue import read_queue, read_successors
 from controller.api.dry_run.rehearsal import Present
 from controller.api.dry_run.rollouts import planned_rollouts, read_deployments
 from controller.api.errors import invalid
-from controller.api.representation import AS_WRITTEN
 from controller.api.route import Access, Route
 from controller.domain.access.redaction import Redaction
 from controller.leader.placement_inputs import check_specs

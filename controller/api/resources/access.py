@@ -10,8 +10,8 @@ from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT, ApiContext
 from controller.api.errors import ApiError, invalid
 from controller.api.parameters import check_trusted, new_name
+from controller.api.read_routes import WHOLE_PAGING, whole_list
 from controller.api.route import Access, Route
-from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.access.audit_seals import renew_seals
 from controller.store.access.keys import KeyChanges, create_key, list_keys, revoke_key, rotate_key, update_key
 from controller.store.access.proxy_secrets import read_key_ids

@@ -9,15 +9,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from controller.api.body import json_response, read_model
-from controller.api.context import CONTEXT
-from controller.api.dry_run.allowances import ANALYSES_AT_ONCE
-from controller.api.errors import invalid
-from controller.api.manifest_routes import ManifestResource, etag
-from controller.api.parameters import expected_generation, parameters_of, whole_number
-from controller.api.read_routes import list_route, read_route
-from controller.api.route import Access, Handler, Query, Route
-from controller.api.spec_checks import (
+from controller.api.apply import (
     coverage_warnings,
     grant_warnings,
     granted_to,
@@ -25,6 +17,14 @@ from controller.api.spec_checks import (
     placement_warnings,
     secret_warnings,
 )
+from controller.api.body import json_response, read_model
+from controller.api.context import CONTEXT
+from controller.api.dry_run.allowances import ANALYSES_AT_ONCE
+from controller.api.errors import invalid
+from controller.api.manifest_routes import ManifestResource, etag
+from controller.api.parameters import expected_generation, integer, parameters_of
+from controller.api.read_routes import list_route, read_route
+from controller.api.route import Access, Handler, Query, Route
 from controller.domain.access.grants import Grant
 from controller.domain.access.redaction import Redaction
 from controller.domain.spec_changes import field_changes
@@ -184,7 +184,7 @@ async def _diff(request: web.Request) -> web.Response:
     missing = [FieldProblem(one, "is required: the number of a revision") for one in ("from", "to") if one not in given]
     if missing:
         raise invalid(missing)
-    old, new = (whole_number(given, one, low=1, high=_MOST) or 0 for one in ("from", "to"))
+    old, new = (integer(given, one, low=1, high=_MOST) or 0 for one in ("from", "to"))
     async with request.app[CONTEXT].database.snapshot() as connection:
         before, after = await revision_specs(connection, request.match_info["name"], (old, new))
     return json_response(RevisionDiff(old=old, new=new, fields=field_changes(before, after)))

@@ -9,7 +9,7 @@ from aiohttp import web
 from controller.api.body import json_response
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
-from controller.api.parameters import moment, page_limit, parameters_of, whole_number
+from controller.api.parameters import integer, page_limit, parameters_of, time_or_age
 from controller.api.route import PAGING, Access, Query, Route
 from controller.store.access.audit_log import EntryFilter, Outcome, list_entries
 from controller.store.access.audit_seals import verify_page
@@ -39,8 +39,8 @@ async def get_events(request: web.Request) -> web.Response:
         wanted = EventFilter(
             about=[await _names(connection, *one) for one in asked],
             reasons=_reasons(request.query.getall("reason", ())),
-            since_id=whole_number(parameters, "since", low=0, high=2**63 - 1),
-            after=moment(parameters, "after"),
+            since_id=integer(parameters, "since", low=0, high=2**63 - 1),
+            after=time_or_age(parameters, "after"),
         )
         limit, cursor = page_limit(parameters), parameters.get("cursor")
         page = await list_events(connection, limit=limit, cursor=cursor, wanted=wanted)
@@ -91,8 +91,8 @@ async def get_audit_log(request: web.Request) -> web.Response:
     wanted = EntryFilter(
         parameters.get("actor"),
         parameters.get("object"),
-        moment(parameters, "after"),
-        moment(parameters, "before"),
+        time_or_age(parameters, "after"),
+        time_or_age(parameters, "before"),
         outcome,
     )
     limit, cursor = page_limit(parameters), parameters.get("cursor")

@@ -13,9 +13,9 @@ from aiohttp import web
 from controller.api.body import json_response
 from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, invalid
-from controller.api.parameters import duration_s, parameters_of, whole_number
+from controller.api.parameters import duration_s, integer, parameters_of
+from controller.api.read_routes import WHOLE_PAGING, whole_list
 from controller.api.route import Access, Query, Route
-from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.decide.policies.replay import Replay, reach_s
 from controller.domain.policies import EffectivePolicy
 from controller.domain.telemetry.gpu_prices import GpuPrices, cost_of
@@ -163,7 +163,7 @@ def since_of(until: datetime, since_s: float) -> datetime:
 
 
 def _replayed(parameters: Mapping[str, str]) -> UtilizationPolicy | None:
-    minimum = whole_number(parameters, "min_gpu_utilization", low=1, high=100)
+    minimum = integer(parameters, "min_gpu_utilization", low=1, high=100)
     window_s = duration_s(parameters, "time_window", low=MIN_WINDOW_S, high=MAX_WINDOW_S)
     if minimum is None and window_s is None:
         return None

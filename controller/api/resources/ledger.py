@@ -11,9 +11,9 @@ from aiohttp import web
 from controller.api.body import json_response
 from controller.api.context import CONTEXT
 from controller.api.parameters import flag, parameters_of, refuse_unknown
+from controller.api.read_routes import WHOLE_PAGING, is_paged, whole_list
 from controller.api.route import Access, Query, Route
 from controller.api.single_flight import SingleFlight
-from controller.api.whole_lists import WHOLE_PAGING, is_paged, whole_list
 from controller.decide.attention import find_attention
 from controller.store.core.audit import audit
 from controller.store.core.database import Reader

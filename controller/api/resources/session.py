@@ -9,8 +9,8 @@ from aiohttp import web
 from controller.api.body import json_response, read_model
 from controller.api.context import BODY, CONTEXT, KEYS, PRINCIPAL
 from controller.api.errors import ApiError
-from controller.api.middlewares import REQUEST_ID, refuse_other_origins, sessions_of
-from controller.api.route import Access, Route, may_read_logs
+from controller.api.middlewares import REQUEST_ID, may_read_logs, refuse_other_origins, sessions_of
+from controller.api.route import Access, Route
 from controller.live.credentials import SESSION_COOKIES
 from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import Principal, key_credential
@@ -41,7 +41,7 @@ _RIGHTS: Final[dict[Right, Access]] = {
 
 def rights_of(role: Role, *, viewers_read_logs: bool) -> list[Right]:
     """What a role may do."""
-    rights = [right for right, access in _RIGHTS.items() if access.allows(role)]
+    rights = [right for right, access in _RIGHTS.items() if role in access.value]
     return [*rights, "logs"] if may_read_logs(role, viewers=viewers_read_logs) else rights
 
 
@@ -57,7 +57,7 @@ async def login(request: web.Request) -> web.Response:
     with request.app[CONTEXT].bodies.hold(f"login {request.remote}") as request[BODY]:
         body = await read_model(request, SessionBody, limit_bytes=_MAX_BODY_BYTES)
     principal = request[PRINCIPAL] = await _owner(request, key_credential(body.key.strip()))
-    if not Access.READ.allows(principal.role):
+    if principal.role not in Access.READ.value:
         raise ApiError(403, "forbidden", "This key may only send requests to models.")
     logins, now_s = request.app[LOGINS], asyncio.get_running_loop().time()
     name = f"{principal.key_id} {client_of(request.remote or '')}"

@@ -9,8 +9,8 @@ from controller.api.body import json_response
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import invalid
 from controller.api.parameters import duration_s, parameters_of
+from controller.api.read_routes import WHOLE_PAGING, whole_list
 from controller.api.route import Access, Query, Route
-from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.access.usage import DIMENSIONS, USAGE_KEPT, period, read_usage
 from controller.store.scaling.gateways import forget_gateway, list_gateways
 from schemas.api.envelopes import Page

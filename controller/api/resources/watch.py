@@ -6,10 +6,10 @@ from typing import Final
 
 from aiohttp import web
 
+from controller.api.body import as_shown
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import invalid
 from controller.api.parameters import parameters_of
-from controller.api.representation import as_shown
 from controller.api.route import Access, Query, Route
 from controller.api.streams import SlowClientError, cut, write
 from controller.live.errors import WatchEndedError

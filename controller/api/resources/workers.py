@@ -13,9 +13,8 @@ from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, invalid, unavailable
 from controller.api.parameters import check_trusted, duration_s, expect_first_generation, flag, parameters_of
-from controller.api.read_routes import list_route, read_route
+from controller.api.read_routes import WHOLE_PAGING, list_route, read_route, whole_list
 from controller.api.route import Access, Handler, Query, Route
-from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.core.database import Reader
 from controller.store.policies.effective import effective_policies
 from controller.store.telemetry.utilization import (
