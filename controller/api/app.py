@@ -1,6 +1,5 @@
 """Builds the HTTP application: one table of all routes with their access, behind the same middlewares."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
@@ -11,9 +10,9 @@ from controller.api.agent_proxies import agent_proxies_context
 from controller.api.audit_trail import audit, audit_context
 from controller.api.body import MAX_BODY_BYTES, represent, representation_context
 from controller.api.context import CONTEXT, KEYS, ApiContext
-from controller.api.dry_run import allowances, catalog, defrag, drain, explain, pending, plan
+from controller.api.dry_run import catalog, defrag, drain, explain, pending, plan
+from controller.api.dry_run.allowances import dry_runs_context
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY, KeptInventory
-from controller.api.dry_run.passes import passes_context
 from controller.api.live_socket import handler as live_socket
 from controller.api.live_socket.topics import feeds_context
 from controller.api.openapi import openapi_route
@@ -141,22 +140,23 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app[KEPT_INVENTORY] = KeptInventory(context.database)
     app[deployments.CREATIONS] = Creations(context.database)
     app[deployments.HEADS] = {}
-    app[allowances.ANALYSES_AT_ONCE] = asyncio.Semaphore(allowances.MAX_ANALYSES_AT_ONCE)
-    app[allowances.JUDGING], app[allowances.JUDGING_OF_VIEWERS] = asyncio.Lock(), asyncio.Lock()
-    app[allowances.VIEWERS_AT_ONCE] = allowances.viewers_at_once()
     app.on_response_prepare.append(middlewares.note_start)
     app.on_shutdown.append(streams.end)
-    app.cleanup_ctx.append(audit_context)
-    app.cleanup_ctx.append(_key_ring_context)
-    app.cleanup_ctx.append(representation_context)
-    app.cleanup_ctx.append(watch.feed_context)
-    app.cleanup_ctx.append(feeds_context)
-    app.cleanup_ctx.append(agent_proxies_context)
-    app.cleanup_ctx.append(passes_context)
-    app.cleanup_ctx.append(pending.pending_context)
-    app.cleanup_ctx.append(catalog.catalog_context)
-    app.cleanup_ctx.append(ledger.attention_context)
-    app.cleanup_ctx.append(metrics.metrics_context)
+    app.cleanup_ctx.extend(
+        (
+            audit_context,
+            _key_ring_context,
+            representation_context,
+            watch.feed_context,
+            feeds_context,
+            agent_proxies_context,
+            dry_runs_context,
+            pending.pending_context,
+            catalog.catalog_context,
+            ledger.attention_context,
+            metrics.metrics_context,
+        )
+    )
     table = {(route.method, route.canonical): route for route in all_routes(context.version)}
     table |= {(route.method, route.path): route for route in map(_agents_route, more_routes)}
     for route in table.values():

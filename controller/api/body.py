@@ -95,11 +95,6 @@ def _too_large(limit_bytes: int) -> ApiError:
     return ApiError(413, "too_large", f"body: larger than {limit_bytes} bytes; split it or make it smaller")
 
 
-async def read_json_body(request: web.Request) -> object:
-    """Raises `ManifestError`: the body is not valid JSON."""
-    return read_json(await read_body(request))
-
-
 async def read_model(
     request: web.Request, model: type[M], *, optional: bool = False, limit_bytes: int = MAX_BODY_BYTES
 ) -> M:

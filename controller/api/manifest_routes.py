@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from aiohttp import web
 from pydantic import BaseModel
 
-from controller.api.body import json_response, read_json_body
+from controller.api.body import json_response, read_body
 from controller.api.context import CONTEXT
 from controller.api.parameters import expected_generation, expected_state, new_name
 from controller.api.read_routes import ReadPage, list_route
@@ -21,6 +21,7 @@ from controller.store.core.database import Reader
 from schemas.api.deployments import DeploymentView
 from schemas.api.policies import PolicyView
 from schemas.api.view import View
+from schemas.manifest.strict_yaml import read_json
 
 OUTCOME_HEADER: Final = "X-Gpuward-Outcome"  # of an apply: created, unchanged, updated or replaced
 ManifestView: TypeAlias = DeploymentView | PolicyView
@@ -83,7 +84,7 @@ class ManifestResource:
 
     async def _put(self, request: web.Request) -> web.Response:
         name = new_name(request)
-        spec = self.parse(await read_json_body(request), name)
+        spec = self.parse(read_json(await read_body(request)), name)
         context, if_match = request.app[CONTEXT], expected_state(request)
         applied = await self.apply(
             context.database,

@@ -242,17 +242,14 @@ async def _stream(request: web.Request, handler: Handler) -> web.StreamResponse:
             return await handler(request)
     except StreamEndedError as ended:
         if _STARTED not in request:
-            raise _unauthenticated() if ended.why == "revoked" else _stopping() from ended
+            stopping = unavailable("unavailable", "the controller is stopping")
+            raise _unauthenticated() if ended.why == "revoked" else stopping from ended
         started = request[_STARTED]
         if isinstance(started, web.WebSocketResponse):
             await close_socket(started, ended.why)
         elif ended.why == "revoked":
             cut(request)  # the client would read a clean end as the end of the data
         return started
-
-
-def _stopping() -> ApiError:
-    return unavailable("unavailable", "the controller is stopping")
 
 
 class DatabaseWaits:

@@ -17,7 +17,7 @@ from schemas.api.view import View
 
 ReadPage: TypeAlias = Callable[..., Awaitable[Page[Any]]]  # (connection, *, limit, cursor, one keyword per filter)
 T = TypeVar("T")
-WHOLE_PAGING: Final = (
+COMPLETE_PAGING: Final = (
     Query("limit", f"objects per page, 1 to {MAX_LIMIT} (default: all)", "integer"),
     Query("cursor", "`next` of the previous page"),
 )
@@ -59,7 +59,7 @@ def _tag(path: str) -> str:
     return path.rpartition("/")[2]
 
 
-def page_of_whole(
+def page_of(
     items: Sequence[T], parameters: Mapping[str, str], name_of: Callable[[T], str]
 ) -> tuple[list[T], str | None]:
     """Returns the page that `limit` and `cursor` select, and the cursor of the next page; None for the last page.
@@ -86,12 +86,12 @@ def page_of_whole(
     return shown, seal((name_of(shown[-1]), end - 1)) if shown and end < len(items) else None
 
 
-def whole_list(request: web.Request, found: View, name_of: Callable[[Any], str]) -> web.Response:
+def paged_view(request: web.Request, view: View, name_of: Callable[[Any], str]) -> web.Response:
     """Answers with one page of a view that has all its `items`."""
-    items, following = page_of_whole(found.items, parameters_of(request), name_of)  # type: ignore[attr-defined]
-    return json_response(msgspec.structs.replace(found, items=items, next=following))
+    items, following = page_of(view.items, parameters_of(request), name_of)  # type: ignore[attr-defined]
+    return json_response(msgspec.structs.replace(view, items=items, next=following))
 
 
 def is_paged(request: web.Request) -> bool:
     """Whether the request selects a page of a list."""
-    return any(query.name in request.query for query in WHOLE_PAGING)
+    return any(query.name in request.query for query in COMPLETE_PAGING)

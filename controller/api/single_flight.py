@@ -1,9 +1,11 @@
 """Shared runs of a computation: at most one at a time. Requests that arrive during a run share the next one."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import Context
 from typing import Generic, TypeVar
+
+from aiohttp import web
 
 T = TypeVar("T")
 
@@ -42,6 +44,21 @@ class SingleFlight(Generic[T]):
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=1.0)
+
+
+def shared_context(
+    key: web.AppKey[SingleFlight[T]], make_of: Callable[[web.Application], Callable[[], Awaitable[T]]]
+) -> Callable[[web.Application], AsyncIterator[None]]:
+    """A context of an application that shares runs of `make_of(app)` under a key."""
+
+    async def context(app: web.Application) -> AsyncIterator[None]:
+        shared = app[key] = SingleFlight(make_of(app))
+        try:
+            yield
+        finally:
+            await shared.close()
+
+    return context
 
 
 def _note_failure(task: asyncio.Task[T]) -> None:

@@ -14,8 +14,6 @@ from typing import Final
 import structlog
 
 from controller.hub.session import Session
-from controller.runtime.clock import Clock
-from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.key_reads import hash_secret
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
@@ -35,24 +33,14 @@ class CredentialRotation:
     def __init__(
         self,
         database: Database,
-        clock: Clock,
         sessions: Mapping[str, Session],
         older_than_s: float,
         keys: SecretKeys = NO_KEYS,
     ) -> None:
         self._keys = keys
         self._database = database
-        self._clock = clock
         self._sessions = sessions
         self._older_than_s = older_than_s
-
-    async def run(self) -> None:
-        while True:
-            await self._clock.sleep(min(POLL_S, self._older_than_s))
-            try:
-                await self.rotate_due()
-            except DATABASE_ERRORS as error:
-                log.warning("credentials not looked at", error=str(error) or type(error).__name__)
 
     async def rotate_due(self) -> None:
         """Hands new credentials to some agents with old ones."""

@@ -4,12 +4,8 @@ import asyncio
 from collections.abc import Sequence
 from typing import Final
 
-import structlog
-
 from controller.domain.events import NewEvent
 from controller.hub.conditions import record_unhealthy, recovered
-from controller.runtime.clock import Clock
-from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Connection, Database
 from controller.store.core.events import write_events
 from controller.store.core.notify import notify
@@ -17,31 +13,18 @@ from controller.store.workers.conditions import clear_condition
 from controller.store.workers.devices import Settled, gpu_holders, lock_due_workers, settle_devices
 from schemas.worker_conditions import GPUS_HEALTHY
 
-log = structlog.get_logger(__name__)
-
 EVERY_S: Final = 10.0
 _LIMIT_S: Final = 8.0
 _BATCH: Final = 50  # workers in one transaction, so that it stays short
 _BATCHES: Final = 200  # in one round
 
 
-class DeviceRecovery:
-    """Recovers devices of all workers. Each controller does so; rows are locked."""
-
-    def __init__(self, database: Database, clock: Clock) -> None:
-        self._database = database
-        self._clock = clock
-
-    async def run(self) -> None:
-        while True:
-            await self._clock.sleep(EVERY_S)
-            try:
-                for _ in range(_BATCHES):
-                    async with asyncio.timeout(_LIMIT_S):
-                        if not await recover(self._database):
-                            break
-            except DATABASE_ERRORS as error:
-                log.warning("devices not recovered", error=str(error) or type(error).__name__)
+async def recover_all(database: Database) -> None:
+    """Recovers the due devices of all workers. Each controller does so; rows are locked."""
+    for _ in range(_BATCHES):
+        async with asyncio.timeout(_LIMIT_S):
+            if not await recover(database):
+                break
 
 
 async def recover(database: Database) -> bool:

@@ -31,7 +31,7 @@ from controller.hub.proxy_address import (
     own_addresses,
     proxy_address,
 )
-from controller.hub.reports import stored, stray_events
+from controller.hub.reports import key_of, stored, stray_events
 from controller.hub.session import SEND_LIMIT_S, close_socket
 from controller.hub.worker_budget import Frames
 from controller.runtime.database import DATABASE_ERRORS
@@ -267,10 +267,6 @@ def opened(sealed: Iterable[str], worker_id: str, key: bytes) -> dict[tuple[str,
     receipts = (open_sealed(text, key) for text in sealed)
     own = [receipt for receipt in receipts if receipt is not None and receipt["worker_id"] == worker_id]
     return {(receipt["instance"], receipt["epoch"], receipt["rank"]): receipt for receipt in own}
-
-
-def key_of(report: ProcessReport) -> tuple[str, int, int]:
-    return report.instance, report.epoch, report.rank
 
 
 def _unread(hello: Hello, worker_id: str) -> frozenset[tuple[str, int, int]]:

@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 import structlog
@@ -13,8 +14,10 @@ from controller.decide.lost_history import Seen, proof_of
 from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.hub.admission import Admission
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
+from controller.hub.credential_rotation import POLL_S as ROTATION_POLL_S
 from controller.hub.credential_rotation import CredentialRotation
-from controller.hub.device_recovery import DeviceRecovery
+from controller.hub.device_recovery import EVERY_S as RECOVERY_S
+from controller.hub.device_recovery import recover_all
 from controller.hub.dismissals import Dismissals
 from controller.hub.handshake import HandshakeResult
 from controller.hub.heartbeats import RETURNED_AFTER_S, Liveness
@@ -22,10 +25,11 @@ from controller.hub.join import JoinHandler
 from controller.hub.lost_history import LostHistory
 from controller.hub.message_handler import MessageHandler
 from controller.hub.proxy_address import DEFAULT_TRUST, HostTrust
-from controller.hub.reports import ReportWriter
+from controller.hub.reports import ReportWriter, key_of
 from controller.hub.samples import SampleWriter
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.metrics import HubMetrics
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
@@ -72,9 +76,9 @@ class Hub:
             database, clock, self._sessions, secrets, {} if images is None else images, redaction, keys
         )
         self._dismissals = Dismissals(database, clock, self._sessions)
-        self._rotation = CredentialRotation(database, clock, self._sessions, rotate_credentials_s, keys=keys)
+        self._rotation = CredentialRotation(database, self._sessions, rotate_credentials_s, keys)
+        self._rotate_every_s = min(ROTATION_POLL_S, rotate_credentials_s)
         self._lost_history = LostHistory(database, clock, lambda: self._open)
-        self._device_recovery = DeviceRecovery(database, clock)
         self._reports = ReportWriter(database, clock, self._dispatcher.wake)
         self._partitions = PartitionMaintenance(database, keep)
         metrics = metrics or HubMetrics(CollectorRegistry())
@@ -173,17 +177,28 @@ class Hub:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._liveness.run(), name="hub-liveness")
-                group.create_task(self._device_recovery.run(), name="hub-device-recovery")
+                recovery = self._every(RECOVERY_S, partial(recover_all, self._database), "devices not recovered")
+                group.create_task(recovery, name="hub-device-recovery")
                 group.create_task(self._reports.run(), name="hub-reports")
                 group.create_task(self._partitions.run(), name="hub-partitions")
                 group.create_task(self._samples.run(), name="hub-samples")
                 group.create_task(self._dispatcher.run(), name="hub-dispatcher")
                 group.create_task(self._dismissals.run(), name="hub-dismissals")
-                group.create_task(self._rotation.run(), name="hub-credentials")
+                rotation = self._every(self._rotate_every_s, self._rotation.rotate_due, "credentials not looked at")
+                group.create_task(rotation, name="hub-credentials")
                 group.create_task(self._lost_history.run(), name="hub-lost-history")
                 group.create_task(self._recheck_orphans(), name="hub-orphans")
         finally:
             await self.close()
+
+    async def _every(self, interval_s: float, work: Callable[[], Awaitable[None]], failure: str) -> None:
+        """Does work at an interval until cancelled. `failure`: the log event of a database error."""
+        while True:
+            await self._clock.sleep(interval_s)
+            try:
+                await work()
+            except DATABASE_ERRORS as error:
+                log.warning(failure, error=str(error) or type(error).__name__)
 
     async def close(self) -> None:
         """Ends all connections and accepts no more; their workers do not count as disconnected. Idempotent.
@@ -238,7 +253,7 @@ class Hub:
         if hello.processes:
             session.send(ReportAck(seq=max(report.seq for report in hello.processes)))
         self._reports.stop_strays(session, accepted.strays, accepted.term)
-        session.orphans = {(report.instance, report.epoch, report.rank): report for report in accepted.orphans}
+        session.orphans = {key_of(report): report for report in accepted.orphans}
         self._liveness.read(session, hello.inventory.gpus)
         self._dispatcher.wake(identity.id)
 

@@ -65,7 +65,7 @@ class ReportWriter:
     def report(self, session: Session, report: ProcessReport) -> None:
         """Queues a report; it is acknowledged once it is durable."""
         unwritten, report = self.queue.entry(session), stored(report)
-        key = _key(report)
+        key = key_of(report)
         known = unwritten.reports.get(key)
         if known is None or report.seq > known.seq:
             unwritten.reports[key] = report
@@ -79,7 +79,6 @@ class ReportWriter:
             self.report(session, report)
 
     def result(self, session: Session, result: CommandResult) -> None:
-        """Queues an answer to a command."""
         session.unanswered.pop(result.command_id, None)
         if result.command_id > 0:  # 0 is the stop of a stray, which has no row
             unwritten = self.queue.entry(session)
@@ -87,7 +86,6 @@ class ReportWriter:
             self._added(unwritten)
 
     async def run(self) -> None:
-        """Writes until cancelled."""
         await self.queue.run("reports", self._write, batch_size=BATCH)
 
     def _added(self, unwritten: _Unwritten) -> None:
@@ -109,7 +107,7 @@ class ReportWriter:
             await notify(connection, "process", answered | written.deployments)
         session_of = {p.session.worker_id: p.session for p in current}  # a worker has only one newest session
         for orphan in written.found:
-            session_of[orphan.worker_id].orphans[_key(orphan.report)] = orphan.report
+            session_of[orphan.worker_id].orphans[key_of(orphan.report)] = orphan.report
         self._after(batch, held, written.strays, term)
 
     def _after(
@@ -152,7 +150,7 @@ def stop_stray_command(instance: str, epoch: int, rank: int, term: int) -> Comma
     return Command(command_id=0, term=term, instance=instance, epoch=epoch, rank=rank, verb="stop", stop=stop)
 
 
-def _key(report: ProcessReport) -> _Key:
+def key_of(report: ProcessReport) -> _Key:
     return report.instance, report.epoch, report.rank
 
 
@@ -203,7 +201,7 @@ def _held_events(unwritten: _Unwritten, changed: Collection[_Key]) -> Iterable[N
 
 def _reports(batch: Iterable[_Unwritten]) -> list[processes.SessionReport]:
     return [
-        processes.SessionReport(p.session.worker_id, p.session.number, report, _key(report) in p.session.unread)
+        processes.SessionReport(p.session.worker_id, p.session.number, report, key_of(report) in p.session.unread)
         for p in batch
         for report in p.reports.values()
     ]

@@ -79,7 +79,6 @@ class SampleWriter:
         self._queue = WriteQueue(clock, _Unwritten, keep_ended=False)
 
     def take(self, session: Session, samples: Samples) -> None:
-        """Queues the samples of a message that has just arrived."""
         session.compare_clocks(self._clock.monotonic(), samples.sent_s)
         unwritten = self._queue.entry(session)
         for period in samples.periods:
@@ -98,7 +97,6 @@ class SampleWriter:
         self._recorded_s.pop(session, None)
 
     async def run(self) -> None:
-        """Writes until cancelled."""
         await self._partitions.ready.wait()
         await self._queue.run("samples", self._write, batch_size=BATCH, gather_s=GATHER_S, retried=_RETRIED)
 

@@ -58,7 +58,7 @@ class Session:
         since: the database's time of the hello; commands sent before went over an older connection.
         offset_s: the time on our clock minus the time on the agent's (both monotonic); None while unknown.
         clean: the agent sent a goodbye, so it shuts down.
-        ours: the controller ended it for its own reasons, so its end is no evidence about the agent.
+        ours: the controller ended it for its own reasons, which are unrelated to the agent.
         unanswered: ids of commands sent here and not answered, with the time of sending (monotonic).
         strays: processes without claims that were sent a stop, with the time of sending (monotonic).
         orphans: newest reports of processes that the ledger may have lost, until the leader has decided.
@@ -237,7 +237,6 @@ class Session:
 
 
 async def close_socket(socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None) -> None:
-    """Closes a socket within a time limit."""
     try:
         async with asyncio.timeout(CLOSE_LIMIT_S):
             await socket.close()

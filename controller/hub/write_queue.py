@@ -23,12 +23,10 @@ class Unwritten(ABC):
     session: Session
 
     @abstractmethod
-    def __len__(self) -> int:
-        """The size that batches are limited by."""
+    def __len__(self) -> int: ...
 
     @abstractmethod
-    def add_newer(self, newer: Self) -> None:
-        """Adds later messages of the same connection."""
+    def add_newer(self, newer: Self) -> None: ...
 
 
 U = TypeVar("U", bound=Unwritten)

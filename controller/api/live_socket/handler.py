@@ -50,7 +50,6 @@ SOCKETS: Final = web.AppKey("SOCKETS", KeyShare)
 
 
 async def live(request: web.Request) -> web.StreamResponse:
-    """`GET /live`."""
     socket = web.WebSocketResponse(timeout=CLOSE_LIMIT_S, max_msg_size=MAX_MESSAGE_BYTES, autoping=False)
     with request.app[SOCKETS].admitted(request[PRINCIPAL].key_id):
         await socket.prepare(request)
@@ -256,7 +255,6 @@ class _Session:
 
 
 def _as_text(value: str | int | bool | list[str]) -> str:
-    """A parameter as a URL's query has it."""
     match value:
         case bool():
             return "true" if value else "false"

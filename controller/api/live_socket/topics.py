@@ -59,7 +59,6 @@ class Topic:
 
 
 async def feeds_context(app: web.Application) -> AsyncIterator[None]:
-    """Runs the feeds that the topics of all sockets share."""
     database = app[CONTEXT].database
     gpus, events = app[GPUS], app[EVENTS] = GpuFeed(database), EventFeed(database)
     try:

@@ -81,7 +81,6 @@ async def opened_log(
 
 
 async def get(request: web.Request) -> web.StreamResponse:
-    """`GET /instances/{id}/logs`."""
     instance = request.match_info["id"]
     object_ = f"instances/{instance}/logs"
     check_log_access(request, object_)
@@ -99,7 +98,6 @@ async def get(request: web.Request) -> web.StreamResponse:
 
 
 async def get_merged(request: web.Request) -> web.StreamResponse:
-    """`GET /deployments/{name}/logs`."""
     object_ = f"deployments/{request.match_info['name']}/logs"
     check_log_access(request, object_)
     parameters = parameters_of(request)

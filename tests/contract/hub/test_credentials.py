@@ -6,7 +6,6 @@ import pytest
 from aiohttp import WSServerHandshakeError
 
 from controller.hub.credential_rotation import CredentialRotation
-from controller.runtime.clock import SystemClock
 from controller.store.core.database import Database
 from controller.store.workers import sessions
 from rig.agent import AgentDouble, hello
@@ -17,7 +16,7 @@ DAY_S = 86_400.0
 
 
 def rotation(hub: HubUnderTest, older_than_s: float = 30 * DAY_S) -> CredentialRotation:
-    return CredentialRotation(hub.database, SystemClock(), hub.hub._sessions, older_than_s)
+    return CredentialRotation(hub.database, hub.hub._sessions, older_than_s)
 
 
 async def aged(hub: HubUnderTest, days: int = 31) -> None:
