@@ -135,7 +135,7 @@ def _with_values(facts: ModelFacts, values: Mapping[str, Value]) -> ModelFacts:
     fields = _Fields(arch, values)
     count = fields.count
     heads, hidden = count(Keys.Attention.HEAD_COUNT), count(Keys.LLM.EMBEDDING_LENGTH)
-    # Files from before llama.cpp cached latents lack these keys: for them it caches whole heads.
+    # Files from before llama.cpp cached latents lack these keys, so it caches complete heads for them.
     latent = count(Keys.Attention.KEY_LENGTH_MLA) is not None
     head_dim = count(Keys.Attention.KEY_LENGTH_MLA, Keys.Attention.KEY_LENGTH)
     v_head_dim = count(Keys.Attention.VALUE_LENGTH_MLA, Keys.Attention.VALUE_LENGTH)

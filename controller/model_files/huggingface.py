@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 from controller.model_files.files import MAX_FILES, GatedModelError, MetadataError, where
 
 _REQUEST_TIMEOUT_S: Final = 20.0
-_RETRIES: Final = 2  # the whole analysis is retried too
+_RETRIES: Final = 2  # the complete analysis is retried too
 _AT_ONCE: Final = 4  # a model of 160 files takes 160 requests
 _PARTIAL, _COMPLETE = 206, 200
 # Secrets in a URL: credentials, and the signature for a store behind the hub. Error messages are shown and stored.

@@ -14,11 +14,11 @@ _JAMBA_FIRST: Final = 4  # default of attn_layer_offset in JambaConfig
 class Kind(Enum):
     """What a layer keeps."""
 
-    FULL = auto()  # keys and values of the whole context
+    FULL = auto()  # keys and values of the complete context
     WINDOW = auto()  # of a sliding window or a chunk
     STATE = auto()  # a state of fixed size
-    BOTH = auto()  # a state, and keys and values of the whole context
-    NONE = auto()  # nothing of its own
+    BOTH = auto()  # a state, and keys and values of the complete context
+    NONE = auto()  # no memory of its own
 
 
 class UnknownLayersError(Exception):
