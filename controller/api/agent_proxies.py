@@ -23,23 +23,22 @@ Query = Mapping[str, str] | Sequence[tuple[str, str | float]]
 
 @dataclass(frozen=True, slots=True)
 class AgentProxies:
-    """How proxies are asked: a session, and the keys that open their secrets."""
+    """A client session for proxies, and the keys that decrypt their secrets."""
 
     session: aiohttp.ClientSession
     keys: SecretKeys
 
 
 class SecretUnknownError(aiohttp.ClientError):
-    """No key of this controller opens the secret of the proxy. It is replaced when its agent connects again."""
+    """No key of this controller decrypts the secret of the proxy. It is replaced when its agent connects again."""
 
 
 AGENT_PROXIES: Final = web.AppKey("AGENT_PROXIES", AgentProxies)
 
 
 async def agent_proxies_context(app: web.Application) -> AsyncIterator[None]:
-    """Opens the session with the app and closes it with the app. It keeps no cookies and decompresses nothing."""
     async with aiohttp.ClientSession(
-        # No limit: a request that waits for a free connection would hang in a queue that nothing shows.
+        # No limit, because a request that waits for a free connection would hang in a queue that no metric shows.
         connector=aiohttp.TCPConnector(
             limit=0, limit_per_host=0, keepalive_timeout=_KEPT_S, socket_factory=agent_socket
         ),
@@ -61,28 +60,25 @@ async def ask(
     timeout: aiohttp.ClientTimeout,  # noqa: ASYNC109 - of the client, in its own parts
     method: str = "GET",
 ) -> AsyncIterator[aiohttp.ClientResponse]:
-    """A request to a proxy. It follows no redirect: an agent does not choose what the controller reads elsewhere.
-
-    A proxy with a certificate must show exactly the one that its agent has told.
+    """Sends a request to a proxy. A proxy with a certificate must show exactly the one that its agent reported.
 
     Raises:
-        aiohttp.ClientError: it gives no answer, or its secret is unknown.
+        aiohttp.ClientError: it does not answer, or its secret is unknown.
     """
     certificate = source.certificate
     await proxies.keys.learn((source.secret.key_id,))
     secret = source.secret.opened(proxies.keys)
     if secret is None:
         raise SecretUnknownError(source.worker)
-    asked = proxies.session.request(
+    async with proxies.session.request(
         method,
         f"{'https' if certificate else 'http'}://{source.address}{path}",
         params=params,
         headers={"Authorization": f"Bearer {secret}"},
         timeout=timeout,
         ssl=aiohttp.Fingerprint(bytes.fromhex(certificate)) if certificate else True,
-        allow_redirects=False,
-    )
-    async with asked as answer:
+        allow_redirects=False,  # an agent must not choose other addresses that the controller reads
+    ) as answer:
         yield answer
 
 
@@ -98,7 +94,7 @@ def unreachable(source: LogSource) -> ApiError:
 def agent_socket(address: tuple[int, int, int, str, tuple[object, ...]]) -> socket.socket:
     """A socket that notices within a minute that the other host is gone."""
     family, kind, protocol, *_ = address
-    made = socket.socket(family, kind, protocol)
-    notice_gone_hosts(made)
-    made.setblocking(False)
-    return made
+    opened = socket.socket(family, kind, protocol)
+    notice_gone_hosts(opened)
+    opened.setblocking(False)
+    return opened

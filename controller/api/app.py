@@ -1,6 +1,5 @@
 """Builds the HTTP application: one table of all routes with their access, behind the same middlewares."""
 
-import asyncio
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Final
 
@@ -9,15 +8,14 @@ from aiohttp import web
 from controller.api import apply, dashboard, middlewares
 from controller.api.agent_proxies import agent_proxies_context
 from controller.api.audit_trail import audit, audit_context
-from controller.api.body import MAX_BODY_BYTES
+from controller.api.body import MAX_BODY_BYTES, represent, representation_context
 from controller.api.context import CONTEXT, KEYS, ApiContext
-from controller.api.dry_run import allowances, catalog, defrag, drain, explain, pending, plan
+from controller.api.dry_run import catalog, defrag, drain, explain, pending, plan
+from controller.api.dry_run.allowances import dry_runs_context
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY, KeptInventory
-from controller.api.dry_run.passes import passes_context
 from controller.api.live_socket import handler as live_socket
 from controller.api.live_socket.topics import feeds_context
 from controller.api.openapi import openapi_route
-from controller.api.representation import represent, representation_context
 from controller.api.resources import (
     access,
     deployments,
@@ -60,7 +58,6 @@ class RouteWithoutAccessError(Exception):
 
 
 def all_routes(version: str) -> list[Route]:
-    """Every route of the API."""
     tables: Sequence[Sequence[Route]] = (
         deployments.ROUTES,
         plan.ROUTES,
@@ -109,10 +106,10 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
 
     Args:
         context: for the handlers.
-        more_routes: the agents' routes, whose handlers authenticate. No others are accepted.
+        more_routes: the agents' routes, whose handlers authenticate.
 
     Raises:
-        RouteWithoutAccessError: another route in `more_routes`, or any route outside the table.
+        RouteWithoutAccessError: `more_routes` has another route, or a route is outside the table.
     """
     app = web.Application(
         middlewares=[
@@ -130,8 +127,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app[session.WRONG_KEYS] = Tries(session.WRONG_KEYS_A_MINUTE)
     app[session.LOGINS] = Tries(session.LOGINS_A_MINUTE)
     streams = app[STREAMS] = Streams()
-    app[logs.MERGES] = logs.merges()
-    app[logs.FOLLOWED] = logs.followed()
+    logs.bound_logs(app)
     app[live_socket.SOCKETS] = live_socket.sockets()
     waits = app[middlewares.DATABASE_WAITS] = middlewares.DatabaseWaits()
     app[KEYS] = KeyRing(
@@ -144,22 +140,23 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     app[KEPT_INVENTORY] = KeptInventory(context.database)
     app[deployments.CREATIONS] = Creations(context.database)
     app[deployments.HEADS] = {}
-    app[allowances.ANALYSES_AT_ONCE] = asyncio.Semaphore(allowances.MAX_ANALYSES_AT_ONCE)
-    app[allowances.JUDGING], app[allowances.JUDGING_OF_VIEWERS] = asyncio.Lock(), asyncio.Lock()
-    app[allowances.VIEWERS_AT_ONCE] = allowances.viewers_at_once()
     app.on_response_prepare.append(middlewares.note_start)
     app.on_shutdown.append(streams.end)
-    app.cleanup_ctx.append(audit_context)
-    app.cleanup_ctx.append(_key_ring_context)
-    app.cleanup_ctx.append(representation_context)
-    app.cleanup_ctx.append(watch.feed_context)
-    app.cleanup_ctx.append(feeds_context)
-    app.cleanup_ctx.append(agent_proxies_context)
-    app.cleanup_ctx.append(passes_context)
-    app.cleanup_ctx.append(pending.pending_context)
-    app.cleanup_ctx.append(catalog.catalog_context)
-    app.cleanup_ctx.append(ledger.attention_context)
-    app.cleanup_ctx.append(metrics.metrics_context)
+    app.cleanup_ctx.extend(
+        (
+            audit_context,
+            _key_ring_context,
+            representation_context,
+            watch.feed_context,
+            feeds_context,
+            agent_proxies_context,
+            dry_runs_context,
+            pending.pending_context,
+            catalog.catalog_context,
+            ledger.attention_context,
+            metrics.metrics_context,
+        )
+    )
     table = {(route.method, route.canonical): route for route in all_routes(context.version)}
     table |= {(route.method, route.path): route for route in map(_agents_route, more_routes)}
     for route in table.values():
@@ -170,7 +167,6 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
 
 
 async def _key_ring_context(app: web.Application) -> AsyncIterator[None]:
-    """Runs the key ring with the app."""
     app[KEYS].start()
     try:
         yield
@@ -186,7 +182,6 @@ def _agents_route(given: web.RouteDef) -> Route:
 
 
 def _check(app: web.Application) -> None:
-    """Checks that the table holds every route."""
     for route in app.router.routes():
         canonical = route.resource.canonical if route.resource is not None else ""
         if (route.method, canonical) not in app[middlewares.ROUTES]:

@@ -1,7 +1,7 @@
 """Writes the audit log: an entry for each request that may change something, and for each log that is read.
 
-One task writes what has come, in order. Answers to requests that changed rights, keys or secrets wait for their entry;
-others do not. What cannot be written stands in the process's log.
+One task writes the entries in order. Answers to requests that changed rights, keys or secrets wait for their entry;
+other answers do not. Entries that cannot be written appear in the process's log.
 """
 
 import asyncio
@@ -17,8 +17,8 @@ from aiohttp.typedefs import Handler
 
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError, error_response, unavailable
-from controller.api.middlewares import ERROR_CODE, REQUEST_ID, route_of
-from controller.api.route import Access, Route, may_read_logs
+from controller.api.middlewares import ERROR_CODE, REQUEST_ID, may_read_logs, route_of
+from controller.api.route import Access, Route
 from controller.live.same_origin import SAFE_METHODS
 from controller.runtime.audited import AUDITED
 from controller.runtime.database import DATABASE_ERRORS
@@ -34,9 +34,9 @@ _RETRY_S: Final = 1.0
 _WRITE_LIMIT_S: Final = 5.0
 _STOP_LIMIT_S: Final = 2.0
 _RECORD_LIMIT_S: Final = 10.0  # two tries to write
-_REFUSED_A_MINUTE: Final = 60  # of one key; one more is counted in the next entry
+_REFUSED_A_MINUTE: Final = 60  # of one key; further ones are counted in the next entry
 _STRANGERS_A_MINUTE: Final = 10  # of all that have no valid key
-_READS_A_MINUTE: Final = 60  # of logs, by one key; likewise counted beyond it
+_READS_A_MINUTE: Final = 60  # of logs, by one key; further ones are counted likewise
 _STRANGERS: Final = ""
 _MOST_CHARS: Final = 300
 _KEY_MATERIAL: Final = re.compile(r"gp[a-z]_[A-Za-z0-9_-]{8,}")
@@ -46,7 +46,7 @@ _OK, _FORBIDDEN = 200, 403
 
 
 class NotRecordedError(Exception):
-    """The database has not taken an entry in time. It waits in memory, and is written later."""
+    """The database did not take an entry in time. The entry waits in memory and is written later."""
 
 
 @dataclass(slots=True)
@@ -56,11 +56,7 @@ class _Waiting:
 
 
 class AuditTrail:
-    """Takes entries and writes them.
-
-    Args:
-        database: of the table.
-    """
+    """Queues entries and writes them."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -72,15 +68,15 @@ class AuditTrail:
         self._reads = _Bounded(Tries(_READS_A_MINUTE))
 
     def note(self, entry: Entry) -> None:
-        """Takes an entry. Attempts that came to nothing are counted in a later one beyond their bound."""
+        """Queues an entry. Beyond their bound, failed attempts are counted in a later entry."""
         self._take(entry)
 
     def note_read(self, entry: Entry) -> None:
-        """Takes the entry of a log that is read; beyond the bound of its key it is counted in a later one."""
+        """Queues the entry of a log that is read. Beyond the bound of its key it is counted in a later entry."""
         self._take(entry, self._reads if entry.outcome == "done" else None)
 
     async def record(self, entry: Entry) -> None:
-        """Takes an entry, and returns once it is in the database.
+        """Queues an entry, and returns once it is in the database.
 
         Raises:
             NotRecordedError: the database did not take it in time.
@@ -95,7 +91,7 @@ class AuditTrail:
             raise NotRecordedError from error
 
     def _take(self, entry: Entry, bounded: "_Bounded | None" = None) -> _Waiting | None:
-        """What waits now; None: its bound is reached, and a later entry counts it."""
+        """The queued entry; None: its bound is reached, and a later entry counts it."""
         if entry.outcome != "done":
             bounded = self._refused if entry.key_id else self._strangers
         if bounded is not None:
@@ -104,7 +100,7 @@ class AuditTrail:
                 return None
             entry = admitted
         if len(self._waiting) >= _MOST_WAITING:
-            _say(self._waiting.popleft().entry, "too many entries wait for the database")
+            _log_unstored(self._waiting.popleft().entry, "too many entries wait for the database")
         waiting = _Waiting(entry)
         self._waiting.append(waiting)
         self._more.set()
@@ -112,11 +108,11 @@ class AuditTrail:
 
     @property
     def pending(self) -> int:
-        """How many entries are not in the database yet."""
+        """Number of entries that are not in the database yet."""
         return len(self._waiting) + len(self._writing)
 
     async def run(self) -> None:
-        """Writes until cancelled; while the database is away entries wait."""
+        """Writes until cancelled. While the database is away, entries wait."""
         while True:
             await self._more.wait()
             self._more.clear()
@@ -128,7 +124,7 @@ class AuditTrail:
                     await asyncio.sleep(_RETRY_S)
 
     async def flush(self) -> None:
-        """Writes one batch of what waits; where that fails it waits again."""
+        """Writes one batch. If that fails, it is queued again."""
         self._writing = [self._waiting.popleft() for _ in range(min(_BATCH, len(self._waiting)))]
         try:
             async with asyncio.timeout(_WRITE_LIMIT_S), self._database.transaction() as connection:
@@ -143,25 +139,25 @@ class AuditTrail:
             self._writing = []
 
     async def close(self) -> None:
-        """Writes the rest, or says it in the process's log."""
+        """Writes the remaining entries, or logs them."""
         try:
             async with asyncio.timeout(_STOP_LIMIT_S):
                 while self._waiting:
                     await self.flush()
         except DATABASE_ERRORS as error:
             for waiting in self._waiting:
-                _say(waiting.entry, str(error) or type(error).__name__)
+                _log_unstored(waiting.entry, str(error) or type(error).__name__)
 
 
 @dataclass(slots=True)
 class _Bounded:
-    """Entries of one sort within their bound by key, and how many were left out since the last one that was kept."""
+    """The bound by key of one kind of entries. `left_out`: number of entries dropped since the last kept one."""
 
     tries: Tries
     left_out: int = 0
 
     def admit(self, entry: Entry, now_s: float) -> Entry | None:
-        """The entry with the number of those before it; None: it is beyond the bound, and counted."""
+        """The entry with the number of dropped entries before it; None: it is dropped and counted."""
         if self.tries.begin(entry.key_id or _STRANGERS, now_s):
             self.left_out += 1
             return None
@@ -173,7 +169,6 @@ TRAIL: Final = web.AppKey("TRAIL", AuditTrail)
 
 
 async def audit_context(app: web.Application) -> AsyncIterator[None]:
-    """Writes with the app."""
     trail = app[TRAIL] = AuditTrail(app[CONTEXT].database)
     writing = asyncio.create_task(trail.run(), name="audit-log")
     try:
@@ -185,7 +180,7 @@ async def audit_context(app: web.Application) -> AsyncIterator[None]:
 
 
 def is_recorded(route: Route) -> bool:
-    """Whether requests to a route may change something: plans and other reads by POST do not."""
+    """Whether requests to a route may change something. Plans and other reads by POST do not."""
     return route.method not in SAFE_METHODS and route.access not in (Access.READ, Access.ASK, Access.INFER)
 
 
@@ -195,7 +190,7 @@ def is_awaited(route: Route) -> bool:
 
 
 def note_log_read(request: web.Request, object_: str, *, refused: bool = False) -> None:
-    """Notes that a log is read from now on, or that the caller may not read it. `object_`: `deployments/NAME/logs`."""
+    """Notes that the caller starts to read a log, or is refused. `object_`: `deployments/NAME/logs`."""
     route = route_of(request)
     if route is not None:
         entry = _entry(request, route, _FORBIDDEN if refused else _OK)
@@ -204,7 +199,7 @@ def note_log_read(request: web.Request, object_: str, *, refused: bool = False) 
 
 
 def check_log_access(request: web.Request, object_: str) -> None:
-    """Refuses a caller that may not read this log, such as `deployments/chat/logs`, and notes that.
+    """Refuses a caller that may not read this log, such as `deployments/chat/logs`, and notes the refusal.
 
     Raises:
         ApiError: 403.
@@ -218,7 +213,6 @@ def check_log_access(request: web.Request, object_: str) -> None:
 
 @web.middleware
 async def audit(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Records the request if it may change something, with its answer's status."""
     route = route_of(request)
     if route is None or not is_recorded(route):
         return await handler(request)
@@ -240,9 +234,9 @@ async def audit(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 
 def _entry(request: web.Request, route: Route, status: int) -> Entry:
-    principal, told = request.get(PRINCIPAL), request.get(AUDITED)
-    object_ = request.path.removeprefix(_API) if told is None else told.object
-    actor = "" if told is None else told.actor
+    principal, audited = request.get(PRINCIPAL), request.get(AUDITED)
+    object_ = request.path.removeprefix(_API) if audited is None else audited.object
+    actor = "" if audited is None else audited.actor
     return Entry(
         actor=actor if principal is None else f"key:{principal.name}",
         key_id="" if principal is None else principal.key_id,
@@ -251,7 +245,7 @@ def _entry(request: web.Request, route: Route, status: int) -> Entry:
         object=_KEY_MATERIAL.sub("[redacted]", object_)[:_MOST_CHARS],
         outcome=_outcome(status),
         status=status,
-        code=request.get(ERROR_CODE, "") if told is None else told.code,
+        code=request.get(ERROR_CODE, "") if audited is None else audited.code,
         request_id=request[REQUEST_ID],
     )
 
@@ -262,6 +256,6 @@ def _outcome(status: int) -> Outcome:
     return "done" if status < _REFUSED else "refused" if status < _FAILED else "failed"
 
 
-def _say(entry: Entry, why: str) -> None:
+def _log_unstored(entry: Entry, why: str) -> None:
     log.error("audit entry not stored", why=why, actor=entry.actor, action=entry.action, object=entry.object,
               outcome=entry.outcome, status=entry.status, request_id=entry.request_id)  # fmt: skip

@@ -1,4 +1,4 @@
-"""What the handlers share: the database, the leader's state, and callbacks into the rest of the controller."""
+"""Shared by all handlers: the database, the leader's state, and callbacks into the rest of the controller."""
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ from schemas.worker_labels import TRUSTED_LABELS
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One readiness check; `message` says what is wrong, or gives details."""
+    """The result of one readiness check. `message`: the problem, or details."""
 
     ok: bool
     message: str = ""
@@ -43,34 +43,28 @@ class KnownAuthority:
 
 @dataclass(frozen=True, slots=True)
 class ApiContext:
-    """Everything that the handlers use.
+    """Dependencies of the handlers.
 
     Attributes:
-        database: to read and write.
         changes: change notifications of the database, for watches.
         leadership: whether this controller is the leader, and its term.
         readiness: the checks behind /readyz, by name.
         loop_lag: the event loop's recent lag, in seconds.
         analyse: computes the need of a spec that has no analysis yet; raises ChildFailure.
         registry: the metrics of this process; /metrics adds those read from rows.
-        version: of Gpuward.
-        known_secrets: whose values no answer shows.
-        reserve: when and how long capacity is reserved for a pending instance.
-        operators_may: what operators may write in a deployment beside what every operator may.
-        viewers_read_logs: whether keys of the role `viewer` may read logs.
-        trusted_labels: patterns of the keys of labels that hosts do not set.
-        longest_window_s: how long samples are kept; the longest allowed window of a policy.
-        proxies: whose `X-Forwarded-*` counts.
-        from_gateway: whether the gateway passes a request on, whose word on its origin counts.
+        known_secrets: their values are removed from answers.
+        operators_may: grants of operators.
+        trusted_labels: patterns of the keys of labels that hosts may not set.
+        longest_window_s: the retention of samples; the longest allowed window of a policy.
+        proxies: their `X-Forwarded-*` counts.
+        from_gateway: whether a request comes from the gateway, whose headers state its origin.
         bodies: bounds the bytes of bodies in flight.
         prices: of GPU hours.
         local_keys: keys of this process alone, by their hash.
-        authority: that agents learn when they join; None: the controller speaks no TLS, or all systems know its own.
-        certificates: of this controller, that may end.
-        secret_keys: encrypt secrets.
-        renew_secrets_key: makes a new key the present one where this controller makes it itself, else reads the keys
-            again.
-        drop_old_secrets_keys: keeps the present one and those of these ids, likewise.
+        authority: agents learn it when they join; None: the controller has no TLS, or a certificate that systems trust.
+        certificates: of this controller, for warnings before they expire.
+        renew_secrets_key: makes a new current key if this controller makes its keys, else reads the keys again.
+        drop_old_secrets_keys: keeps the current key and those of these ids.
     """
 
     database: Database

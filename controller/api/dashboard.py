@@ -1,7 +1,7 @@
-"""The dashboard's files below `/ui/`: read once at the start, compressed once, the same for everybody.
+"""The dashboard's files below `/ui/`: read and compressed once, at the start.
 
-No request names a file on the disk: a path is looked up in a table. Every other path is a page of the
-dashboard, which `index.html` draws.
+No request names a file on the disk: a path is a key of a table. Every other path is a page of the dashboard, which
+`index.html` draws.
 """
 
 import gzip
@@ -14,8 +14,8 @@ from typing import Final
 
 from aiohttp import web
 
+from controller.api.body import accepts_gzip
 from controller.api.errors import ApiError
-from controller.api.representation import accepts_gzip
 from controller.api.route import Access, Route
 
 _INDEX: Final = "index.html"
@@ -48,14 +48,14 @@ class _File:
 
 
 def _read(folder: Traversable, prefix: str = "") -> dict[str, _File]:
-    found: dict[str, _File] = {}
-    for one in folder.iterdir():
-        name = prefix + one.name
-        if one.is_dir():
-            found |= _read(one, f"{name}/")
+    files: dict[str, _File] = {}
+    for entry in folder.iterdir():
+        name = prefix + entry.name
+        if entry.is_dir():
+            files |= _read(entry, f"{name}/")
         else:
-            found[name] = _file(name, one.read_bytes())
-    return found
+            files[name] = _file(name, entry.read_bytes())
+    return files
 
 
 def _file(name: str, body: bytes) -> _File:
@@ -72,11 +72,10 @@ FILES: Final = _read(files("controller") / "dashboard" / "files")
 
 
 async def get(request: web.Request) -> web.Response:
-    """`GET /ui/...`."""
     name = request.match_info.get("path", "")
     file = FILES.get(name)
     if file is None:
-        if name.startswith(_ASSETS):  # of another version: a page in its place would be read as a script
+        if name.startswith(_ASSETS):  # of another version; browsers would run a page as a script
             raise ApiError(404, "not_found", f"no file of the dashboard is named {name[:200]!r}; reload the page")
         file = FILES[_INDEX]
     accepted = accepts_gzip(request.headers.get("Accept-Encoding", ""))
@@ -93,7 +92,7 @@ async def get(request: web.Request) -> web.Response:
 
 
 async def to_dashboard(request: web.Request) -> web.Response:
-    """`GET /` and `GET /ui`: browsers are led to the dashboard."""
+    """Redirects browsers to the dashboard."""
     if request.path == "/" and "text/html" not in request.headers.get("Accept", ""):
         raise ApiError(404, "not_found", "the API is below /api/v1, models below /v1, the dashboard at /ui/")
     return web.Response(status=302, headers={**_HEADERS, "Location": _PAGE, "Vary": "Accept"})

@@ -96,7 +96,7 @@ def as_api_error(error: Exception) -> ApiError | None:
 
 
 def _refused(error: Exception) -> ApiError | None:
-    """The response for what doors and store refuse; None for an unexpected error."""
+    """The response for a refusal of the store or of admission; None for an unexpected error."""
     if isinstance(error, BodiesFullError):
         return _bodies_full(error)
     if isinstance(error, UnknownWhileAwayError):
@@ -105,15 +105,15 @@ def _refused(error: Exception) -> ApiError | None:
         return ApiError(400, "invalid", f"body: incomplete or badly encoded: {error}")
     if is_unstorable_text(error):
         return ApiError(400, "invalid", "text: contains characters that cannot be stored, such as NUL; remove them")
-    found = next((entry for entry in _STATUSES if isinstance(error, entry[0])), None)
-    if found is None:
+    refusal = next((entry for entry in _STATUSES if isinstance(error, entry[0])), None)
+    if refusal is None:
         return None
     details: dict[str, Any] = {}
     if isinstance(error, ChangedMeanwhileError) and error.changed:
-        details = {"changed": [asdict(one) for one in error.changed]}
+        details = {"changed": [asdict(change) for change in error.changed]}
     elif isinstance(error, NotGrantedError | RetiredArgsError):
         details = {"problems": error.problems}
-    return ApiError(found[1], found[2], str(error), details=details)
+    return ApiError(refusal[1], refusal[2], str(error), details=details)
 
 
 def field_problem(error: SpecError) -> FieldProblem:
@@ -123,7 +123,7 @@ def field_problem(error: SpecError) -> FieldProblem:
 
 
 def invalid(problems: Sequence[FieldProblem]) -> ApiError:
-    """400: the message names the fields; the details say for each what is wrong and what to write."""
+    """400: the message names the fields; the details have a problem and a fix for each."""
     fields = ", ".join(problem.path or "body" for problem in problems)
     return ApiError(
         400,
@@ -139,7 +139,7 @@ def unavailable(code: str, message: str) -> ApiError:
 
 
 def database_unavailable(*, full: bool = False) -> ApiError:
-    """503: the database does not answer; `full`: or it does not write, since its disk is full."""
+    """503: the database does not answer, or does not write because its disk is `full`."""
     if full:
         return unavailable(DATABASE_FULL, DATABASE_FULL_TEXT)
     return unavailable(DATABASE_UNAVAILABLE, "the database is unavailable; try again in a moment")
@@ -174,8 +174,8 @@ _WAITING_HELPS: Final = frozenset({429, 503})
 
 
 def error_response(error: ApiError, *, request_id: str) -> web.Response:
-    """The response. Where waiting helps, it has a `Retry-After`. The error stays as it is: requests may share it."""
-    headers = dict(error.headers)
+    """The response, with a `Retry-After` if waiting helps."""
+    headers = dict(error.headers)  # a copy, because requests may share the error
     if error.status in _WAITING_HELPS:
         headers.setdefault("Retry-After", _RETRY_AFTER_S)
     form = error_form(error)
@@ -184,12 +184,12 @@ def error_response(error: ApiError, *, request_id: str) -> web.Response:
 
 
 def error_form(error: ApiError) -> dict[str, Any]:
-    """What stands under `error` in a response."""
+    """The value of `error` in a response."""
     return {"code": error.code, "message": error.message, "details": error.details}
 
 
 def _json(form: dict[str, Any]) -> bytes:
     try:
         return orjson.dumps(form)
-    except orjson.JSONEncodeError:  # a header that is not UTF-8 is quoted in a message: escape what cannot be encoded
+    except orjson.JSONEncodeError:  # a message may quote a header that is not UTF-8; json escapes it
         return json.dumps(form, default=str).encode()

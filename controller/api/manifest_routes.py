@@ -1,7 +1,7 @@
 """The routes of a resource that users write as a manifest: list, read, apply and delete.
 
-`ETag` returns the generation of what was read; `If-Match` applies or deletes only that generation.
-`If-None-Match: *` applies only where there is none.
+`ETag` returns the generation that was read; `If-Match` applies or deletes only that generation.
+`If-None-Match: *` applies only if the object does not exist.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol, TypeAlias
 from aiohttp import web
 from pydantic import BaseModel
 
-from controller.api.body import json_response, read_json_body
+from controller.api.body import json_response, read_body
 from controller.api.context import CONTEXT
 from controller.api.parameters import expected_generation, expected_state, new_name
 from controller.api.read_routes import ReadPage, list_route
@@ -21,41 +21,34 @@ from controller.store.core.database import Reader
 from schemas.api.deployments import DeploymentView
 from schemas.api.policies import PolicyView
 from schemas.api.view import View
+from schemas.manifest.strict_yaml import read_json
 
 OUTCOME_HEADER: Final = "X-Gpuward-Outcome"  # of an apply: created, unchanged, updated or replaced
 ManifestView: TypeAlias = DeploymentView | PolicyView
 
 
 class Applied(Protocol):
-    """What an apply did."""
+    """The result of an apply: the object, and the value of the outcome header."""
 
     @property
-    def view(self) -> ManifestView:
-        """The object as it is now."""
+    def view(self) -> ManifestView: ...
 
     @property
-    def outcome(self) -> str:
-        """The value of the outcome header."""
+    def outcome(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestResource:
-    """What distinguishes one such resource.
+    """One such resource.
 
     Attributes:
         path: of the list; the object's name follows.
         noun: for summaries, such as `deployment`.
-        plural: the same for the list.
-        page: model of a page.
-        view: model of an object.
-        spec: model of the body of an apply.
-        parse: the spec in a body, for the name in the path; raises ManifestError.
-        read_page: one page.
-        read: the object of a name.
-        apply: writes a spec (database, name, spec, *, if_match, longest_window_s).
-        delete: deletes (database, name, *, if_match).
+        parse: (body, name in the path); raises ManifestError.
+        apply: (database, name, spec, *, if_match, longest_window_s).
+        delete: (database, name, *, if_match).
         of_caller: further arguments of `apply`, which depend on the caller.
-        delete_status: 202 where the object is removed later.
+        delete_status: 202 if the object is removed later.
     """
 
     path: str
@@ -73,14 +66,13 @@ class ManifestResource:
     of_caller: Callable[[web.Request], Mapping[str, Any]] = lambda _request: {}
 
     def routes(self) -> tuple[Route, ...]:
-        """The four routes."""
-        one, tag = self.path + "/{name}", self.path.rpartition("/")[2]
+        path, tag = self.path + "/{name}", self.path.rpartition("/")[2]
         applying, deleting = (f"{verb} a {self.noun} (If-Match: generation)" for verb in ("Apply", "Delete"))
         return (
             list_route(self.path, self.read_page, f"List {self.plural}", self.page),
-            Route("GET", one, self._get, Access.READ, f"Read a {self.noun}", tag, self.view),
-            Route("PUT", one, self._put, Access.OPERATE, applying, tag, self.view, self.spec, expects="state"),
-            Route("DELETE", one, self._delete, Access.OPERATE, deleting, tag, self.view, status=self.delete_status,
+            Route("GET", path, self._get, Access.READ, f"Read a {self.noun}", tag, self.view),
+            Route("PUT", path, self._put, Access.OPERATE, applying, tag, self.view, self.spec, expects="state"),
+            Route("DELETE", path, self._delete, Access.OPERATE, deleting, tag, self.view, status=self.delete_status,
                   expects="generation"),
         )  # fmt: skip
 
@@ -92,7 +84,7 @@ class ManifestResource:
 
     async def _put(self, request: web.Request) -> web.Response:
         name = new_name(request)
-        spec = self.parse(await read_json_body(request), name)
+        spec = self.parse(read_json(await read_body(request)), name)
         context, if_match = request.app[CONTEXT], expected_state(request)
         applied = await self.apply(
             context.database,

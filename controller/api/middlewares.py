@@ -1,4 +1,4 @@
-"""Wraps every handler: request id and origin, error responses, authentication and role, deadline."""
+"""The middlewares of every handler: request id and origin, error responses, authentication and role, deadline."""
 
 import asyncio
 import re
@@ -29,6 +29,7 @@ from controller.live.same_origin import SAFE_METHODS, is_same_origin
 from controller.runtime.origin import with_origin
 from controller.store.core.events import acting
 from http1.daemon.log_limit import LogLimit
+from schemas.api.access import Role
 from schemas.database_disk import DATABASE_FULL
 
 log = structlog.get_logger(__name__)
@@ -46,15 +47,15 @@ _SERVER_ERROR: Final = 500
 
 
 async def note_start(request: web.Request, response: web.StreamResponse) -> None:
-    """Signal before headers are sent, also of streams: adds the request id, and keeps versions to itself."""
+    """The signal before headers are sent, also of streams."""
     response.headers[_REQUEST_ID_HEADER] = request.get(REQUEST_ID, "")
-    response.headers["Server"] = "gpuward"  # not that of Python and its library
+    response.headers["Server"] = "gpuward"  # aiohttp would disclose its version and Python's
     request[_STARTED] = response
 
 
 @web.middleware
 async def receive(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Gives a request its id and its origin. The id is the client's if it is valid; logs carry it."""
+    """Gives a request its id, which logs carry, and its origin. A valid id of the client is kept."""
     context = request.app[CONTEXT]
     given = request.headers.get(_REQUEST_ID_HEADER, "")
     request[REQUEST_ID] = given if _GOOD_REQUEST_ID.fullmatch(given) else secrets.token_hex(8)
@@ -64,7 +65,6 @@ async def receive(request: web.Request, handler: Handler) -> web.StreamResponse:
 
 @web.middleware
 async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Turns every exception into an error response."""
     try:
         return await handler(request)
     except Exception as error:
@@ -81,7 +81,7 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
                 more_before=more,
             )
         if _STARTED in request:
-            cut(request)  # a part of a response is sent; an error after it would be read as its rest
+            cut(request)  # the client would read an error as the rest of the started response
         known = known or ApiError(
             _SERVER_ERROR, "internal", "internal error; search the controller's log for the request id"
         )
@@ -90,21 +90,21 @@ async def answer_errors(request: web.Request, handler: Handler) -> web.StreamRes
 
 
 def _admitted_to_log(request: web.Request, error: Exception, known: ApiError | None) -> int | None:
-    """How many failures of its kind were not logged before this one; None: this one is not logged.
+    """Number of failures of this kind that were not logged before; None: this failure is not logged.
 
-    What many requests meet at once, such as a database that is away, is logged once a minute. A bug always is.
+    Failures that many requests have at once, such as a database that is away, are logged once a minute; bugs always.
     """
     if known is None:
         return 0
     if known.status < _SERVER_ERROR:
         return None
-    one_kind = known.code in (DATABASE_UNAVAILABLE, DATABASE_FULL, "timed_out", "unavailable")
-    return request.app[FAILURES_LOGGED].admit(known.code if one_kind else f"{known.code} {error}")
+    common = known.code in (DATABASE_UNAVAILABLE, DATABASE_FULL, "timed_out", "unavailable")
+    return request.app[FAILURES_LOGGED].admit(known.code if common else f"{known.code} {error}")
 
 
 @web.middleware
 async def authenticate(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Requires a key or a session, and a role that the route allows. A route outside the table can never be called."""
+    """Requires a key or a session, and a role that the route allows. Routes outside the table cannot be called."""
     _refuse_control_characters(request)
     route = route_of(request)
     if route is not None and route.access is Access.OPEN:
@@ -115,7 +115,7 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
     if route is None:
         return await handler(request)  # the handler of unknown paths and methods
     request[PRINCIPAL] = principal
-    if not route.access.allows(principal.role):
+    if principal.role not in route.access.value:
         allowed = ", ".join(sorted(route.access.value))
         raise ApiError(403, "forbidden", f"role {principal.role} is not allowed here; use a key with one of: {allowed}")
     request.app[KEYS].note_use(principal)
@@ -126,17 +126,17 @@ async def authenticate(request: web.Request, handler: Handler) -> web.StreamResp
 
 
 def _refuse_control_characters(request: web.Request) -> None:
-    """Refuses a path or query that holds what no name can: NUL and other control characters, or broken UTF-8."""
+    """Refuses a path or query with characters that no name has: NUL, other control characters, broken UTF-8."""
     url = request.rel_url
     if _UNUSABLE.search(url.path) or _UNUSABLE.search(url.query_string):
         raise ApiError(400, "invalid", "URL: contains control characters or broken UTF-8; remove them")
 
 
 def _refuse_unknown(request: web.Request, route: Route) -> None:
-    """Refuses query parameters and, of a write, preconditions that the route does not state.
+    """Refuses query parameters that the route does not state, repeated ones and, for writes, unknown preconditions.
 
-    To ignore a typing error would answer another question, and of a parameter that is given twice one value would be
-    ignored; to ignore a precondition would write all the same. `If-Match: *` always holds.
+    An ignored parameter would answer another question; an ignored precondition would write regardless. `If-Match: *`
+    always holds.
     """
     if request.query:
         refuse_unknown(request.query, *(query.name for query in route.query))
@@ -154,8 +154,8 @@ async def caller_of(request: web.Request) -> Principal | None:
     """The caller; None without a valid key or session.
 
     Raises:
-        ApiError: 403 for a request by cookie that could change something, or opens a WebSocket, and does not come from
-            a page of this origin: a browser sends the cookie with whatever page asks.
+        ApiError: 403 for a request by cookie that could change something, or opens a WebSocket, and comes from a page
+            of another origin: browsers send the cookie with requests of any page.
     """
     given = credential_in(lambda name: request.headers.getall(name, ()))
     principal = await request.app[KEYS].first_owner(given.texts)
@@ -165,19 +165,23 @@ async def caller_of(request: web.Request) -> Principal | None:
     return principal
 
 
+def may_read_logs(role: Role, *, viewers: bool) -> bool:
+    """Whether a role may read logs and the lines of them that messages quote. `viewers`: viewers may.
+
+    Engines print requests, paths and anything else.
+    """
+    return role in (Access.READ if viewers else Access.OPERATE).value
+
+
 async def sessions_of(request: web.Request) -> list[tuple[Principal, str]]:
-    """The sessions that the request carries and that are not over: their owners, and what their cookies hold."""
+    """The valid sessions that the request carries: owners and tokens."""
     tokens = session_tokens(request.headers.getall("Cookie", ()))
-    found = [(await request.app[KEYS].authenticate(session_credential(token)), token) for token in tokens]
-    return [(principal, token) for principal, token in found if principal is not None]
+    owners = [(await request.app[KEYS].authenticate(session_credential(token)), token) for token in tokens]
+    return [(principal, token) for principal, token in owners if principal is not None]
 
 
 def refuse_other_origins(request: web.Request) -> None:
-    """Checks that a request comes from a page of this origin.
-
-    Raises:
-        ApiError: 403, it does not.
-    """
+    """Raises `ApiError`: 403, the request comes from a page of another origin."""
     same = is_same_origin(
         fetch_site=request.headers.get("Sec-Fetch-Site", ""),
         origin=request.headers.get("Origin", ""),
@@ -208,7 +212,7 @@ def route_of(request: web.Request) -> Route | None:
 
 @web.middleware
 async def limit(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Ends streams when their key is revoked or the server stops, and every other handler after a time."""
+    """Ends streams when their key is revoked or the server stops, and other handlers after a deadline."""
     route = route_of(request)
     if route is None:
         return await handler(request)
@@ -238,21 +242,18 @@ async def _stream(request: web.Request, handler: Handler) -> web.StreamResponse:
             return await handler(request)
     except StreamEndedError as ended:
         if _STARTED not in request:
-            raise _unauthenticated() if ended.why == "revoked" else _stopping() from ended
+            stopping = unavailable("unavailable", "the controller is stopping")
+            raise _unauthenticated() if ended.why == "revoked" else stopping from ended
         started = request[_STARTED]
         if isinstance(started, web.WebSocketResponse):
             await close_socket(started, ended.why)
         elif ended.why == "revoked":
-            cut(request)  # a clean end would be read as the stream's own
+            cut(request)  # the client would read a clean end as the end of the data
         return started
 
 
-def _stopping() -> ApiError:
-    return unavailable("unavailable", "the controller is stopping")
-
-
 class DatabaseWaits:
-    """Ends requests that would wait for a database that is away: those under way, and each new one at once."""
+    """Ends requests that would wait for a database that is away: running requests, and new ones at once."""
 
     def __init__(self) -> None:
         self._deadlines: set[asyncio.Timeout] = set()
@@ -260,11 +261,10 @@ class DatabaseWaits:
 
     @property
     def away(self) -> bool:
-        """Whether the database is known not to answer."""
         return self._away
 
     def note(self, *, away: bool) -> None:
-        """The database does not answer, or answers again. In the first case all that wait for it end now."""
+        """Notes that the database does not answer, which ends the requests that wait for it, or answers again."""
         self._away = away
         if away:
             now = asyncio.get_running_loop().time()
@@ -274,7 +274,7 @@ class DatabaseWaits:
 
     @contextmanager
     def held(self, deadline: asyncio.Timeout) -> Iterator[None]:
-        """Lets the deadline end early for as long as the context lasts."""
+        """Lets `note` end the deadline early."""
         self._deadlines.add(deadline)
         try:
             yield

@@ -41,32 +41,34 @@ def describe(routes: Sequence[Route], version: str) -> dict[str, Any]:
 
 
 def _schemas(bodies: Iterable[type[BaseModel]], views: Iterable[type[View]]) -> tuple[dict[Any, Any], dict[str, Any]]:
-    """The schema of each of these types, which refers to components; and the components by name."""
+    """The schema of each type, which refers to components, and the components by name."""
     models = set(bodies)
 
     def of_model(kind: type[Manifest]) -> dict[str, Any]:
-        """A reference to a model of pydantic in a view."""
+        """Refers to a pydantic model in a view."""
         model = kind.model()
         models.add(model)
         return {"$ref": _REFERENCE.format(name=model.__name__)}
 
     ordered = sorted(views, key=str)
-    found, components = msgspec.json.schema_components(ordered, schema_hook=of_model, ref_template=_REFERENCE)
+    views_schemas, components = msgspec.json.schema_components(ordered, schema_hook=of_model, ref_template=_REFERENCE)
     # Responses have no computed fields, so the schemas that validate describe them too.
     references, definitions = models_json_schema(
         [(model, "validation") for model in sorted(models, key=str)], ref_template=_REFERENCE.format(name="{model}")
     )
-    schemas = dict(zip(ordered, found, strict=True)) | {model: references[model, "validation"] for model in models}
-    return schemas, {**{name: _tidied(one) for name, one in components.items()}, **definitions["$defs"]}
+    schemas = dict(zip(ordered, views_schemas, strict=True)) | {
+        model: references[model, "validation"] for model in models
+    }
+    return schemas, {**{name: _tidied(schema) for name, schema in components.items()}, **definitions["$defs"]}
 
 
 def _tidied(schema: Any) -> Any:
-    """A schema of msgspec with the type of its enumerations, and with descriptions without their indentation."""
+    """Adds the type of enumerations to a schema of msgspec, and removes the indentation of descriptions."""
     if isinstance(schema, list):
-        return [_tidied(one) for one in schema]
+        return [_tidied(item) for item in schema]
     if not isinstance(schema, dict):
         return schema
-    tidied = {name: _tidied(one) for name, one in schema.items()}
+    tidied = {name: _tidied(value) for name, value in schema.items()}
     if all(isinstance(value, str) for value in tidied.get("enum", (None,))):
         tidied["type"] = "string"
     if isinstance(text := tidied.get("description"), str):

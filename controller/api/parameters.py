@@ -1,4 +1,4 @@
-"""Reads a request's query parameters, the name in its path and its `If-Match` header."""
+"""Reads a request's query parameters, the name in its path, and its preconditions."""
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from schemas.worker_labels import is_trusted
 
 DEFAULT_LIMIT: Final = 100
 _IF_MATCH: Final = re.compile(r'^(?:W/)?"?(\d{1,18})"?$')
-_MOMENT: Final = re.compile(r"^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d")
+_TIME: Final = re.compile(r"^\d{4}-\d\d-\d\d[Tt]\d\d:\d\d")
 _MAX_DIGITS: Final = 19  # of a 64-bit number
 _MOST_UNKNOWN: Final = 8
 _FIRST: Final = 1
@@ -35,21 +35,13 @@ def parameters_of(request: web.Request) -> Mapping[str, str]:
 
 
 def refuse_unknown(parameters: Iterable[str], *names: str) -> None:
-    """Refuses parameters with other names than these.
-
-    Raises:
-        ApiError: 400.
-    """
+    """Raises `ApiError`: 400, a parameter has another name than these."""
     if unknown := sorted(set(parameters) - set(names))[:_MOST_UNKNOWN]:
         raise invalid([FieldProblem(name[:80], f"unknown query parameter; {_advice(name, names)}") for name in unknown])
 
 
 def refuse_repeated(parameters: MultiMapping[str], known: Sequence[Query]) -> None:
-    """Refuses parameters that are given several times and count once.
-
-    Raises:
-        ApiError: 400.
-    """
+    """Raises `ApiError`: 400, a parameter that takes one value is given several times."""
     given = {query.name: len(parameters.getall(query.name, ())) for query in known}
     if repeated := [query.name for query in known if given[query.name] > 1 and not query.many]:
         raise invalid([FieldProblem(name, f"is given {given[name]} times; give it once") for name in repeated])
@@ -59,8 +51,8 @@ def _advice(name: str, known: Sequence[str]) -> str:
     return nearest(name[:80], known) if known else "this path takes none"
 
 
-def whole_number(parameters: Mapping[str, str], name: str, *, low: int, high: int) -> int | None:
-    """A whole-number parameter; None without one.
+def integer(parameters: Mapping[str, str], name: str, *, low: int, high: int) -> int | None:
+    """The value of an integer parameter; None if it is absent.
 
     Raises:
         ApiError: 400.
@@ -74,7 +66,7 @@ def whole_number(parameters: Mapping[str, str], name: str, *, low: int, high: in
 
 
 def duration_s(parameters: Mapping[str, str], name: str, *, low: float, high: float) -> float | None:
-    """Seconds of a duration parameter such as `10m`; None without one. The bounds are in seconds.
+    """The seconds of a duration parameter such as `10m`; None if it is absent. The bounds are in seconds.
 
     Raises:
         ApiError: 400.
@@ -92,8 +84,8 @@ def duration_s(parameters: Mapping[str, str], name: str, *, low: float, high: fl
     return seconds
 
 
-def moment(parameters: Mapping[str, str], name: str) -> datetime | timedelta | None:
-    """A moment as RFC 3339, or how long ago it was, such as `10m`; None without one.
+def time_or_age(parameters: Mapping[str, str], name: str) -> datetime | timedelta | None:
+    """A time as RFC 3339, or an age such as `10m`; None if it is absent.
 
     Raises:
         ApiError: 400.
@@ -106,16 +98,16 @@ def moment(parameters: Mapping[str, str], name: str) -> datetime | timedelta | N
     except ValueError:
         pass
     try:
-        # A `+` that was not escaped comes as a space. A date alone does not say one.
-        found = datetime.fromisoformat(text.replace(" ", "+") if _MOMENT.match(text) else "")
-        return (found if found.tzinfo else found.replace(tzinfo=UTC)).astimezone(UTC)
+        # A `+` that was not escaped arrives as a space. A date without a time is refused.
+        time = datetime.fromisoformat(text.replace(" ", "+") if _TIME.match(text) else "")
+        return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone(UTC)
     except (ValueError, OverflowError) as error:
         fix = "must be a moment such as 2026-11-23T14:05:00Z, or a duration before now such as 10m"
         raise invalid([FieldProblem(name, f"{fix}, got {text[:40]!r}")]) from error
 
 
 def flag(parameters: Mapping[str, str], name: str) -> bool:
-    """A boolean parameter; False without one.
+    """The value of a boolean parameter; False if it is absent.
 
     Raises:
         ApiError: 400.
@@ -127,16 +119,11 @@ def flag(parameters: Mapping[str, str], name: str) -> bool:
 
 
 def page_limit(parameters: Mapping[str, str]) -> int:
-    """The `limit` parameter of a list.
-
-    Raises:
-        ApiError: 400.
-    """
-    return whole_number(parameters, "limit", low=1, high=MAX_LIMIT) or DEFAULT_LIMIT
+    return integer(parameters, "limit", low=1, high=MAX_LIMIT) or DEFAULT_LIMIT
 
 
 def new_name(request: web.Request) -> str:
-    """The name in the path of an object that this request may create.
+    """The name in the path, of an object that the request may create.
 
     Raises:
         ApiError: 400 for a name that is not a DNS label.
@@ -149,11 +136,7 @@ def new_name(request: web.Request) -> str:
 
 
 def check_trusted(labels: Iterable[str], trusted: Sequence[str]) -> None:
-    """Refuses to state labels that the worker's agent sets.
-
-    Raises:
-        ApiError: 400.
-    """
+    """Raises `ApiError`: 400, the worker's agent sets one of these labels."""
     for key in labels:
         if not is_trusted(key, trusted):
             fix = f"its host's agent sets this label (--label); only {', '.join(trusted) or 'none'} can be stated"
@@ -161,7 +144,7 @@ def check_trusted(labels: Iterable[str], trusted: Sequence[str]) -> None:
 
 
 def expected_state(request: web.Request) -> int | None:
-    """What an apply expects: the generation in `If-Match`; 0 for `If-None-Match: *`: no object; None for anything.
+    """The precondition of an apply: the generation in `If-Match`; 0 for no object (`If-None-Match: *`); None for any.
 
     Raises:
         ApiError: 400.
@@ -191,11 +174,11 @@ def expected_generation(request: web.Request) -> int | None:
 
 
 async def expect_first_generation(request: web.Request, kind: str, name: str, read: ReadOne) -> None:
-    """Checks `If-Match` for an object that has no manifest: it stays at generation 1 for as long as it exists.
+    """Checks `If-Match` for an object without a manifest, which is always at generation 1.
 
     Raises:
         ApiError: 400.
-        NotFoundError: of `read`: it does not exist.
+        NotFoundError: of `read`.
         GenerationConflictError: another generation is expected.
     """
     wanted = expected_generation(request)

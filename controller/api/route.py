@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, Literal
 
@@ -18,24 +18,14 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class Access(Enum):
     """The roles that may call a route. Every route states it; there is no default."""
 
-    OPEN = frozenset[Role]()  # without a key: the handler authenticates, or returns nothing confidential
+    OPEN = frozenset[Role]()  # without a key: the handler authenticates, or its answer is public
     READ = frozenset[Role]({"viewer", "operator", "admin"})
     OPERATE = frozenset[Role]({"operator", "admin"})
     ADMINISTER = frozenset[Role]({"admin"})
-    ASK = frozenset[Role]({"inference", "viewer", "operator", "admin"})  # any key: the handler says whose rows it reads
+    ASK = frozenset[Role](
+        {"inference", "viewer", "operator", "admin"}
+    )  # any key: the handler limits it to the rows of its owner
     INFER = frozenset[Role]({"inference", "operator", "admin"})
-
-    def allows(self, role: Role) -> bool:
-        """Whether a key of this role may call it."""
-        return self is Access.OPEN or role in self.value
-
-
-def may_read_logs(role: Role, *, viewers: bool) -> bool:
-    """Whether a role may read logs, and the lines that messages quote of them, where viewers may or may not.
-
-    Engines print requests, paths and what they like.
-    """
-    return Access.OPERATE.allows(role) or (viewers and Access.READ.allows(role))
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,22 +49,20 @@ class Route:
     """One method of one path.
 
     Attributes:
-        method: HTTP method.
         path: in aiohttp's form, `{name}` for variables.
-        handler: of the request.
-        access: the roles that may call it.
+        canonical: the path without the patterns of its variables: `/ui/{path}` for `/ui/{path:.*}`.
         summary: one line for /openapi.json.
         tag: the resource, for /openapi.json.
-        answer: model of a successful response; None: `media` says what it is.
-        body: model of the request body; None: no body.
+        answer: model of a successful response; None: `media` names its content type.
         query: query parameters.
         status: of a successful response.
         media: content type of a successful response.
-        stream: without a deadline. It ends within seconds when its key is revoked.
+        stream: without a deadline. It ends within seconds after its key is revoked.
         from_memory: answered without the database too.
-        momentary: the answer tells the moment at which it was made, so that no two are equal: it gets no ETag.
-        expects: what a write may require of the object: its `generation` (If-Match), or its `state`, which also is
-            that there is none (If-None-Match: *). Empty: it has no generation, and a requirement is refused.
+        momentary: the answer contains the time at which it was made. No two answers are equal, so it gets no ETag.
+        expects: the precondition that a write may state: the object's `generation` (If-Match), or its `state`, which
+            includes that there is no object (If-None-Match: *). Empty: the object has no generation, and a
+            precondition is refused.
     """
 
     method: str
@@ -92,8 +80,7 @@ class Route:
     from_memory: bool = False
     momentary: bool = False
     expects: Literal["", "generation", "state"] = ""
+    canonical: str = field(init=False)
 
-    @property
-    def canonical(self) -> str:
-        """The path without the patterns of its variables: `/ui/{path}` for `/ui/{path:.*}`."""
-        return _PATTERN.sub(r"{\1}", self.path)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "canonical", _PATTERN.sub(r"{\1}", self.path))

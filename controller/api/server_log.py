@@ -1,4 +1,4 @@
-"""aiohttp's log of a server: what strangers send is one line a minute, what is our own defect is logged whole."""
+"""aiohttp's log of a server: malformed requests are one line a minute, our own defects are logged with a traceback."""
 
 import logging
 import time
@@ -17,19 +17,13 @@ log = structlog.get_logger(__name__)
 
 
 class ServerLog(logging.Logger):
-    """Give it to a runner as `logger`.
-
-    Args:
-        name: of the server.
-        monotonic: seconds that never go backwards.
-    """
+    """Pass it to a runner as `logger`."""
 
     def __init__(self, name: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__(name)
         self._malformed = MalformedLog(name, monotonic)
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **_: Any) -> None:
-        """Logs an error of the server, as aiohttp calls it."""
         text = str(msg) % args if args else str(msg)
         if not isinstance(exc_info, MALFORMED):
             log.error(text, server=self.name, exc_info=exc_info)

@@ -1,22 +1,23 @@
-"""One run at a time of what many ask for at once: those that ask while one runs share the next one."""
+"""Shared runs of a computation: at most one at a time. Requests that arrive during a run share the next one."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import Context
 from typing import Generic, TypeVar
+
+from aiohttp import web
 
 T = TypeVar("T")
 
 
 class SingleFlight(Generic[T]):
-    """Runs something for all that ask.
+    """Shares runs of `make`.
 
-    Each gets a run that began after it asked, so that it sees what it wrote before. At most one runs and one waits,
-    however many ask. A run goes on when those that asked are gone: its thread could not be ended, and the next run
-    would stand beside it.
+    Each caller gets a run that started after its call, so that it sees its own earlier writes. A run continues after
+    its callers are gone: its thread could not be ended, and the next run would run in parallel.
 
     Args:
-        make: one run. It must not leave a thread behind: a time limit belongs around its reads alone.
+        make: one run. It must leave no thread behind, so only its reads may have a time limit.
     """
 
     def __init__(self, make: Callable[[], Awaitable[T]]) -> None:
@@ -25,9 +26,9 @@ class SingleFlight(Generic[T]):
         self._next: asyncio.Task[T] | None = None
 
     async def get(self) -> T:
-        """The outcome of a run that began after the call; raises what it raises. The caller limits the wait."""
+        """The result of a run that starts after the call; raises its error. The caller limits the wait."""
         if self._next is None:
-            # In a context of its own: it is not the first caller's alone.
+            # Not in the first caller's context, because several callers share the run.
             self._next = asyncio.create_task(self._run_after(self._running), name="single-flight", context=Context())
             self._next.add_done_callback(_note_failure)
         return await asyncio.shield(self._next)
@@ -39,14 +40,28 @@ class SingleFlight(Generic[T]):
         return await self._make()
 
     async def close(self) -> None:
-        """Ends what runs."""
         if tasks := {task for task in (self._running, self._next) if task is not None and not task.done()}:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=1.0)
 
 
+def shared_context(
+    key: web.AppKey[SingleFlight[T]], make_of: Callable[[web.Application], Callable[[], Awaitable[T]]]
+) -> Callable[[web.Application], AsyncIterator[None]]:
+    """A context of an application that shares runs of `make_of(app)` under a key."""
+
+    async def context(app: web.Application) -> AsyncIterator[None]:
+        shared = app[key] = SingleFlight(make_of(app))
+        try:
+            yield
+        finally:
+            await shared.close()
+
+    return context
+
+
 def _note_failure(task: asyncio.Task[T]) -> None:
-    """Takes a failure that no caller waits for any longer."""
+    """Retrieves a failure that no caller waits for, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()

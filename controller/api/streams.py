@@ -11,7 +11,7 @@ from aiohttp import WSCloseCode, web
 from http1.protocol.peer_state import taken_bytes
 
 SLOW_CLIENT_S: Final = 10.0
-_LOOKS: Final = 8  # within that time, at what the client has taken
+_POLLS: Final = 8  # of the client's progress, within that time
 _CLOSE_LIMIT_S: Final = 2.0
 UNAUTHENTICATED: Final = 4401  # closes a WebSocket whose key is revoked, or has another role now
 
@@ -24,7 +24,7 @@ Why = Literal["revoked", "stopping"]
 
 
 class StreamEndedError(Exception):
-    """The stream was ended here: its key is revoked, or the server stops."""
+    """The server ended the stream: its key is revoked, or the server stops."""
 
     def __init__(self, why: Why) -> None:
         super().__init__(why)
@@ -33,7 +33,7 @@ class StreamEndedError(Exception):
 
 @dataclass(slots=True)
 class _Stream:
-    """An open stream; `why` says why it was ended here, and is None otherwise."""
+    """An open stream. `why`: the reason for which the server ended it."""
 
     credential: str
     why: Why | None = None
@@ -47,10 +47,10 @@ class Streams:
 
     @contextmanager
     def registered(self, credential: str) -> Iterator[None]:
-        """Registers the calling task for as long as the context lasts.
+        """Registers the calling task until the context ends.
 
         Raises:
-            StreamEndedError: in place of the cancel with which `end_of` or `end` ended it.
+            StreamEndedError: instead of the cancellation by `end_of` or `end`.
         """
         task = asyncio.current_task()
         if task is None:
@@ -70,7 +70,7 @@ class Streams:
         self._end([task for task, stream in self._open.items() if stream.credential in credentials], "revoked")
 
     async def end(self, _app: web.Application) -> None:
-        """Ends every open stream; the app's on_shutdown signal."""
+        """The app's on_shutdown signal."""
         self._end(list(self._open), "stopping")
 
     def _end(self, tasks: Iterable[asyncio.Task[Any]], why: Why) -> None:
@@ -84,76 +84,56 @@ STREAMS: Final = web.AppKey("STREAMS", Streams)
 
 
 async def write(response: web.StreamResponse, data: bytes, transport: asyncio.BaseTransport | None) -> None:
-    """Writes to the client.
-
-    Args:
-        response: that has begun.
-        data: to write.
-        transport: of the request.
-
-    Raises:
-        SlowClientError: as `while_taken`.
-    """
+    """Raises `SlowClientError`: as `while_taken`."""
     await while_taken(transport, response.write(data))
 
 
 async def while_taken(transport: asyncio.BaseTransport | None, writing: Awaitable[None]) -> None:
-    """Awaits a write for as long as the client takes something of it: a slow link is served, a stuck client is not.
+    """Awaits a write while the client makes progress: a slow link is served, a stalled client is not.
 
-    Where the system does not say what a client takes, the whole write has `SLOW_CLIENT_S`.
+    Where the system does not report the client's progress, the write has `SLOW_CLIENT_S` in all.
 
     Raises:
-        SlowClientError: the client has taken nothing for `SLOW_CLIENT_S`.
+        SlowClientError: no progress for `SLOW_CLIENT_S`.
     """
     try:
         async with asyncio.timeout(SLOW_CLIENT_S) as deadline:
-            looks = _Looks(transport, deadline)
+            progress = _Progress(transport, deadline)
             try:
                 await writing
             finally:
-                looks.end()
+                progress.end()
     except TimeoutError as error:
         raise SlowClientError from error
 
 
-class _Looks:
-    """Puts a deadline off whenever the client has taken something."""
+class _Progress:
+    """Extends a deadline each time that the client has taken bytes."""
 
     def __init__(self, transport: asyncio.BaseTransport | None, deadline: asyncio.Timeout) -> None:
         self._transport, self._deadline = transport, deadline
         self._taken: int | None = None
         self._loop = asyncio.get_running_loop()
-        self._next = self._loop.call_later(SLOW_CLIENT_S / _LOOKS, self._look)
+        self._next = self._loop.call_later(SLOW_CLIENT_S / _POLLS, self._poll)
 
     def end(self) -> None:
         self._next.cancel()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         before, self._taken = self._taken, None if self._transport is None else taken_bytes(self._transport)
         grown = before is not None and self._taken is not None and self._taken > before
         if grown and not self._deadline.expired():
             self._deadline.reschedule(self._loop.time() + SLOW_CLIENT_S)
-        self._next = self._loop.call_later(SLOW_CLIENT_S / _LOOKS, self._look)
-
-
-def hang_up(request: web.Request, limit_s: float) -> None:
-    """Ends the connection once all that was written has gone out, but no later than the limit. No end is written.
-
-    The client gets everything so far, and sees that the response is incomplete.
-    """
-    if request.transport is not None:
-        request.transport.close()
-        asyncio.get_running_loop().call_later(limit_s, request.transport.abort)
+        self._next = self._loop.call_later(SLOW_CLIENT_S / _POLLS, self._poll)
 
 
 def cut(request: web.Request) -> None:
-    """Ends the connection at once, so that the client sees a broken response and not a short one."""
+    """Ends the connection at once, so that the client sees a broken response, not a short one."""
     if request.transport is not None:
         request.transport.abort()
 
 
 async def close_socket(socket: web.WebSocketResponse, why: Why) -> None:
-    """Closes a WebSocket that was ended here, and says why."""
     revoked = why == "revoked"
     code, text = (UNAUTHENTICATED, b"the key counts no longer") if revoked else (WSCloseCode.GOING_AWAY, b"stopping")
     with suppress(TimeoutError, ConnectionError):

@@ -1,4 +1,4 @@
-"""From an agent's request to a registered session: credential, protocol, hello. Says why where it refuses."""
+"""Admits agents: from the request to a registered session, by credential, protocol and hello."""
 
 import asyncio
 import hashlib
@@ -16,7 +16,7 @@ from controller.hub.agreement import NoCommonProtocolError
 from controller.hub.handshake import HandshakeRefusedError, HandshakeResult, refuse
 from controller.hub.hello_queue import HelloQueue
 from controller.hub.join import refusal
-from controller.hub.lost_history import is_ahead, pass_seen
+from controller.hub.lost_history import is_ahead, raise_term
 from controller.hub.message_handler import NO_DATABASE
 from controller.hub.proxy_address import AdvertiseRefusedError, HostTrust, ProxyNames, proxy_address
 from controller.hub.session import CLOSE_LIMIT_S, Session
@@ -34,7 +34,7 @@ from schemas.wire import MAX_MESSAGE_BYTES, Hello, Protocols
 log = structlog.get_logger(__name__)
 
 PING_S: Final = 10.0
-TURN_LIMIT_S: Final = 30.0  # for a hello, from its arrival to its end
+TURN_LIMIT_S: Final = 30.0  # for a hello, from its arrival until it is written
 IDENTIFY_LIMIT_S: Final = 20.0
 _IDENTIFIED_AT_ONCE: Final = 512
 _CROWDED: Final = "too many agents connect at once; connect again"
@@ -44,10 +44,10 @@ _UNKNOWN: Final = "the worker's credential is unknown to this controller; join a
 
 
 class Admission:
-    """Admits agents.
+    """Admits or refuses agents.
 
-    `register` makes a session the worker's, and returns the reason if it does not. `welcome` queues the first messages
-    of a registered session.
+    `register` makes a session the worker's, or returns the reason for a refusal. `welcome` queues the first messages of
+    a registered session.
     """
 
     def __init__(
@@ -79,16 +79,15 @@ class Admission:
 
     @property
     def open_for_s(self) -> float:
-        """Seconds for which no agent was sent away because too many come at once."""
+        """Seconds since an agent was last refused because too many came at once."""
         return self._queue.open_for_s
 
     def close(self) -> None:
-        """Admits no more."""
         self._closing = True
         self._names.close()
 
     async def admit(self, request: web.Request) -> tuple[web.StreamResponse, Session | None]:
-        """Admits or refuses one agent. Returns the answer to its request, and its session; None: it is refused."""
+        """Admits or refuses one agent. Returns the answer to its request, and its session; None if it is refused."""
         credential = handshake.bearer(request)
         if credential is None:
             message = "send the worker's credential: Authorization: Bearer CREDENTIAL"
@@ -103,7 +102,7 @@ class Admission:
         )
         try:
             identity = await self._identification.identify(credential)
-            if identity is None:  # a stranger gets no WebSocket; an agent gives up on a 401 as on a final rejection
+            if identity is None:  # strangers get no WebSocket; an agent takes a 401 as a final rejection
                 self._log_refusal(request, _UNKNOWN)
                 return refusal(401, "unauthenticated", _UNKNOWN), None
             if identity.deleted:
@@ -126,7 +125,7 @@ class Admission:
         return socket, None
 
     def _busy(self, request: web.Request, budget: WorkerBudget) -> web.Response | None:
-        """The answer to an agent that shall come again; None: it can be admitted."""
+        """The refusal of an agent that shall retry; None: it can be admitted."""
         if self._closing:
             return refusal(503, "busy", _CROWDED, retry_after_s=1.0)
         if (owed_s := budget.owed_s) or budget.crowded:
@@ -137,7 +136,6 @@ class Admission:
         return None
 
     def _log_refusal(self, request: web.Request, why: str) -> None:
-        """One line a minute for each address and reason."""
         if (more := self._refused_logged.admit(f"{request.remote} {why}")) is not None:
             self._log.info("handshake refused", peer=request.remote, reason=why, more_before=more)
 
@@ -147,7 +145,7 @@ class Admission:
         """Turns an open socket into a registered session.
 
         Raises:
-            HandshakeRefusedError: says why.
+            HandshakeRefusedError: with the reason.
         """
         try:
             with budget.handshake(), self._queue.entered():
@@ -157,8 +155,8 @@ class Admission:
                 frames = Frames(socket, budget)
                 hello = await handshake.receive_hello(frames, offered, self._spoken)
                 received_s = self._clock.monotonic()
-                named = len(hello.inventory.gpus or ()) + len(hello.processes) + len(hello.receipts)
-                budget.charge(ENTRY_S * named)
+                entries = len(hello.inventory.gpus or ()) + len(hello.processes) + len(hello.receipts)
+                budget.charge(ENTRY_S * entries)
                 with acting(f"agent:{identity.name}"):
                     accepted = await self._write(identity, hello, request.remote)
         except NoCommonProtocolError as error:
@@ -199,52 +197,51 @@ class Admission:
 
     async def _write(self, identity: Identity, hello: Hello, peer: str | None) -> HandshakeResult:
         advertised = proxy_address(hello, peer)
-        behind = await self._names.resolve(advertised.rpartition(":")[0])  # before its turn, which it would hold up
+        addresses = await self._names.resolve(advertised.rpartition(":")[0])  # before the turn, which it would prolong
         async with asyncio.timeout(TURN_LIMIT_S), self._queue.turn():
             if is_ahead(identity, hello):
-                await pass_seen(self._database, identity, hello)
+                await raise_term(self._database, identity, hello)
             return await handshake.accept(
-                self._database, identity, hello, peer, behind=behind, trust=self._trust, keys=self._keys
+                self._database, identity, hello, peer, addresses=addresses, trust=self._trust, keys=self._keys
             )
 
 
 @dataclass(eq=False, slots=True)
-class _Unknown:
+class _Lookup:
     digest: bytes
-    asked: bool = False
+    done: bool = False
     identity: Identity | None = None
 
 
 class Identification:
-    """Identifies agents with one of the database's connections, so that strangers cannot use up the others."""
+    """Identifies agents in batches over one of the database's connections, so that strangers cannot use up the rest."""
 
     def __init__(self, database: Database, keys: SecretKeys = NO_KEYS) -> None:
         self._database = database
         self._keys = keys
-        self._waiting: deque[_Unknown] = deque()
+        self._waiting: deque[_Lookup] = deque()
         self._turn = asyncio.Lock()
 
     async def identify(self, credential: str) -> Identity | None:
         """The worker of the credential, deleted or not; None for an unknown credential."""
-        one = _Unknown(hashlib.sha256(credential.encode("utf-8", "surrogateescape")).digest())
-        self._waiting.append(one)
+        lookup = _Lookup(hashlib.sha256(credential.encode("utf-8", "surrogateescape")).digest())
+        self._waiting.append(lookup)
         try:
             async with asyncio.timeout(IDENTIFY_LIMIT_S), self._turn:
-                while not one.asked:
-                    await self._ask_some()
+                while not lookup.done:
+                    await self._look_up_batch()
         finally:
-            if not one.asked and one in self._waiting:
-                self._waiting.remove(one)
-        return one.identity
+            if not lookup.done and lookup in self._waiting:
+                self._waiting.remove(lookup)
+        return lookup.identity
 
-    async def _ask_some(self) -> None:
-        """Those that fail wait again: each has its own time."""
-        some = [self._waiting.popleft() for _ in range(min(_IDENTIFIED_AT_ONCE, len(self._waiting)))]
+    async def _look_up_batch(self) -> None:
+        batch = [self._waiting.popleft() for _ in range(min(_IDENTIFIED_AT_ONCE, len(self._waiting)))]
         try:
             async with self._database.connection() as connection:
-                found = await sessions.find_by_credentials(connection, {one.digest for one in some}, self._keys)
+                identities = await sessions.find_by_credentials(connection, {one.digest for one in batch}, self._keys)
         except BaseException:
-            self._waiting.extendleft(reversed(some))
+            self._waiting.extendleft(reversed(batch))  # each lookup has its own time limit
             raise
-        for one in some:
-            one.identity, one.asked = found.get(one.digest), True
+        for lookup in batch:
+            lookup.identity, lookup.done = identities.get(lookup.digest), True

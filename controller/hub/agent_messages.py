@@ -1,9 +1,9 @@
 """Reads the messages of agents, within bounds. Pure; one message at a time.
 
-`schemas.wire` states the bounds of each field. A message within them is decoded at once; unknown keys make no objects.
-Any other message is read again, and what is impossible costs no more than itself: a reading that no GPU or engine can
-have is unknown, and a sampling period that violates the protocol is dropped and acknowledged, since its agent would
-send it for ever. Both are counted. All else is refused.
+`schemas.wire` states the bounds of each field. A message within them is decoded in one pass; unknown keys make no
+objects. Any other message is read again: an impossible reading of a GPU or engine becomes unknown, and a sampling
+period that violates the protocol is dropped and acknowledged, since its agent would repeat it for ever. Both are
+counted. Other violations are refused.
 """
 
 import json
@@ -39,22 +39,22 @@ from schemas.wire import (
 MAX_VALUES: Final = 2**18  # of one message; 10,000 process reports have 160,000
 MAX_SAMPLES: Final = 50_000  # of one period: of GPUs, of processes, and of GPUs by process
 _MAX_REASON: Final = 500  # characters
-_AHEAD_S: Final = 1.0  # a period may end a moment after the message's own time
+_AHEAD_S: Final = 1.0  # a period may end shortly after the message's own time
 _READINGS: Final[Mapping[type, tuple[str, ...]]] = {
     DeviceFacts: ("used_mib", "utilization", "details"),
     GpuSample: ("used_mib",),
     ProcessSample: ("requests", "arrived", "queued", "kv_use"),
 }
-# No text of an agent may hold these: PostgreSQL's text has no NUL, and only the hub marks lines of logs. An engine's
-# output can hold any of them. Another character replaces each, so that the number of known keys stays small.
+# Engines' output can hold these, but PostgreSQL's text has no NUL, and only the hub marks lines of logs. One character
+# replaces all of them, so that the number of known keys stays small.
 _FORBIDDEN: Final = str.maketrans(dict.fromkeys(("\x00", BEGIN, END), "\ufffd"))
 _ESCAPED: Final = re.compile(r"\\u(?:0000|[fF][dD][dD][01])")
 
 
 class MalformedMessageError(ValueError):
-    """The message violates the protocol; the text names the field and the reason. It may quote the message.
+    """The message violates the protocol; the text names the field and the reason.
 
-    So it is cut, and the marks of quoted lines are removed.
+    The text may quote the message, so it is cut, and marks of quoted lines are removed.
     """
 
     def __init__(self, reason: str) -> None:
@@ -64,10 +64,10 @@ class MalformedMessageError(ValueError):
 
 @dataclass(slots=True)
 class Doubts:
-    """What of one message was left out.
+    """The parts of one message that were left out.
 
     Attributes:
-        impossible: number of readings that no GPU or engine can have.
+        impossible: number of impossible readings.
         dropped: sampling periods that violate the protocol, by their sequence number, with the reason.
     """
 
@@ -75,14 +75,13 @@ class Doubts:
     dropped: dict[int, str] = field(default_factory=dict)
 
     def drop(self, seq: Any, reason: str) -> None:
-        """Notes a dropped period. Without a sequence number it cannot be acknowledged."""
-        if isinstance(seq, int):
+        if isinstance(seq, int):  # else it cannot be acknowledged
             storable = plain(reason).replace("\x00", "\ufffd").encode(errors="replace").decode()
             self.dropped[seq] = storable[:_MAX_REASON]
 
 
 def read_message(raw: str, doubts: Doubts | None = None) -> AgentMessage:
-    """Reads one message. What is left out of it is noted in `doubts`.
+    """Reads one message. `doubts` gets the parts that are left out.
 
     Raises:
         MalformedMessageError: it violates the protocol, or a value is out of bounds.
@@ -98,7 +97,7 @@ def read_message(raw: str, doubts: Doubts | None = None) -> AgentMessage:
 
 
 def _decoded(raw: str) -> AgentMessage | None:
-    """The message; None if it is not within the schema, or a text may hold a forbidden character."""
+    """The message; None if it violates the schema, or a text may hold a forbidden character."""
     if BEGIN in raw or END in raw or ("\\u" in raw and _ESCAPED.search(raw)):
         return None
     try:
@@ -109,7 +108,7 @@ def _decoded(raw: str) -> AgentMessage | None:
 
 def _read_again(raw: str, doubts: Doubts) -> AgentMessage:
     """The message without impossible readings and periods."""
-    try:  # unlike msgspec, Python reads NaN, numbers of any size and half of a surrogate pair
+    try:  # with json, which unlike msgspec reads NaN, numbers of any size and half of a surrogate pair
         sent = json.loads(raw)
     except ValueError as error:
         raise MalformedMessageError(f"message: must be JSON: {error}") from error
@@ -126,13 +125,13 @@ def _read_again(raw: str, doubts: Doubts) -> AgentMessage:
     except msgspec.ValidationError as error:
         raise MalformedMessageError(explain(error)) from error
     if isinstance(message, Samples) and isinstance(periods, list):
-        kept = tuple(period for one in periods if (period := _period(one, doubts)) is not None)
+        kept = tuple(period for sent in periods if (period := _period(sent, doubts)) is not None)
         return replace(message, periods=kept)
     return message
 
 
 def _storable(value: Any, field: str = "message") -> Any:
-    """The value without characters that no text may hold.
+    """The value without forbidden characters.
 
     Raises:
         MalformedMessageError: a text has half of a surrogate pair.
@@ -151,7 +150,6 @@ def _storable(value: Any, field: str = "message") -> Any:
 
 
 def _forget_impossible(items: Any, kind: type, most: int, doubts: Doubts) -> None:
-    """Makes the impossible readings of these objects unknown."""
     if not isinstance(items, list) or len(items) > most:
         return
     for item in items:
@@ -175,7 +173,7 @@ def _types(kind: type) -> dict[str, Any]:
 
 
 def _period(sent: Any, doubts: Doubts) -> SamplePeriod | None:
-    """The period without impossible readings: a GPU whose utilization is impossible has no sample in it."""
+    """The period without impossible readings. A GPU with an impossible utilization has no sample in it."""
     fields = sent if isinstance(sent, dict) else {}
     gpus, processes = fields.get("gpus"), fields.get("processes")
     _forget_impossible(gpus, GpuSample, MAX_GPUS, doubts)
@@ -186,7 +184,7 @@ def _period(sent: Any, doubts: Doubts) -> SamplePeriod | None:
     for process in processes if isinstance(processes, list) else ():
         own = process.get("utilization") if isinstance(process, dict) else None
         if isinstance(own, dict) and len(own) <= MAX_GPUS:
-            wrong = [uuid for uuid, one in own.items() if isinstance(one, dict) and not _fits(one, Readings)]
+            wrong = [uuid for uuid, use in own.items() if isinstance(use, dict) and not _fits(use, Readings)]
             own.update(dict.fromkeys(wrong))
             doubts.impossible += len(wrong)
     try:
@@ -197,7 +195,7 @@ def _period(sent: Any, doubts: Doubts) -> SamplePeriod | None:
 
 
 def _checked(message: AgentMessage, doubts: Doubts) -> AgentMessage:
-    """What a schema cannot state of a message."""
+    """Checks the rules that a schema cannot state."""
     match message:
         case Hello(inventory=inventory) | InventoryChanged(inventory=inventory):
             _check_inventory(inventory)
@@ -222,7 +220,7 @@ def _check_different(where: str, names: Collection[str]) -> None:
 
 
 def _is_sound(period: SamplePeriod, sent_s: float, doubts: Doubts) -> bool:
-    """Whether a period can be taken; else it is dropped."""
+    """Whether a period is valid. `doubts` gets the reason if it is not."""
     doubts.impossible += period.impossible
     why = ""
     if period.sampled_s > sent_s + _AHEAD_S:

@@ -1,6 +1,6 @@
-"""The protocol of a connection: what the agent offers and what this controller speaks.
+"""Negotiates the protocol of a connection, by the rule of `schemas.wire.protocol`.
 
-`schemas.wire.protocol` says how they agree. A refusal names both sides to the agent, in the log and as an event.
+A refusal names the protocols of both sides, to the agent, in the log and in an event.
 """
 
 import asyncio
@@ -29,12 +29,12 @@ REACHABLE: Final = "Reachable"  # the condition of a worker
 ADVERTISE_REFUSED: Final = "advertise_refused"
 WRITE_LIMIT_S: Final = 10.0
 
-# aiohttp warns of every connection without a common subprotocol, in the agent's words and before it is known.
+# aiohttp warns of every connection without a common subprotocol, with unauthenticated input.
 logging.getLogger("aiohttp.websocket").setLevel(logging.ERROR)
 
 
 class NoCommonProtocolError(Exception):
-    """Agent and controller have no protocol in common; the text names what both speak."""
+    """Agent and controller have no protocol in common; the text names both sides' protocols."""
 
 
 class _OtherHello(msgspec.Struct, tag="hello"):
@@ -42,12 +42,12 @@ class _OtherHello(msgspec.Struct, tag="hello"):
 
 
 def offered_by(request: web.Request) -> Protocols:
-    """What the agent offers at the upgrade."""
+    """The protocols that the agent offers at the upgrade."""
     return offered_protocols(request.headers.get(hdrs.SEC_WEBSOCKET_PROTOCOL, "").split(","))
 
 
 def subprotocols(offered: Protocols, spoken: Protocols) -> tuple[str, ...]:
-    """What the upgrade is answered with: the highest common protocol, if any."""
+    """The answer to the upgrade: the highest common protocol, if any."""
     common = spoken.common(offered)
     return () if common is None else Protocols(common, common).names()
 
@@ -56,35 +56,27 @@ def check_offer(offered: Protocols, spoken: Protocols) -> None:
     """Refuses an agent at the upgrade.
 
     Raises:
-        NoCommonProtocolError: nothing that it offers is spoken here. An agent that offers nothing speaks in its hello.
+        NoCommonProtocolError: no offered protocol is spoken here. An agent that offers none names it in its hello.
     """
     if offered != UNNAMED and spoken.common(offered) is None:
         raise NoCommonProtocolError(no_common_protocol(offered, spoken))
 
 
 def check_unparsed(raw: str, offered: Protocols, spoken: Protocols) -> None:
-    """Refuses a hello that does not parse because it is of another protocol.
-
-    Raises:
-        NoCommonProtocolError: it names a protocol that is not spoken here.
-    """
+    """Raises `NoCommonProtocolError` if a hello that does not parse names a protocol that is not spoken here."""
     with suppress(msgspec.DecodeError, RecursionError):
         check_protocol(msgspec.json.decode(raw, type=_OtherHello).protocol, offered, spoken)
 
 
 def check_protocol(number: int, offered: Protocols, spoken: Protocols) -> None:
-    """Refuses an agent at its hello.
-
-    Raises:
-        NoCommonProtocolError: the hello's protocol is not spoken here.
-    """
+    """Raises `NoCommonProtocolError` if the hello's protocol is not spoken here."""
     if number not in spoken:
         agent = offered if number in offered else Protocols(number, number)
         raise NoCommonProtocolError(no_common_protocol(agent, spoken))
 
 
 async def record_refusal(database: Database, identity: Identity, why: str, reason: str = NO_COMMON_PROTOCOL) -> None:
-    """Makes the refusal visible: a condition of the worker, and an event when it is new. Best effort."""
+    """Sets a condition of the worker, and writes an event if the condition is new. Best effort."""
     log.warning("agent refused", worker=identity.name, code=reason, reason=why)
     condition = REACHABLE if reason == ADVERTISE_REFUSED else COMPATIBLE
     message = f"the agent of {identity.name} is refused: {why}"

@@ -1,4 +1,4 @@
-"""Dispatches open commands to connected agents: in order, marked as sent beforehand, repeated until answered."""
+"""Dispatches open commands to connected agents: in order, marked as sent before, repeated until answered."""
 
 import asyncio
 from collections import Counter
@@ -35,16 +35,16 @@ log = structlog.get_logger(__name__)
 
 Secrets: TypeAlias = Callable[[Iterable[str]], Awaitable[dict[str, StoredSecret]]]
 
-_BESIDE: Final = ("env_secrets", "default_image")  # what stands beside the order in a stored command
+_NOT_OF_ORDER: Final = ("env_secrets", "default_image")  # fields of a stored command that are not part of the order
 LIMIT: Final = 256  # commands for one worker at a time
 TICK_S: Final = 1.0
-POLL_S: Final = 15.0  # hints can be lost, so all workers are checked this often
+POLL_S: Final = 15.0  # of all workers, because hints can be lost
 ROUND_LIMIT_S: Final = 20.0
 RETRY_S: Final = 1.0
 
 
 class CommandNotSendableError(Exception):
-    """The command cannot be sent; the text says why. `code`: the reason code of the refusal."""
+    """The command cannot be sent; the text has the reason. `code`: the reason code of the refusal."""
 
     def __init__(self, why: str, code: str = "bad_command") -> None:
         super().__init__(why)
@@ -54,7 +54,7 @@ class CommandNotSendableError(Exception):
 class CommandDispatcher:
     """Dispatches for all connections.
 
-    `secrets` returns the values of secrets by name; unknown names are absent. `images` are as in `Hub`.
+    `secrets` returns the values of secrets by name; unknown names are absent. `images`: as in `Hub`.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class CommandDispatcher:
         self._more = asyncio.Event()
 
     def wake(self, worker_id: str | None) -> None:
-        """Open commands may exist for this worker; None: for any."""
+        """Open commands may exist for this worker; None: for any worker."""
         if worker_id is None:
             self._woken.update(self._sessions)
         elif worker_id in self._sessions:
@@ -87,7 +87,7 @@ class CommandDispatcher:
 
     async def run(self) -> None:
         """Dispatches until cancelled."""
-        next_poll, next_look = self._clock.monotonic() + POLL_S, 0.0
+        next_poll, next_check = self._clock.monotonic() + POLL_S, 0.0
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(TICK_S):
@@ -96,12 +96,12 @@ class CommandDispatcher:
             if self._clock.monotonic() >= next_poll:
                 next_poll = self._clock.monotonic() + POLL_S
                 self.wake(None)
-            if self._clock.monotonic() >= next_look:  # not at each hint: it goes through all connections
-                next_look = self._clock.monotonic() + TICK_S
+            if self._clock.monotonic() >= next_check:  # not at each hint, because it visits all connections
+                next_check = self._clock.monotonic() + TICK_S
                 self._wake_unanswered()
             woken, self._woken = self._woken, set()
-            there = [self._sessions[worker] for worker in sorted(woken) if worker in self._sessions]
-            sessions = [session for session in there if session.held_until is None]
+            connected = [self._sessions[worker] for worker in sorted(woken) if worker in self._sessions]
+            sessions = [session for session in connected if session.held_until is None]
             if not sessions:
                 continue
             try:
@@ -113,7 +113,6 @@ class CommandDispatcher:
                 await self._clock.sleep(RETRY_S)
 
     def _wake_unanswered(self) -> None:
-        """Wakes connections with something to repeat."""
         now = self._clock.monotonic()
         for worker_id, session in self._sessions.items():
             if not session.unanswered and not session.strays:
@@ -132,14 +131,14 @@ class CommandDispatcher:
             self._forget_old(session)
             self._repeat_strays(session, due.term)
         for command in due.commands:
-            # Before anything can fail: an unsent command becomes due again like an unanswered one.
+            # Before anything can fail, so that an unsent command becomes due again like an unanswered one.
             by_worker[command.worker_id].unanswered[command.id] = self._clock.monotonic()
         secrets = await self._resolve(due.commands)
         await self._note_reads(due.commands, by_worker, secrets)
         exposed = cache(self._redaction().holds)  # replicas have equal variables
         turn = TimeSlice()
         for command in due.commands:
-            await turn.yield_if_over()  # a large environment takes a while, and there may be many
+            await turn.yield_if_over()  # a large environment takes long to compose, and there may be many
             session = by_worker[command.worker_id]
             try:
                 message = compose(command, due.term, secrets, self._images, exposed, due.receipt_key)
@@ -152,7 +151,7 @@ class CommandDispatcher:
                 self.wake(worker_id)
 
     def _forget_old(self, session: Session) -> None:
-        """Drops overdue ids: each is among the commands just taken, or is answered or withdrawn."""
+        """Drops overdue ids: those commands were just taken again, answered or withdrawn."""
         limit = self._clock.monotonic() - commands.RESEND_AFTER_S
         for command_id in [id_ for id_, sent in session.unanswered.items() if sent <= limit]:
             del session.unanswered[command_id]
@@ -171,7 +170,7 @@ class CommandDispatcher:
     async def _note_reads(
         self, due: Iterable[DueCommand], sessions: Mapping[str, Session], secrets: Mapping[str, StoredSecret]
     ) -> None:
-        """Writes the reads of secrets into the audit log, before anything is sent."""
+        """Records the reads of secrets in the audit log, before anything is sent."""
         entries = [
             Entry(
                 actor=f"agent:{sessions[command.worker_id].name}",
@@ -188,14 +187,10 @@ class CommandDispatcher:
                 await write_entries(connection, entries)
 
     async def _refuse(self, session: Session, command: DueCommand, error: CommandNotSendableError) -> None:
-        """Refuses a command in the agent's stead.
-
-        A command that was sent before may have started its process, and a refusal would free its claims. Such a command
-        stays open and is tried again.
-        """
+        """Refuses a command on behalf of the agent."""
         why = str(error)
         async with self._database.transaction() as connection:
-            if command.sent_before:
+            if command.sent_before:  # it may have started its process, so its claims must stay: it is tried again
                 deployments = set()
             else:
                 deployments = await commands.refuse_unsent(connection, command.id, error.code, why)
@@ -226,12 +221,12 @@ def compose(
     """The message for a command.
 
     Args:
-        command: the open command.
-        term: the leader's term.
+        command: to send.
+        term: of the leader.
         secrets: by name.
-        images: images of engines that differ from the default ones, by engine.
-        exposed: whether a text holds a secret's value. A variable that does as plain text is kept out of logs as well.
-        receipt_key: seals the receipt of a start; None: it is unknown, and the start has none.
+        images: by engine, if they differ from the default images.
+        exposed: whether a text holds a secret's value. Variables with such plain texts are kept out of logs too.
+        receipt_key: seals the receipt of a start; None: unknown, so the start gets no receipt.
 
     Raises:
         CommandNotSendableError: a secret is missing, unreadable or not for this deployment, the stored payload is
@@ -243,7 +238,7 @@ def compose(
     try:
         start, stop = None, None
         if command.verb == "start":
-            plain = {key: value for key, value in command.payload.items() if key not in _BESIDE}
+            plain = {key: value for key, value in command.payload.items() if key not in _NOT_OF_ORDER}
             env = {**plain.get("env", {}), **{variable: secrets[name].value for variable, name in names.items()}}
             held = [name for name, value in env.items() if name not in names and exposed(str(value))]
             receipt = "" if command.receipt is None or receipt_key is None else seal(command.receipt, receipt_key)
@@ -271,7 +266,7 @@ def _in_container(command: DueCommand, start: StartOrder, images: Mapping[str, s
     """The order with the image of this controller's settings, by the digest that the revision keeps.
 
     Raises:
-        CommandNotSendableError: the agent would start it as a process of the host, since it knows no containers.
+        CommandNotSendableError: the agent supports no containers, and would start a process of the host.
     """
     container = start.container
     if container is None:
@@ -283,6 +278,6 @@ def _in_container(command: DueCommand, start: StartOrder, images: Mapping[str, s
         )
     engine = command.payload.get("default_image", "")
     image = images.get(engine, container.image)
-    if container.pull != "never":  # else it is what each host has under this name: no registry knows its digest
+    if container.pull != "never":  # else it is a local image of each host, and no registry knows its digest
         image = pinned(image, command.image_digests, of_settings=bool(engine))
     return replace(start, container=replace(container, image=image))

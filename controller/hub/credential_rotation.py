@@ -1,10 +1,10 @@
-"""Replaces agents' credentials by new ones, over their connections, once they are old.
+"""Replaces agents' old credentials over their connections.
 
-The hash is stored before the credential is sent, and the present one stays valid until the agent has connected with the
-next. So whatever is lost on the way, and whichever side crashes, one of both is valid that the agent knows.
+The hash is stored before the credential is sent, and the old credential stays valid until the agent has connected with
+the new one. So the agent always knows a valid credential, whichever message is lost and whichever side crashes.
 
-The secret of its proxy changes with it: the agent accepts the next one from its message on, and gateways use it once
-the agent has connected with the new credential. It accepts the one before for a day: some gateway may not know it yet.
+The secret of its proxy changes too: the agent accepts the new secret at once, and gateways use it once the agent has
+connected with the new credential. It accepts the old secret for a day, because a gateway may not know the new one yet.
 """
 
 import asyncio
@@ -14,8 +14,6 @@ from typing import Final
 import structlog
 
 from controller.hub.session import Session
-from controller.runtime.clock import Clock
-from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.key_reads import hash_secret
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
@@ -24,49 +22,36 @@ from schemas.wire import NewCredential, new_credential
 
 log = structlog.get_logger(__name__)
 
-LOOK_EVERY_S: Final = 60.0
-AT_ONCE: Final = 20  # of one look, so that not all agents of a cluster connect again in the same minute
+POLL_S: Final = 60.0
+AT_ONCE: Final = 20  # of one poll, so that not all agents of a cluster reconnect in the same minute
 _LIMIT_S: Final = 10.0
 
 
 class CredentialRotation:
-    """Replaces credentials that are older than `older_than_s`, from time to time."""
+    """Replaces credentials that are older than `older_than_s`."""
 
     def __init__(
         self,
         database: Database,
-        clock: Clock,
         sessions: Mapping[str, Session],
         older_than_s: float,
-        look_every_s: float = LOOK_EVERY_S,
         keys: SecretKeys = NO_KEYS,
     ) -> None:
         self._keys = keys
         self._database = database
-        self._clock = clock
         self._sessions = sessions
         self._older_than_s = older_than_s
-        self._look_every_s = min(look_every_s, older_than_s)
 
-    async def run(self) -> None:
-        """Serves until cancelled."""
-        while True:
-            await self._clock.sleep(self._look_every_s)
-            try:
-                await self.look()
-            except DATABASE_ERRORS as error:
-                log.warning("credentials not looked at", error=str(error) or type(error).__name__)
-
-    async def look(self) -> None:
-        """Hands new credentials to some agents whose own are old."""
-        able = [worker for worker, session in self._sessions.items() if _takes_one(session)]
+    async def rotate_due(self) -> None:
+        """Hands new credentials to some agents with old ones."""
+        able = [worker for worker, session in self._sessions.items() if _can_rotate(session)]
         if not able:
             return
         async with asyncio.timeout(_LIMIT_S), self._database.connection() as connection:
             due = await read_due(connection, able, self._older_than_s, AT_ONCE)
         for worker in due:
             session = self._sessions.get(worker)
-            if session is not None and _takes_one(session):
+            if session is not None and _can_rotate(session):
                 await self._hand_over(session)
 
     async def _hand_over(self, session: Session) -> None:
@@ -81,6 +66,5 @@ class CredentialRotation:
             log.info("credential handed over", worker=session.name, session=session.number)
 
 
-def _takes_one(session: Session) -> bool:
-    """An agent that was sent one connects again with it; one that is not believed gets none."""
+def _can_rotate(session: Session) -> bool:
     return session.protocol >= NewCredential.since and not session.credential_sent and session.held_until is None

@@ -7,8 +7,7 @@ from typing import Final
 
 from controller.decide.inventory_report import compare_gpus, compare_inventory
 from controller.domain.devices import DeviceChanges, host_uuid
-from controller.hub.gpu_events import record_gpus
-from controller.hub.host_conditions import record_runtimes
+from controller.hub.conditions import record_gpus, record_runtimes
 from controller.hub.session import Session
 from controller.store.core.database import Connection, Database
 from controller.store.core.notify import notify
@@ -20,17 +19,17 @@ from schemas.worker_labels import TRUSTED_LABELS
 
 WRITE_LIMIT_S: Final = 20.0
 _READINGS: Final = frozenset({"used_mib", "utilization", "details"})
-# Runs for each GPU of each heartbeat. To compare copies without the readings took an eighth of the controller's time.
-_standing_of: Final = attrgetter(*(field for field in DeviceFacts.__struct_fields__ if field not in _READINGS))
+# An attrgetter, since it runs for each GPU of each heartbeat: comparing copies took an eighth of the controller's time.
+_properties_of: Final = attrgetter(*(field for field in DeviceFacts.__struct_fields__ if field not in _READINGS))
 
 
-def facts_differ(known: tuple[DeviceFacts, ...] | None, reported: tuple[DeviceFacts, ...] | None) -> bool:
-    """Whether the reported GPUs differ from those last written, apart from readings."""
-    return _standing(known) != _standing(reported)
+def properties_differ(known: tuple[DeviceFacts, ...] | None, reported: tuple[DeviceFacts, ...] | None) -> bool:
+    """Whether the reported GPUs differ from the last written ones, apart from readings."""
+    return _properties(known) != _properties(reported)
 
 
-def _standing(gpus: tuple[DeviceFacts, ...] | None) -> frozenset[tuple[object, ...]] | None:
-    return None if gpus is None else frozenset(map(_standing_of, gpus))
+def _properties(gpus: tuple[DeviceFacts, ...] | None) -> frozenset[tuple[object, ...]] | None:
+    return None if gpus is None else frozenset(map(_properties_of, gpus))
 
 
 async def write_device_change(
@@ -41,7 +40,7 @@ async def write_device_change(
     *,
     trusted: Sequence[str] = TRUSTED_LABELS,
 ) -> bool:
-    """Writes a changed inventory, or changed GPUs (None: they can no longer be read, which `error` explains).
+    """Writes a changed inventory, or changed GPUs (None: they are unreadable because of `error`).
 
     Returns:
         False if the session is no longer the newest; then nothing is written.
@@ -66,7 +65,7 @@ async def write_device_change(
 
 
 async def write_inventory(connection: Connection, worker_id: str, inventory: Inventory) -> DeviceChanges:
-    """Brings a worker's device rows in line with its inventory; returns what changed."""
+    """Brings a worker's device rows in line with its inventory."""
     known = await lock_devices(connection, worker_id, (host_uuid(worker_id), *(g.uuid for g in inventory.gpus or ())))
     plan = compare_inventory(worker_id, inventory, known)
     await write_devices(connection, worker_id, plan.rows, known)
@@ -76,7 +75,7 @@ async def write_inventory(connection: Connection, worker_id: str, inventory: Inv
 async def write_gpus(
     connection: Connection, worker_id: str, gpus: Sequence[DeviceFacts] | None, error: str = ""
 ) -> DeviceChanges:
-    """Brings a worker's GPU rows in line with a heartbeat (None: unreadable, for `error`); returns what changed."""
+    """Brings a worker's GPU rows in line with a heartbeat (None: unreadable because of `error`)."""
     known = await lock_devices(connection, worker_id, [g.uuid for g in gpus or ()])
     plan = compare_gpus(worker_id, gpus, {device.row.uuid: device for device in known}, error)
     await write_devices(connection, worker_id, plan.rows, known)

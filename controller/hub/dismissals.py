@@ -1,4 +1,4 @@
-"""Tells agents that an operator has dismissed what a driver reported of a GPU, such as a grave Xid."""
+"""Informs agents that an operator has dismissed a driver's report of a GPU, such as a grave Xid."""
 
 import asyncio
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ RETRY_S: Final = 1.0
 
 
 class Dismissals:
-    """Repeats the welcome with new numbers. An agent that was away has them in its first welcome."""
+    """Repeats the welcome with new numbers. An agent that was away gets them in its first welcome."""
 
     def __init__(self, database: Database, clock: Clock, sessions: Mapping[str, Session]) -> None:
         self._database = database
@@ -33,12 +33,11 @@ class Dismissals:
         self._more = asyncio.Event()
 
     def wake(self, worker_id: str | None) -> None:
-        """Something of this worker changed; None: perhaps of any."""
+        """The worker has changed; None: any worker may have."""
         self._woken.update(self._sessions if worker_id is None else (worker_id,))
         self._more.set()
 
     async def run(self) -> None:
-        """Serves until cancelled."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(POLL_S):
@@ -60,9 +59,9 @@ class Dismissals:
         if not workers:
             return
         async with asyncio.timeout(READ_LIMIT_S), self._database.connection() as connection:
-            found = await read_dismissed(connection, workers)
+            numbers = await read_dismissed(connection, workers)
         for worker in workers:
-            session, dismissed = self._sessions.get(worker), dict(found.get(worker, {}))
+            session, dismissed = self._sessions.get(worker), dict(numbers.get(worker, {}))
             if session is None or session.welcome is None or session.welcome.dismissed == dismissed:
                 continue
             session.welcome = replace(session.welcome, dismissed=dismissed)

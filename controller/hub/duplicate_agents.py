@@ -1,7 +1,7 @@
-"""Connections of agents that share one worker's identity. Neither is believed until only one of them is left.
+"""Quarantine of agents that share one worker's identity. Neither is believed until only one of them connects.
 
-A hello that takes over from a live connection of another agent is held: nothing that it reports is written, and it is
-sent no command, so neither side's engines are stopped. After a quiet time it must connect again, and is then believed.
+A hello that takes over from a live connection of another agent is held: its reports are not written, and it gets no
+commands, so neither agent's engines are stopped. After a quiet time it must reconnect, and is then believed.
 """
 
 from typing import Final
@@ -22,27 +22,27 @@ BELIEVED_AFTER_S: Final = 20.0  # without another take-over
 
 
 def identity_of(hello: Hello) -> str:
-    """What tells apart two agents with one credential. A restarted agent keeps it: its host, boot and proxy's port."""
+    """Distinguishes two agents with one credential. A restarted agent keeps its identity: host, boot and proxy port."""
     return f"{hello.boot_id} {hello.inventory.host.hostname} {hello.proxy_port}"
 
 
 def place_of(hello: Hello, peer: str | None) -> str:
-    """Where an operator finds the agent."""
+    """Describes the agent's location for operators."""
     return f"{hello.inventory.host.hostname} at {peer or 'an unknown address'} (proxy port {hello.proxy_port})"
 
 
 def held_for_s(new: NewSession) -> float:
-    """How long a held connection is not believed."""
+    """Seconds for which a held connection is not believed."""
     if new.quarantine is None:
         return BELIEVED_AFTER_S
     return max(1.0, (new.quarantine.until - new.at).total_seconds() + 1.0)
 
 
 async def record_quarantine(connection: Connection, identity: Identity, new: NewSession) -> list[NewEvent]:
-    """Makes a quarantine visible: a condition of the worker, and an event at its begin. Clears them at its end.
+    """Sets the worker's condition during a quarantine, and clears it afterwards.
 
     Returns:
-        The events that the caller writes.
+        The event of a new quarantine, for the caller to write.
     """
     quarantine = new.quarantine
     if quarantine is None:

@@ -1,4 +1,4 @@
-"""The handshake: credential, hello, and one transaction that makes the connection the worker's newest session."""
+"""The handshake: one transaction writes a hello and makes the connection the worker's newest session."""
 
 import asyncio
 import ipaddress
@@ -16,23 +16,22 @@ from controller.domain.events import NewEvent
 from controller.domain.start_receipts import open_sealed, told_process
 from controller.hub.agent_messages import MalformedMessageError, read_message
 from controller.hub.agreement import COMPATIBLE, REACHABLE, check_protocol, check_unparsed
+from controller.hub.conditions import record_gpus, record_runtimes
 from controller.hub.devices import write_inventory
 from controller.hub.duplicate_agents import held_for_s, identity_of, place_of, record_quarantine
-from controller.hub.gpu_events import record_gpus
 from controller.hub.heartbeats import details_of, foreign_events
-from controller.hub.host_conditions import record_runtimes
 from controller.hub.lost_history import proven_by
 from controller.hub.proxy_address import (
     DEFAULT_TRUST,
     Address,
-    AddressFacts,
+    AddressRules,
     HostTrust,
     judged_address,
     literal,
     own_addresses,
     proxy_address,
 )
-from controller.hub.reports import stored, stray_events
+from controller.hub.reports import key_of, stored, stray_events
 from controller.hub.session import SEND_LIMIT_S, close_socket
 from controller.hub.worker_budget import Frames
 from controller.runtime.database import DATABASE_ERRORS
@@ -66,15 +65,15 @@ class HandshakeResult:
     at: datetime
     strays: tuple[processes.Stray, ...]
     held_elsewhere: frozenset[str]  # reported GPUs that belong to another worker
-    dismissed: Mapping[str, int]  # by GPU: how often an operator dismissed what its driver had reported
+    dismissed: Mapping[str, int]  # by GPU: number of an operator's dismissals of its driver's reports
     proxy_secret: str
     orphans: tuple[ProcessReport, ...] = ()  # the ledger may have lost them: the leader decides
-    held_for_s: float = 0.0  # it is not believed for so long, and must then connect again
+    held_for_s: float = 0.0  # seconds for which it is not believed; then it must reconnect
     unread: frozenset[tuple[str, int, int]] = frozenset()  # processes whose receipts cannot be read here
 
 
 class HandshakeRefusedError(Exception):
-    """The handshake is refused; the text says why. `final`: the agent must not connect again with its credential."""
+    """The handshake is refused; the text has the reason. `final`: the agent must not reconnect with its credential."""
 
     def __init__(self, why: str, *, final: bool = False) -> None:
         super().__init__(why)
@@ -82,7 +81,6 @@ class HandshakeRefusedError(Exception):
 
 
 def bearer(request: web.Request) -> str | None:
-    """The credential in the request's header; None without one."""
     scheme, _, credential = request.headers.get("Authorization", "").partition(" ")
     return credential.strip() or None if scheme.lower() == "bearer" else None
 
@@ -91,9 +89,9 @@ async def receive_hello(frames: Frames, offered: Protocols, spoken: Protocols) -
     """Waits for the first message.
 
     Raises:
-        MalformedMessageError: the message is not a hello.
+        MalformedMessageError: it is not a hello.
         HandshakeRefusedError: no message arrived in time, or the connection ended.
-        NoCommonProtocolError: it is of a protocol that is not spoken here.
+        NoCommonProtocolError: the hello has a protocol that is not spoken here.
     """
     try:
         async with asyncio.timeout(HELLO_LIMIT_S):
@@ -120,33 +118,33 @@ async def accept(
     hello: Hello,
     peer: str | None,
     *,
-    behind: Sequence[Address] = (),
+    addresses: Sequence[Address] = (),
     trust: HostTrust = DEFAULT_TRUST,
     keys: SecretKeys = NO_KEYS,
 ) -> HandshakeResult:
-    """Writes all facts of a hello, as the worker's newest session.
+    """Writes a hello, as the worker's newest session.
 
     Args:
         database: of the ledger.
         identity: of the credential.
-        hello: what the agent says.
-        peer: the address that it connects from.
-        behind: the addresses of the host that it advertises; none: they are unknown.
-        trust: what hosts are believed of themselves.
+        hello: to write.
+        peer: the address from which the agent connects.
+        addresses: of the advertised host; empty if unknown.
+        trust: in the host's statements about itself.
         keys: of secrets.
 
     Raises:
         MalformedMessageError: the address of the agent's proxy is invalid.
-        AdvertiseRefusedError: it is not believed.
-        HandshakeRefusedError: it is the first one since a boot or a loss of commits, but not the newest.
-        WorkerGoneError: the worker was deleted before that.
+        AdvertiseRefusedError: that address is not believed.
+        HandshakeRefusedError: the hello is the first since a boot or a loss of commits, but not the newest.
+        WorkerGoneError: the worker is deleted.
     """
     address = proxy_address(hello, peer)
     worker = identity.id
     async with asyncio.timeout(WRITE_LIMIT_S), database.transaction() as connection:
         if hello.advertise is not None:
             stated = await read_stated(connection, worker)
-            address = judged_address(address, behind, _facts(identity, stated, peer, trust))
+            address = judged_address(address, addresses, _address_rules(identity, stated, peer, trust))
         new = await sessions.begin_session(
             connection,
             worker,
@@ -164,14 +162,14 @@ async def accept(
         if new.held:
             return await _hold(connection, worker, new, events)
         first = new.tells_first or new.rebooted
-        if first and not new.follows(identity):  # its word on what runs would end what was started meanwhile
+        if first and not new.follows(identity):  # its list of processes would end those that were started since
             raise HandshakeRefusedError("another hello of this worker was written meanwhile; connect again")
         unread = _unread(hello, worker) if new.receipt_key is None and new.lost_some else frozenset()
         written, gone = await _write_processes(connection, worker, hello, new, unread, names_all=first)
         plan = await write_inventory(connection, worker, hello.inventory)
         await sessions.write_host(connection, worker, hello.inventory, gpus_known=plan.gpus_known, trusted=trust.labels)
         await record_runtimes(connection, worker, hello.inventory)
-        # Before anything can be placed here: the memory that unclaimed processes use.
+        # Before anything can be placed here, so that placement knows the memory of unclaimed processes.
         foreign = await write_readings(
             connection, [Reading(worker, g.uuid, g.used_mib, g.utilization, 0.0) for g in hello.inventory.gpus or ()]
         )
@@ -186,7 +184,7 @@ async def accept(
         await notify(connection, "process", written.deployments | {deployment for deployment, *_ in gone})
         await sessions.write_connected(connection, worker, new.session)
     held_elsewhere = frozenset(device.row.uuid for device in plan.refused)
-    orphans = tuple(one.report for one in written.found)
+    orphans = tuple(orphan.report for orphan in written.found)
     return HandshakeResult(
         new.session, new.term, new.at, tuple(written.strays), held_elsewhere, dismissed, new.proxy_secret, orphans,
         unread=unread,
@@ -194,7 +192,7 @@ async def accept(
 
 
 async def _hold(connection: Connection, worker: str, new: NewSession, events: list[NewEvent]) -> HandshakeResult:
-    """Writes the session of a quarantined worker, of which nothing else is taken."""
+    """Writes the session of a quarantined worker, and nothing else of its hello."""
     await write_events(connection, events)
     await notify(connection, "worker", [worker])
     await sessions.write_connected(connection, worker, new.session)
@@ -212,13 +210,13 @@ async def _write_processes(
     *,
     names_all: bool,
 ) -> tuple[processes.Written, list[tuple[str, str, int, int]]]:
-    """Writes what the agent reports of its processes, and ends those that it no longer has."""
+    """Writes the reports of the agent's processes, and ends the processes that it no longer has."""
     reports = [processes.SessionReport(worker, new.session, stored(r), key_of(r) in unread) for r in hello.processes]
     if new.lost_some:
         await sessions.note_unread(connection, worker, unread=bool(unread))
     if new.receipt_key is not None and (new.lost_some or new.has_found):
         receipts = opened(hello.receipts, worker, new.receipt_key)
-        if not new.lost_some:  # what was found before is still to be decided, and nothing else is
+        if not new.lost_some:  # only orphans of earlier hellos are still undecided
             receipts = await of_those_found(connection, worker, receipts)
         await keep_found(connection, worker, new.session, hello.processes, receipts)
     written = await processes.write_reports(connection, reports)
@@ -227,17 +225,17 @@ async def _write_processes(
         worker,
         new.session,
         hello.processes,
-        None if new.rebooted else hello.report_seq,  # a loss of power may take the number back too
+        None if new.rebooted else hello.report_seq,  # a loss of power may set the number back too
         names_all=names_all,
     )
     return written, gone
 
 
-def _facts(identity: Identity, stated: Stated, peer: str | None, trust: HostTrust) -> AddressFacts:
+def _address_rules(identity: Identity, stated: Stated, peer: str | None, trust: HostTrust) -> AddressRules:
     networks = None
     if stated.networks is not None:
         networks = (*map(ipaddress.ip_network, stated.networks), *trust.networks)
-    return AddressFacts(identity.name, literal(peer) if peer else None, own_addresses(), networks, stated.proxy_address)
+    return AddressRules(identity.name, literal(peer) if peer else None, own_addresses(), networks, stated.proxy_address)
 
 
 async def refuse(request: web.Request, socket: web.WebSocketResponse, why: str, *, final: bool = False) -> None:
@@ -250,7 +248,7 @@ async def refuse(request: web.Request, socket: web.WebSocketResponse, why: str, 
 
 
 async def record_malformed(database: Database, worker_id: str, name: str, error: MalformedMessageError) -> None:
-    """Records an agent's malformed message. Best effort: the connection is closed in any case."""
+    """Writes an event of an agent's malformed message. Best effort, as the connection is closed in any case."""
     event = NewEvent(
         "agent_message_malformed",
         f"the agent of {name} sent an invalid message: {error}",
@@ -265,21 +263,16 @@ async def record_malformed(database: Database, worker_id: str, name: str, error:
 
 
 def opened(sealed: Iterable[str], worker_id: str, key: bytes) -> dict[tuple[str, int, int], dict[str, Any]]:
-    """The receipts of this worker's processes, by process. Others, and what no controller has sealed, are left out."""
-    found = (open_sealed(text, key) for text in sealed)
-    own = [facts for facts in found if facts is not None and facts["worker_id"] == worker_id]
-    return {(facts["instance"], facts["epoch"], facts["rank"]): facts for facts in own}
-
-
-def key_of(report: ProcessReport) -> tuple[str, int, int]:
-    """The process of a report."""
-    return report.instance, report.epoch, report.rank
+    """The receipts of this worker's processes, by process. Foreign and forged receipts are left out."""
+    receipts = (open_sealed(text, key) for text in sealed)
+    own = [receipt for receipt in receipts if receipt is not None and receipt["worker_id"] == worker_id]
+    return {(receipt["instance"], receipt["epoch"], receipt["rank"]): receipt for receipt in own}
 
 
 def _unread(hello: Hello, worker_id: str) -> frozenset[tuple[str, int, int]]:
-    """The processes that have receipts, of which it is unknown whether a controller has made them."""
-    told = {told_process(text, worker_id) for text in hello.receipts}
-    return frozenset(process for process in map(key_of, hello.processes) if process in told)
+    """The processes with receipts that cannot be verified here."""
+    named = {told_process(text, worker_id) for text in hello.receipts}
+    return frozenset(process for process in map(key_of, hello.processes) if process in named)
 
 
 def _hello_events(identity: Identity, hello: Hello, new: NewSession) -> Iterable[NewEvent]:

@@ -1,9 +1,9 @@
 """Heartbeats and GPU readings: kept in memory, written for all connections once a second.
 
-Liveness comes first: it is one narrow statement for all connections, on connections of its own, so neither joins nor
-readings hold it up. A database that answers slowly is waited for. Only where no such statement is answered for
-`CUT_AFTER_S` does the controller let its agents go to another one: a leader elsewhere takes them for silent by then,
-and a fence counts on their end.
+Liveness comes first: one narrow statement for all connections, on database connections of its own, so that neither
+joins nor readings delay it. A slow database is waited for. If no such statement is answered for `CUT_AFTER_S`, the
+controller cuts its agents' connections, so that they connect to another controller: by then a leader elsewhere
+considers them silent, and a fence relies on their end.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ FLUSH_S: Final = 1.0
 RETURNED_AFTER_S: Final = 10.0  # silence after which a worker may have been marked unreachable
 UNHEALTHY_AFTER_S: Final = 5.0  # without a successful write
 CUT_AFTER_S: Final = 25.0  # without a successful write; a fence's margin covers it
-_AGAIN_AFTER_S: Final = 8.0  # without an answer: one connection may hang, so the write is tried on another one, too
+_AGAIN_AFTER_S: Final = 8.0  # without an answer: as one connection may hang, the write is repeated on another
 _TRIES: Final = 3  # at once
 _READINGS_LIMIT_S: Final = 30.0
 _READ_AT_ONCE: Final = 256  # workers
@@ -48,7 +48,7 @@ _READ_AT_ONCE: Final = 256  # workers
 
 @dataclass(slots=True)
 class _Unwritten:
-    """What one connection has shown and is not written yet."""
+    """The unwritten liveness of one connection. `last`: time of its last message, monotonic."""
 
     last: float
     connected: bool = True
@@ -57,7 +57,7 @@ class _Unwritten:
 
 @dataclass(slots=True)
 class _Unread:
-    """A connection's readings that are not written yet."""
+    """The unwritten readings of one connection."""
 
     at: float
     gpus: tuple[DeviceFacts, ...] | None
@@ -65,11 +65,11 @@ class _Unread:
 
 
 class Liveness:
-    """Keeps and writes liveness of all connections.
+    """Keeps and writes the liveness of all connections.
 
     `superseded` is called with a session that is no longer its worker's newest, or whose worker is deleted; `cut_all`
-    when writes have failed until agents must connect to another controller. A message after `returned_after_s` of
-    silence wakes the leader: the worker may have been marked unreachable.
+    when writes have failed for so long that agents must connect to another controller. A message after
+    `returned_after_s` of silence wakes the leader, because the worker may have been marked unreachable.
     """
 
     def __init__(
@@ -101,7 +101,6 @@ class Liveness:
         return now - self._healthy_since
 
     def opened(self, session: Session) -> None:
-        """Notes a written hello."""
         self._last[session] = self._clock.monotonic()
 
     def heard(self, session: Session) -> None:
@@ -123,7 +122,7 @@ class Liveness:
         self._readings[session] = _Unread(self._last.get(session, self._clock.monotonic()), gpus, unread)
 
     def leaves(self, session: Session) -> None:
-        """Notes that the agent shuts down. It is written at once: nothing may be placed there any more."""
+        """Notes that the agent shuts down. It is written at once, since nothing may be placed there any more."""
         if not session.clean:
             session.clean = True
             self._of(session).notify = True
@@ -150,20 +149,20 @@ class Liveness:
         own = await self._database.apart(_TRIES)
         try:
             async with asyncio.TaskGroup() as group:
-                group.create_task(self._run_seen(own), name="liveness-seen")
+                group.create_task(self._run_liveness(own), name="liveness-seen")
                 group.create_task(self._run_readings(), name="liveness-readings")
-                group.create_task(self._let_go(), name="liveness-cut")
+                group.create_task(self._cut_when_away(), name="liveness-cut")
         finally:
             await own.abandon()
 
-    async def _run_seen(self, database: Database) -> None:
+    async def _run_liveness(self, database: Database) -> None:
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(FLUSH_S):
                     await self._now.wait()
             self._now.clear()
             try:
-                await self._flush_seen(database)
+                await self._flush_liveness(database)
             except DATABASE_ERRORS as error:
                 log.warning("liveness not written", error=str(error) or type(error).__name__)
                 self._healthy_since = None
@@ -177,8 +176,7 @@ class Liveness:
             except DATABASE_ERRORS as error:
                 log.warning("readings of GPUs not written", error=str(error) or type(error).__name__)
 
-    async def _let_go(self) -> None:
-        """Cuts all connections each time that no write has succeeded for long."""
+    async def _cut_when_away(self) -> None:
         since = self._clock.monotonic()
         while True:
             since = max(since, self._last_write or since)
@@ -197,13 +195,8 @@ class Liveness:
             self._healthy_since = now
         self._last_write = now
 
-    async def _flush(self) -> None:
-        """Writes all."""
-        await self._flush_seen(self._database)
-        await self._flush_readings()
-
-    async def _flush_seen(self, database: Database) -> None:
-        """Writes all liveness; what was not written stays for the next time."""
+    async def _flush_liveness(self, database: Database) -> None:
+        """Writes all liveness. After a failure it is kept for the next write."""
         batch, self._unwritten = self._unwritten, {}
         try:
             current = await self._first_answer(database, _newest(batch))
@@ -220,7 +213,7 @@ class Liveness:
                 self._superseded(session)
 
     async def _first_answer(self, database: Database, newest: Mapping[Session, _Unwritten]) -> set[Session]:
-        """The sessions that are the newest of their workers; all tries write the same."""
+        """The sessions that are the newest of their workers, by the first of several equal writes that is answered."""
         tries: set[asyncio.Task[set[Session]]] = set()
         try:
             while True:
@@ -229,33 +222,35 @@ class Liveness:
                 while (left_s := again_at - self._clock.monotonic()) > 0 or len(tries) == _TRIES:
                     wait_s = max(left_s, FLUSH_S)
                     done, tries = await asyncio.wait(tries, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED)
-                    for one in sorted(done, key=lambda one: one.exception() is not None):
-                        if one.exception() is None or not tries:
-                            return one.result()
+                    for task in sorted(done, key=lambda task: task.exception() is not None):
+                        if task.exception() is None or not tries:
+                            return task.result()
         finally:
-            for one in tries:
-                one.cancel()
+            for task in tries:
+                task.cancel()
             if tries:
                 await asyncio.wait(tries)
 
     async def _write(self, database: Database, newest: Mapping[Session, _Unwritten]) -> set[Session]:
         now = self._clock.monotonic()
-        seen = [
+        states = [
             ConnectionState(s.worker_id, s.number, h.connected, s.clean, max(0.0, now - h.last))
             for s, h in newest.items()
         ]
-        # A single statement is its own transaction. A hint that is lost comes again with the repeated write.
+        # A single statement is its own transaction. A lost hint is sent again with the repeated write.
         async with database.connection() as connection:
-            written = await write_liveness(connection, seen)
-            self._wrote()  # not later: a fence counts from what was written
+            written = await write_liveness(connection, states)
+            self._wrote()  # not later, because a fence counts from the written times
             current = {session for session in newest if session.worker_id in written}
             await notify(connection, "worker", {session.worker_id for session in current if newest[session].notify})
         return current
 
     async def _flush_readings(self) -> None:
-        """Writes the readings of some workers after the other; those that were not written stay."""
-        for sessions in _pieces(list(self._readings)):
-            batch = {session: one for session in sessions if (one := self._readings.pop(session, None)) is not None}
+        """Writes the readings in batches of workers. After a failure a batch is kept."""
+        for sessions in _batches(list(self._readings)):
+            batch = {
+                session: unread for session in sessions if (unread := self._readings.pop(session, None)) is not None
+            }
             try:
                 async with asyncio.timeout(_READINGS_LIMIT_S):
                     await self._write_readings(batch)
@@ -269,26 +264,25 @@ class Liveness:
             newest = await newest_sessions(connection, [(s.worker_id, s.number) for s in batch])
             current = {session: batch[session] for session in batch if (session.worker_id, session.number) in newest}
             foreign = await write_readings(
-                connection, [r for session, one in current.items() for r in _readings(session, one, now)]
+                connection, [r for session, unread in current.items() for r in _readings(session, unread, now)]
             )
             await write_details(
-                connection, [r for session, one in current.items() for r in details_of(session.worker_id, one.gpus)]
+                connection,
+                [r for session, unread in current.items() for r in details_of(session.worker_id, unread.gpus)],
             )
             names = {session.worker_id: session.name for session in current}
             await write_events(connection, foreign_events(foreign, names))
             await notify(connection, "worker", {use.worker_id for use in foreign})
 
 
-def _pieces(sessions: Sequence[Session]) -> Iterable[Sequence[Session]]:
+def _batches(sessions: Sequence[Session]) -> Iterable[Sequence[Session]]:
     return (sessions[n : n + _READ_AT_ONCE] for n in range(0, len(sessions), _READ_AT_ONCE))
 
 
 def foreign_events(uses: Iterable[ForeignUse], names: Mapping[str, str] = MappingProxyType({})) -> Iterable[NewEvent]:
-    """Events for the begin and the end of unclaimed memory use; changes in between make none.
+    """Events for the start and the end of unclaimed memory use; changes in between make none.
 
-    Args:
-        uses: the changes.
-        names: of the workers, whose agents are the actors; without a name it is the agent at work.
+    `names`: of workers whose agents are the actors of the events; otherwise the actor is the current one.
     """
     for use in uses:
         actor = f"agent:{names[use.worker_id]}" if use.worker_id in names else ""
@@ -312,7 +306,7 @@ def _newest(batch: Mapping[Session, _Unwritten]) -> dict[Session, _Unwritten]:
 
 
 def details_of(worker_id: str, gpus: Iterable[DeviceFacts] | None) -> list[DetailsRow]:
-    """The details of those GPUs with which the agent sends them now."""
+    """Rows of the GPUs for which the agent sends details now."""
     return [
         DetailsRow(worker_id, gpu.uuid, _details_json(gpu.details)) for gpu in gpus or () if gpu.details is not None
     ]
@@ -323,10 +317,10 @@ def _details_json(details: GpuDetails) -> str:
     return msgspec.json.encode(known).decode()
 
 
-def _readings(session: Session, one: _Unread, now: float) -> Iterable[Reading]:
-    age_s = max(0.0, now - one.at)
-    for gpu in one.gpus or ():
+def _readings(session: Session, unread: _Unread, now: float) -> Iterable[Reading]:
+    age_s = max(0.0, now - unread.at)
+    for gpu in unread.gpus or ():
         yield Reading(session.worker_id, gpu.uuid, gpu.used_mib, gpu.utilization, age_s)
-    if one.gpus is None:
-        for uuid in one.unread:
+    if unread.gpus is None:
+        for uuid in unread.unread:
             yield Reading(session.worker_id, uuid, None, None, age_s)

@@ -1,7 +1,7 @@
-"""Hellos wait for their turn: as many are written at once as leave the database's connections to everything else.
+"""Admission of connections: hellos queue for a few of the database's connections.
 
-Its pace is measured. An agent whose turn would come too late is sent away before anything is read of it, with the time
-at which its turn comes. So agents that return together come back one after the other.
+The pace is measured. An agent whose turn would come too late is refused before anything of it is read, with the time
+after which to retry. So agents that return together reconnect one after the other.
 """
 
 import asyncio
@@ -14,17 +14,13 @@ WAIT_S: Final = 8.0  # an agent waits for its welcome for 15 s, and a slow datab
 MOST: Final = 1_024  # hellos that wait at once: each holds a message
 LEAST: Final = 16  # that may wait, however slow the database is
 LATEST_S: Final = 30.0
-_EARLY: Final = 0.6  # of the pace, by which those that are sent away come back: the queue must not run dry
+_EARLY: Final = 0.6  # of the pace: refused agents return faster than measured, so that the queue does not run dry
 _FIRST_PACE_S: Final = 0.02
 _WEIGHT: Final = 0.05  # of the latest hello in the pace
 
 
 class HelloQueue:
-    """The turns of all agents' hellos.
-
-    Args:
-        now: seconds that never go backwards.
-    """
+    """The turns of all agents' hellos. `now`: monotonic seconds."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -32,33 +28,33 @@ class HelloQueue:
         self._inside = 0  # waiting or being written
         self._pace_s = _FIRST_PACE_S  # between two ends of hellos while others wait
         self._ended_at: float | None = None  # of the last hello, if others waited then
-        self._booked_until = 0.0  # by those that were sent away
-        self._sent_away_at = float("-inf")
+        self._booked_until = 0.0  # by refused agents
+        self._refused_at = float("-inf")
 
     @property
     def room(self) -> int:
-        """How many more may come in: their turns come in time."""
+        """Number of further hellos whose turns come in time."""
         return min(max(int(WAIT_S / self._pace_s), LEAST), MOST) - self._inside
 
     @property
     def open_for_s(self) -> float:
-        """Seconds since an agent was sent away last; infinite: none was."""
-        return self._now() - self._sent_away_at
+        """Seconds since the last refusal; infinite without one."""
+        return self._now() - self._refused_at
 
     def later_s(self) -> float:
-        """Seconds until the turn of one more agent that is sent away now."""
-        now = self._sent_away_at = self._now()
+        """Books a turn for an agent that is refused now; returns the seconds after which it shall retry."""
+        now = self._refused_at = self._now()
         first = now + self._inside * self._pace_s
         self._booked_until = max(self._booked_until, first) + _EARLY * self._pace_s
-        # Beyond the latest time the turns begin again at the first one. So agents never come back in one lump with
-        # nothing before it, and the queue stays full when the database becomes quicker than the turns assumed.
+        # Beyond the latest time, turns start again at the first. So agents do not return all at that time, and the
+        # queue stays full if the database becomes faster than assumed.
         if self._booked_until > now + LATEST_S:
             self._booked_until = min(first, now + LATEST_S)
         return max(self._booked_until - now - WAIT_S / 2, 1.0)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
-        """Counts an agent whose hello is awaited or written."""
+        """Counts an agent while its hello is awaited or written."""
         self._inside += 1
         try:
             yield
@@ -67,11 +63,11 @@ class HelloQueue:
 
     @asynccontextmanager
     async def turn(self) -> AsyncIterator[None]:
-        """Waits for the turn of a hello, which the caller bounds. First come, first served."""
+        """Waits for the turn of a hello, first come, first served. The caller bounds the time."""
         async with self._slots:
             try:
                 yield
-            finally:  # one that fails has taken its time too: a database that hangs has a slow pace
+            finally:  # also after a failure, because a database that hangs has a slow pace
                 self._note_end()
 
     def _note_end(self) -> None:

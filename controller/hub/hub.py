@@ -1,11 +1,9 @@
-"""The hub: the registry of agents' connections, each from its handshake to its end.
-
-It writes what agents report and dispatches the reconcilers' commands. It decides nothing.
-"""
+"""The registry of agents' connections, with writers of reports and the dispatch of commands. Decides nothing."""
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 import structlog
@@ -16,8 +14,10 @@ from controller.decide.lost_history import Seen, proof_of
 from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.hub.admission import Admission
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
+from controller.hub.credential_rotation import POLL_S as ROTATION_POLL_S
 from controller.hub.credential_rotation import CredentialRotation
-from controller.hub.device_recovery import DeviceRecovery
+from controller.hub.device_recovery import EVERY_S as RECOVERY_S
+from controller.hub.device_recovery import recover_all
 from controller.hub.dismissals import Dismissals
 from controller.hub.handshake import HandshakeResult
 from controller.hub.heartbeats import RETURNED_AFTER_S, Liveness
@@ -25,10 +25,11 @@ from controller.hub.join import JoinHandler
 from controller.hub.lost_history import LostHistory
 from controller.hub.message_handler import MessageHandler
 from controller.hub.proxy_address import DEFAULT_TRUST, HostTrust
-from controller.hub.reports import ReportWriter
+from controller.hub.reports import ReportWriter, key_of
 from controller.hub.samples import SampleWriter
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
+from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.metrics import HubMetrics
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
@@ -47,10 +48,7 @@ _TAKEN_OVER: Final = "a newer connection of this worker has taken over"
 
 
 class Hub:
-    """Agents' connections.
-
-    `images` are those of engines that differ from the default ones. `instance_id` names this process in logs.
-    """
+    """Agents' connections. `images`: by engine, if they differ from the default images."""
 
     def __init__(
         self,
@@ -78,9 +76,9 @@ class Hub:
             database, clock, self._sessions, secrets, {} if images is None else images, redaction, keys
         )
         self._dismissals = Dismissals(database, clock, self._sessions)
-        self._rotation = CredentialRotation(database, clock, self._sessions, rotate_credentials_s, keys=keys)
+        self._rotation = CredentialRotation(database, self._sessions, rotate_credentials_s, keys)
+        self._rotate_every_s = min(ROTATION_POLL_S, rotate_credentials_s)
         self._lost_history = LostHistory(database, clock, lambda: self._open)
-        self._device_recovery = DeviceRecovery(database, clock)
         self._reports = ReportWriter(database, clock, self._dispatcher.wake)
         self._partitions = PartitionMaintenance(database, keep)
         metrics = metrics or HubMetrics(CollectorRegistry())
@@ -101,7 +99,7 @@ class Hub:
             clock,
             superseded=self._superseded,
             cut_all=self._cut_all,
-            # Somewhat sooner: the leader reckons with the database's clock.
+            # Somewhat sooner, because the leader uses the database's clock.
             returned_after_s=min(RETURNED_AFTER_S, 0.9 * unreachable_after_s),
         )
         self._messages = MessageHandler(
@@ -120,7 +118,7 @@ class Hub:
         self._closing = False
 
     def routes(self) -> list[web.RouteDef]:
-        """The two routes of the agents' protocol. Their handlers authenticate."""
+        """The routes of the agents' protocol. Their handlers authenticate."""
         return [
             web.post(JOIN_PATH, self._join.handle),
             # Otherwise aiohttp adds HEAD, which is useless for a WebSocket.
@@ -128,9 +126,10 @@ class Hub:
         ]
 
     def wake(self, kind: str, id_: str | None) -> None:
-        """A hint: `command` means open commands for a worker (None: for any), `worker` a changed worker row.
+        """Takes a hint.
 
-        `cut`: the database lost commits; `decided`: the leader has decided on what this worker's agent found.
+        `command`: open commands for a worker (None: for any); `worker`: a changed row; `cut`: the database lost
+        commits; `decided`: the leader has decided on this worker's orphans.
         """
         if kind in ("cut", "*"):
             self._lost_history.wake()
@@ -149,30 +148,28 @@ class Hub:
                 return
 
     def _judge_orphans(self, worker_id: str | None) -> None:
-        """None: of all workers."""
-        named = self._sessions.values() if worker_id is None else [self._sessions.get(worker_id)]
-        for session in list(named):
+        """Judges the orphans of one worker; None: of all."""
+        sessions = self._sessions.values() if worker_id is None else [self._sessions.get(worker_id)]
+        for session in list(sessions):
             if session is not None and session.orphans:
                 self._reports.judge_orphans(session)
 
     async def _recheck_orphans(self) -> None:
-        """A hint can be lost, or come before the session that it concerns is registered."""
-        while True:
+        while True:  # a hint can be lost, or come before its session is registered
             await self._clock.sleep(ORPHANS_RECHECK_S)
             self._judge_orphans(None)
 
     def connected(self) -> int:
-        """The number of connected agents."""
         return len(self._sessions)
 
     def agents_processes(self) -> dict[tuple[str, ...], ProcessFigures]:
-        """What the agents that are connected here last said of their own processes, by worker."""
-        found = {session.name: session.process for session in self._sessions.values()}
-        return {(name,): figures for name, figures in found.items() if figures is not None}
+        """The latest figures of the connected agents' own processes, by worker."""
+        figures = {session.name: session.process for session in self._sessions.values()}
+        return {(name,): process for name, process in figures.items() if process is not None}
 
     def healthy_for_s(self) -> float:
-        """Seconds for which heartbeats have been written without a gap and no agent was sent away to come later."""
-        # An agent that has to wait for its turn is not silent: that time is the controller's own.
+        """Seconds for which heartbeats were written without a gap and no agent was refused for lack of capacity."""
+        # A refused agent is silent through the controller's fault, so nothing may be concluded from that silence.
         return min(self._liveness.healthy_for_s(), self._admission.open_for_s)
 
     async def run(self) -> None:
@@ -180,20 +177,31 @@ class Hub:
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._liveness.run(), name="hub-liveness")
-                group.create_task(self._device_recovery.run(), name="hub-device-recovery")
+                recovery = self._every(RECOVERY_S, partial(recover_all, self._database), "devices not recovered")
+                group.create_task(recovery, name="hub-device-recovery")
                 group.create_task(self._reports.run(), name="hub-reports")
                 group.create_task(self._partitions.run(), name="hub-partitions")
                 group.create_task(self._samples.run(), name="hub-samples")
                 group.create_task(self._dispatcher.run(), name="hub-dispatcher")
                 group.create_task(self._dismissals.run(), name="hub-dismissals")
-                group.create_task(self._rotation.run(), name="hub-credentials")
+                rotation = self._every(self._rotate_every_s, self._rotation.rotate_due, "credentials not looked at")
+                group.create_task(rotation, name="hub-credentials")
                 group.create_task(self._lost_history.run(), name="hub-lost-history")
                 group.create_task(self._recheck_orphans(), name="hub-orphans")
         finally:
             await self.close()
 
+    async def _every(self, interval_s: float, work: Callable[[], Awaitable[None]], failure: str) -> None:
+        """Does work at an interval until cancelled. `failure`: the log event of a database error."""
+        while True:
+            await self._clock.sleep(interval_s)
+            try:
+                await work()
+            except DATABASE_ERRORS as error:
+                log.warning(failure, error=str(error) or type(error).__name__)
+
     async def close(self) -> None:
-        """Ends all connections and accepts no more; no worker counts as disconnected for it. Idempotent.
+        """Ends all connections and accepts no more; their workers do not count as disconnected. Idempotent.
 
         Call it before the server's own shutdown, which would wait for the connections.
         """
@@ -227,10 +235,9 @@ class Hub:
         return answer
 
     def _welcome(self, session: Session, identity: Identity, hello: Hello, accepted: HandshakeResult) -> None:
-        """Queues the first messages: welcome, acknowledgement of reports, stops of strays; then come commands."""
-        seen = Seen(accepted.term, accepted.session)
+        """Queues the first messages: welcome, acknowledgement of reports, stops of strays. Commands follow."""
         key = identity.proof_key
-        session.prove = lambda told: "" if key is None else proof_of(key, identity.id, told)
+        session.prove = lambda received: "" if key is None else proof_of(key, identity.id, received)
         session.welcome = Welcome(
             worker=identity.name,
             session=accepted.session,
@@ -238,7 +245,7 @@ class Hub:
             sample_s=self._sample_s,
             proxy_secret=accepted.proxy_secret,
             dismissed=dict(accepted.dismissed),
-            proof=session.prove(seen),
+            proof=session.prove(Seen(accepted.term, accepted.session)),
         )
         session.send(session.welcome)
         if session.held_until is not None:
@@ -246,12 +253,12 @@ class Hub:
         if hello.processes:
             session.send(ReportAck(seq=max(report.seq for report in hello.processes)))
         self._reports.stop_strays(session, accepted.strays, accepted.term)
-        session.orphans = {(report.instance, report.epoch, report.rank): report for report in accepted.orphans}
+        session.orphans = {key_of(report): report for report in accepted.orphans}
         self._liveness.read(session, hello.inventory.gpus)
         self._dispatcher.wake(identity.id)
 
     def _register(self, session: Session) -> str | None:
-        """Makes this the worker's session. Returns why not, where a newer one is registered or the hub closes."""
+        """Makes this the worker's session. Returns the reason for a refusal: a newer session, or the hub closes."""
         older = self._sessions.get(session.worker_id)
         if self._closing:
             return _SHUTDOWN

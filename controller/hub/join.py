@@ -1,4 +1,4 @@
-"""`POST /api/v1/join`: exchanges a token for a worker's credential. Repeated failures must wait."""
+"""`POST /api/v1/join`: exchanges a token for a worker's credential. Repeated failures are delayed."""
 
 import asyncio
 import hashlib
@@ -59,7 +59,7 @@ class JoinHandler:
     async def handle(self, request: web.Request) -> web.Response:
         """Answers a join: 200 credential, 400 malformed, 401 bad token, 409 name or credential taken, 429 wait."""
         peer = request.remote or ""
-        # Behind a proxy many hosts may share an address; guessing is hopeless whatever is counted.
+        # Behind a proxy many hosts may share an address, so the token is counted. Guessing is hopeless either way.
         by_token = request.get(BEHIND_PROXY, False)
         if not by_token and (wait_s := self._failures.wait_s(peer, self._clock.monotonic())):
             return _too_many("address", wait_s)
@@ -96,7 +96,7 @@ class JoinHandler:
 
 
 def _chosen_credential(request: web.Request) -> str | None:
-    """The credential that the agent has chosen; None: it leaves that to us, as agents of earlier versions do.
+    """The credential that the agent has chosen; None: the controller makes one, as for agents of earlier versions.
 
     Raises:
         ValueError: it is not well formed; the message does not show it.
@@ -125,7 +125,6 @@ def _status(error: RefusedError) -> int:
 
 
 async def _body(request: web.Request) -> bytes:
-    """The body, limited in bytes and seconds."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_LIMIT_S):
@@ -133,13 +132,13 @@ async def _body(request: web.Request) -> bytes:
                 body += chunk
                 if len(body) > MAX_BODY_BYTES:
                     raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, len(body))
-    except TimeoutError as error:  # the client's fault, which is not logged
+    except TimeoutError as error:  # the client's fault, so it is not logged
         raise web.HTTPRequestTimeout from error
     return bytes(body)
 
 
 def refusal(status: int, code: str, message: str, *, retry_after_s: float | None = None) -> web.Response:
-    """An error in the form that all errors of the API share."""
+    """An error in the API's form."""
     body = ErrorView(error=ErrorBody(code=code, message=message))
     headers = {} if retry_after_s is None else {"Retry-After": str(max(1, round(retry_after_s)))}
     return web.Response(body=to_json(body), status=status, headers=headers, content_type="application/json")

@@ -1,8 +1,8 @@
-"""A ledger that lost commits, after a restore or a failover: agents name terms and sessions that it does not hold.
+"""A ledger that lost commits, after a restore or a failover: agents report terms and sessions that it does not have.
 
-An agent obeys no lower term than it has seen. So the lease's term is raised above it before the hello is taken, which
-ends the present leader's term; then all agents connect again, so that the next leader knows what runs. It is believed
-what it can prove that it was told, see `controller.decide.lost_history`.
+An agent obeys no lower term than the highest that it has received. So the lease's term is raised above that before the
+hello is accepted, which ends the present leader's term. Then all agents reconnect, so that the next leader knows what
+runs. An agent is believed if it proves that it received a term, see `controller.decide.lost_history`.
 """
 
 import asyncio
@@ -32,27 +32,27 @@ CUT: Final = "the database lost commits that agents have seen; connect again"
 
 
 def is_ahead(identity: Identity, hello: Hello) -> bool:
-    """Whether the agent has seen a later term or session than the ledger had when it was identified."""
+    """Whether the agent reports a later term or session than the ledger had when the agent was identified."""
     return hello.highest_term > identity.term or hello.highest_session > identity.session
 
 
 def proven_by(identity: Identity, hello: Hello) -> Seen | None:
-    """What the agent proves that it was told; None: nothing."""
+    """The term and session that the agent proves to have received; None without a valid proof."""
     key = identity.proof_key
     if hello.told is None or key is None:
         return None
-    seen = Seen(hello.told.term, hello.told.session)
-    return seen if is_proven(key, identity.id, seen, hello.told.proof) else None
+    received = Seen(hello.told.term, hello.told.session)
+    return received if is_proven(key, identity.id, received, hello.told.proof) else None
 
 
-async def pass_seen(database: Database, identity: Identity, hello: Hello) -> None:
-    """Raises the lease's term above what the agent has seen, where the ledger lost that and the agent proves it."""
+async def raise_term(database: Database, identity: Identity, hello: Hello) -> None:
+    """Raises the lease's term above the agent's, if the ledger lost that term and the agent proves it."""
     async with asyncio.timeout(LIMIT_S), database.transaction() as connection:
         ledger = await read_seen(connection, identity.id)
         if ledger is None:
             return
         proven = proven_by(identity, hello)
-        # Where proofs cannot be read, agents are believed as those that never had one.
+        # Where proofs cannot be read, agents are believed like agents that never had one.
         if proven is None and not ledger.unproven and identity.proof_key is not None:
             return
         agent = proven or Seen(hello.highest_term, hello.highest_session)
@@ -75,7 +75,7 @@ async def pass_seen(database: Database, identity: Identity, hello: Hello) -> Non
 
 
 class LostHistory:
-    """Ends connections from before a loss of commits: what their agents hold may be unknown to the ledger."""
+    """Ends connections from before a loss of commits: the ledger may not know their agents' processes."""
 
     def __init__(self, database: Database, clock: Clock, sessions: Callable[[], Collection[Session]]) -> None:
         self._database = database
@@ -85,11 +85,10 @@ class LostHistory:
         self._known: datetime | None = None
 
     def wake(self) -> None:
-        """A loss may have been noticed."""
+        """A loss may have been recorded."""
         self._woken.set()
 
     async def run(self) -> None:
-        """Serves until cancelled."""
         while True:
             await self._woken.wait()
             self._woken.clear()

@@ -1,4 +1,4 @@
-"""Handles each message of an agent, from the welcome to the end of the connection."""
+"""Handles an agent's messages, from the welcome to the end of the connection."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -7,8 +7,8 @@ import structlog
 
 from controller.hub import devices, handshake
 from controller.hub.agent_messages import MalformedMessageError
+from controller.hub.conditions import record_disk
 from controller.hub.heartbeats import Liveness
-from controller.hub.host_conditions import record_disk
 from controller.hub.reports import ReportWriter
 from controller.hub.samples import SampleWriter
 from controller.hub.session import Session
@@ -40,10 +40,7 @@ HELD_ELSEWHERE_RECHECK_S: Final = 60.0
 
 
 class MessageHandler:
-    """Reads agents' messages and passes them to their writers.
-
-    `superseded` is called with a session that is no longer its worker's newest.
-    """
+    """Passes agents' messages to their writers. `superseded` is called with sessions that are no longer the newest."""
 
     def __init__(
         self,
@@ -67,7 +64,6 @@ class MessageHandler:
         self._trusted = trusted
 
     async def read_all(self, session: Session) -> None:
-        """Handles messages until the connection ends."""
         while True:
             try:
                 message = await session.receive()
@@ -106,7 +102,7 @@ class MessageHandler:
                 session.process = message.process
                 await record_disk(self._database, session, message.process)
                 overdue = session.held_elsewhere and self._clock.monotonic() >= session.recheck_at
-                if overdue or error != session.gpus_error or devices.facts_differ(session.gpus, gpus):
+                if overdue or error != session.gpus_error or devices.properties_differ(session.gpus, gpus):
                     await self._write_change(session, gpus, error)
             case InventoryChanged(inventory=changed):
                 await self._write_change(session, changed, changed.gpus_error)

@@ -1,6 +1,6 @@
-"""Where controller and gateways connect to reach an agent's proxy.
+"""The address of an agent's proxy, for controller and gateways.
 
-A name is resolved once, and the address that is judged is connected to.
+A name is resolved once, and its judged address is stored, because a name could change after the check.
 """
 
 import asyncio
@@ -30,16 +30,16 @@ _ADDRESS: Final = re.compile(
 
 
 class AdvertiseRefusedError(Exception):
-    """The address that an agent advertises is not believed; the text says why and what allows it."""
+    """The address that an agent advertises is not believed; the text has the reason and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class HostTrust:
-    """What a host is believed of itself.
+    """The trust in a host's statements about itself.
 
     Attributes:
-        labels: patterns of keys of labels that it does not set.
-        networks: within which any host may advertise another address than its own.
+        labels: patterns of the keys of labels that it may not set.
+        networks: in which any host may advertise another address than its own.
     """
 
     labels: Sequence[str] = TRUSTED_LABELS
@@ -50,15 +50,15 @@ DEFAULT_TRUST: Final = HostTrust()
 
 
 @dataclass(frozen=True, slots=True)
-class AddressFacts:
-    """What an advertised address is judged by.
+class AddressRules:
+    """The rules for an advertised address.
 
     Attributes:
         worker: its name.
-        peer: the address that its agent connects from; None: unknown.
+        peer: the address from which its agent connects; None: unknown.
         own: addresses of this controller's host.
-        networks: in which it may be; None: anywhere.
-        known: HOST:PORT that was accepted last; empty: none was.
+        networks: allowed for the address; None: any.
+        known: the last accepted HOST:PORT; empty without one.
     """
 
     worker: str
@@ -74,7 +74,7 @@ class AddressFacts:
 
 
 def proxy_address(hello: Hello, peer: str | None) -> str:
-    """HOST:PORT of the agent's proxy: as advertised, else the address that the agent connects from.
+    """HOST:PORT of the agent's proxy: as advertised, else the address from which the agent connects.
 
     Raises:
         MalformedMessageError: the address is unknown or invalid.
@@ -90,100 +90,99 @@ def proxy_address(hello: Hello, peer: str | None) -> str:
         field = "advertise" if hello.advertise is not None else "proxy_port"
         raise MalformedMessageError(f"{field}: must be HOST:PORT, such as gpu-1.example:7070, got {address!r}")
     host = match["host"].strip("[]")
-    if host != peer and (ip := literal(host)) is not None and _means_another_place_on_each_host(ip):
+    if host != peer and (ip := literal(host)) is not None and _differs_by_host(ip):
         raise MalformedMessageError(f"advertise: {host} is link-local, multicast or unspecified; name the host's own")
     return address
 
 
-def judged_address(address: str, found: Iterable[Address], facts: AddressFacts) -> str:
-    """The address to connect to: of a name one of its addresses that is accepted, since a name may change.
+def judged_address(address: str, resolved: Iterable[Address], rules: AddressRules) -> str:
+    """The address to connect to. Of a name's addresses it is the first accepted one.
 
-    It is the one that the agent connects from, else the first of that kind, IPv4 or IPv6: the agent may listen on one
-    kind alone, or there may be no way to it by the other.
+    The address from which the agent connects comes first, then addresses of its family, IPv4 or IPv6: the agent may
+    listen on one family alone, or have a route for one alone.
 
     Args:
-        address: HOST:PORT as the agent advertises it.
-        found: the addresses of its host; none: they are unknown now, and what was accepted last stays.
-        facts: what it is judged by.
+        address: HOST:PORT as advertised.
+        resolved: the addresses of its host; empty: unknown now, so the last accepted address stays.
+        rules: to judge by.
 
     Raises:
-        AdvertiseRefusedError: none is accepted.
+        AdvertiseRefusedError: no address is accepted.
     """
     host, _, port = address.rpartition(":")
-    if facts.shares_host:
+    if rules.shares_host:
         return address
     whys, written = [], literal(host)
-    for ip in _likeliest(found, facts.peer) if written is None else (written,):
+    for ip in _likeliest(resolved, rules.peer) if written is None else (written,):
         shown = f"[{ip}]:{port}" if ip.version == 6 else f"{ip}:{port}"  # noqa: PLR2004 - of IP
-        if not (why := _refusal(ip, shown, facts)):
+        if not (why := _refusal(ip, shown, rules)):
             return shown
         whys.append(why)
-    if not whys and facts.known:
-        known = literal(facts.known.rpartition(":")[0])
-        if known is None or not (why := _refusal(known, facts.known, facts)):
-            return facts.known
+    if not whys and rules.known:
+        known = literal(rules.known.rpartition(":")[0])
+        if known is None or not (why := _refusal(known, rules.known, rules)):
+            return rules.known
         whys.append(why)
     raise AdvertiseRefusedError(
         f"--advertise {host}: " + (whys[0] if whys else "the controller cannot resolve this name; write an address")
     )
 
 
-def _likeliest(found: Iterable[Address], peer: Address | None) -> Sequence[Address]:
-    """These addresses, those by which an agent that connects from there can be reached first."""
-    return sorted(found, key=lambda ip: (ip != peer, peer is not None and ip.version != peer.version))
+def _likeliest(addresses: Iterable[Address], peer: Address | None) -> Sequence[Address]:
+    """Sorts by how likely an agent that connects from `peer` can be reached by them."""
+    return sorted(addresses, key=lambda ip: (ip != peer, peer is not None and ip.version != peer.version))
 
 
-def _refusal(ip: Address, shown: str, facts: AddressFacts) -> str:
-    """Why an address is not accepted; empty: it is."""
-    if ip == facts.peer:
+def _refusal(ip: Address, shown: str, rules: AddressRules) -> str:
+    """The reason why an address is not accepted; empty if it is."""
+    if ip == rules.peer:
         return ""
-    if ip.is_loopback or _means_another_place_on_each_host(ip):
+    if ip.is_loopback or _differs_by_host(ip):
         return f"{ip} means another place on each host; name the host's own address"
-    if ip in facts.own:
+    if ip in rules.own:
         return f"{ip} is the controller's own address; name that of the agent's host"
-    networks = facts.networks
-    if networks is None or shown == facts.known or any(ip in network for network in networks):
+    networks = rules.networks
+    if networks is None or shown == rules.known or any(ip in network for network in networks):
         return ""
     network = f"{ip}/{ip.max_prefixlen}"
     return (
-        f"{ip} is not the address that the agent connects from ({facts.peer or 'unknown'}); to allow it: gpuward label "
-        f"worker {facts.worker} --advertise-network {network}, or {SETTING}={network} on the controllers"
+        f"{ip} is not the address that the agent connects from ({rules.peer or 'unknown'}); to allow it: gpuward label "
+        f"worker {rules.worker} --advertise-network {network}, or {SETTING}={network} on the controllers"
     )
 
 
-def _means_another_place_on_each_host(ip: Address) -> bool:
-    """Whether an address is such a one: a cloud's metadata server has one."""
+def _differs_by_host(ip: Address) -> bool:
+    """Whether each host reaches something else by the address. A cloud's metadata server has such an address."""
     return ip.is_link_local or ip.is_multicast or ip.is_unspecified
 
 
 class ProxyNames:
-    """Resolves names in threads of its own: a slow resolver holds up nothing but other agents' names."""
+    """Resolves names in its own threads, so that a slow resolver delays only other agents' names."""
 
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_RESOLVED_AT_ONCE, thread_name_prefix="proxy-names")
 
     async def resolve(self, host: str) -> tuple[Address, ...]:
-        """The addresses of a host, in the resolver's order; none: unknown now."""
+        """The addresses of a host, in the resolver's order; empty if they are unknown now."""
         if (address := literal(host)) is not None:
             return (address,)
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(_RESOLVE_LIMIT_S):
-                found = await loop.run_in_executor(
+                entries = await loop.run_in_executor(
                     self._threads, lambda: socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
                 )
         except (OSError, TimeoutError, UnicodeError, RuntimeError):  # RuntimeError: it was closed
             return ()
-        addresses = (literal(str(one[4][0])) for one in found)
-        return tuple(dict.fromkeys(one for one in addresses if one is not None))[:_MAX_ADDRESSES]
+        addresses = (literal(str(entry[4][0])) for entry in entries)
+        return tuple(dict.fromkeys(ip for ip in addresses if ip is not None))[:_MAX_ADDRESSES]
 
     def close(self) -> None:
-        """Waits for no resolver."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 def literal(text: str) -> Address | None:
-    """An address in any form that sockets take, such as 0x7f000001; None: a name."""
+    """An address in any form that sockets accept, such as 0x7f000001; None for a name."""
     text = text.strip("[]")
     try:
         address: Address = ipaddress.IPv4Address(socket.inet_aton(text))
@@ -196,7 +195,8 @@ def literal(text: str) -> Address | None:
 
 
 def own_addresses() -> frozenset[Address]:
-    """All addresses of this host's interfaces."""
-    found = (literal(one.address) for ones in psutil.net_if_addrs().values() for one in ones
-             if one.family in (socket.AF_INET, socket.AF_INET6))  # fmt: skip
-    return frozenset(one for one in found if one is not None)
+    """The addresses of this host's interfaces."""
+    interfaces = psutil.net_if_addrs().values()
+    addresses = (literal(entry.address) for entries in interfaces for entry in entries
+                 if entry.family in (socket.AF_INET, socket.AF_INET6))  # fmt: skip
+    return frozenset(ip for ip in addresses if ip is not None)

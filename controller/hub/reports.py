@@ -39,7 +39,7 @@ _Key = tuple[str, int, int]
 
 @dataclass(slots=True)
 class _Unwritten(Unwritten):
-    """What one connection has sent and is not written yet: for each process only its newest report."""
+    """The unwritten reports and answers of one connection: of each process only the newest report."""
 
     session: Session
     reports: dict[_Key, ProcessReport] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class _Unwritten(Unwritten):
 
 
 class ReportWriter:
-    """One writer for all connections. `answered` is called with a worker whose answers allow further commands."""
+    """One writer for all connections. `answered` is called with workers whose answers allow further commands."""
 
     def __init__(self, database: Database, clock: Clock, answered: Callable[[str], None]) -> None:
         self._database = database
@@ -65,21 +65,20 @@ class ReportWriter:
     def report(self, session: Session, report: ProcessReport) -> None:
         """Queues a report; it is acknowledged once it is durable."""
         unwritten, report = self.queue.entry(session), stored(report)
-        key = _key(report)
+        key = key_of(report)
         known = unwritten.reports.get(key)
         if known is None or report.seq > known.seq:
             unwritten.reports[key] = report
         self._added(unwritten)
 
     def judge_orphans(self, session: Session) -> None:
-        """Writes again what was found, since the leader may have decided: by now each is the ledger's or a stray."""
+        """Writes orphans' reports again: if the leader has decided, each is the ledger's or a stray."""
         orphans = list(session.orphans.values())
         session.orphans.clear()
         for report in orphans:
             self.report(session, report)
 
     def result(self, session: Session, result: CommandResult) -> None:
-        """Queues an answer to a command."""
         session.unanswered.pop(result.command_id, None)
         if result.command_id > 0:  # 0 is the stop of a stray, which has no row
             unwritten = self.queue.entry(session)
@@ -87,7 +86,6 @@ class ReportWriter:
             self._added(unwritten)
 
     async def run(self) -> None:
-        """Writes until cancelled."""
         await self.queue.run("reports", self._write, batch_size=BATCH)
 
     def _added(self, unwritten: _Unwritten) -> None:
@@ -101,21 +99,21 @@ class ReportWriter:
         async with self._database.transaction() as connection:
             held = await processes.lock_sessions(connection, [(p.session.worker_id, p.session.number) for p in batch])
             current = [p for p in batch if (p.session.worker_id, p.session.number) in held]
-            # Reports first: a removal of an instance locks its row, then its commands, never the other way round.
+            # Reports first, because a removal of an instance locks its row before its commands.
             written = await processes.write_reports(connection, _reports(current))
             answered = await commands.write_answers(connection, _answers(current))
             await write_events(connection, _events(current, written))
             term = await read_term(connection)
             await notify(connection, "process", answered | written.deployments)
-        session_of = {p.session.worker_id: p.session for p in current}  # each worker has one that is the newest
-        for one in written.found:
-            session_of[one.worker_id].orphans[_key(one.report)] = one.report
+        session_of = {p.session.worker_id: p.session for p in current}  # a worker has only one newest session
+        for orphan in written.found:
+            session_of[orphan.worker_id].orphans[key_of(orphan.report)] = orphan.report
         self._after(batch, held, written.strays, term)
 
     def _after(
         self, batch: list[_Unwritten], held: set[tuple[str, int]], strays: list[processes.Stray], term: int
     ) -> None:
-        """After the commit: sends acknowledgements and stops of strays, and allows further commands."""
+        """Sends acknowledgements and stops of strays after the commit, and allows further commands."""
         strays_of = defaultdict(list)
         for stray in strays:
             strays_of[stray.worker_id].append(stray)
@@ -135,7 +133,7 @@ class ReportWriter:
                 self._answered(session.worker_id)
 
     def stop_strays(self, session: Session, strays: Iterable[processes.Stray], term: int) -> None:
-        """Sends stops for processes without claims, to be repeated until they are gone."""
+        """Sends stops of processes without claims; the dispatcher repeats them until the processes are gone."""
         now = self._clock.monotonic()
         for stray in strays:
             key = (stray.instance, stray.epoch, stray.rank)
@@ -152,12 +150,12 @@ def stop_stray_command(instance: str, epoch: int, rank: int, term: int) -> Comma
     return Command(command_id=0, term=term, instance=instance, epoch=epoch, rank=rank, verb="stop", stop=stop)
 
 
-def _key(report: ProcessReport) -> _Key:
+def key_of(report: ProcessReport) -> _Key:
     return report.instance, report.epoch, report.rank
 
 
 def stray_events(worker_id: str, strays: Sequence[processes.Stray], actor: str = "") -> Iterable[NewEvent]:
-    """One event for each process without a claim; where an agent names very many, one for the rest of them."""
+    """One event for each process without a claim, up to a bound; then one for the rest."""
     for stray in strays[:STRAYS_NAMED]:
         yield NewEvent(
             "stray_process",
@@ -172,7 +170,7 @@ def stray_events(worker_id: str, strays: Sequence[processes.Stray], actor: str =
 
 
 def _events(batch: Sequence[_Unwritten], written: processes.Written) -> list[NewEvent]:
-    """Those of strays that are new on their connections, and of memory that is held after an end."""
+    """Events of strays that are new on their connections, and of memory that is held after an end."""
     strays_of = defaultdict(list)
     for stray in written.strays:
         strays_of[stray.worker_id].append(stray)
@@ -186,7 +184,7 @@ def _events(batch: Sequence[_Unwritten], written: processes.Written) -> list[New
 
 
 def _held_events(unwritten: _Unwritten, changed: Collection[_Key]) -> Iterable[NewEvent]:
-    """One for each process of this host whose end was reported although the driver did not give its memory back."""
+    """One event for each ended process whose memory the driver did not free."""
     session = unwritten.session
     for key, report in unwritten.reports.items():
         held = report.state == "exited" and f"{GPU_MEMORY_HELD}:" in report.message
@@ -203,14 +201,14 @@ def _held_events(unwritten: _Unwritten, changed: Collection[_Key]) -> Iterable[N
 
 def _reports(batch: Iterable[_Unwritten]) -> list[processes.SessionReport]:
     return [
-        processes.SessionReport(p.session.worker_id, p.session.number, report, _key(report) in p.session.unread)
+        processes.SessionReport(p.session.worker_id, p.session.number, report, key_of(report) in p.session.unread)
         for p in batch
         for report in p.reports.values()
     ]
 
 
 def stored(report: ProcessReport) -> ProcessReport:
-    """The report with its message as it is stored: cut to the end, where errors stand, and a line of a log marked."""
+    """The report with its message in stored form: cut to the end, where errors are, with lines of logs marked."""
     message = plain(report.message)
     if len(message) > MAX_TEXT:
         message = "..." + message[-MAX_TEXT:]
@@ -220,7 +218,7 @@ def stored(report: ProcessReport) -> ProcessReport:
 
 
 def _of_older_agent(report: ProcessReport, message: str) -> str:
-    """What may be a line of a log in a message of an agent that does not say so: all that it says of an end."""
+    """The part of an older agent's message that may be a line of a log: the message of an end."""
     ended_by_itself = report.state == "exited" and report.reason in (None, "exit", "gone", "spawn_failed")
     return message if ended_by_itself and not message.startswith(KILLED_FOR_MEMORY) else ""
 

@@ -31,7 +31,7 @@ GATHER_S: Final = 0.5
 BATCH: Final = 20_000  # readings of GPUs and processes in one transaction
 RECORD_EVERY_S: Final = 30.0
 
-# The value is at fault, not the database. A later attempt would fail in the same way.
+# Errors of values, not of the database: a later attempt would fail in the same way.
 UNTAKEABLE: Final[tuple[type[Exception], ...]] = (
     asyncpg.DataError, asyncpg.IntegrityConstraintViolationError, ValueError, TypeError, OverflowError,
 )  # fmt: skip
@@ -40,11 +40,11 @@ _RETRIED: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, NoPartitionErr
 
 @dataclass(slots=True)
 class _Unwritten(Unwritten):
-    """What one connection has sent and is not written yet, by sequence number."""
+    """The unwritten periods of one connection, by sequence number."""
 
     session: Session
     periods: dict[int, SamplePeriod] = field(default_factory=dict)
-    dropped: dict[int, str] = field(default_factory=dict)  # periods that cannot be taken, with the reason
+    dropped: dict[int, str] = field(default_factory=dict)  # invalid periods, with the reason
     size: int = 0
 
     def __len__(self) -> int:
@@ -52,7 +52,7 @@ class _Unwritten(Unwritten):
 
     def drop(self, seq: int, reason: str) -> None:
         if self.periods.pop(seq, None) is not None:
-            self.size -= 1  # the rest of it is small
+            self.size -= 1  # a lower bound is enough
         self.dropped[seq] = reason
 
     def add(self, period: SamplePeriod) -> None:
@@ -79,7 +79,6 @@ class SampleWriter:
         self._queue = WriteQueue(clock, _Unwritten, keep_ended=False)
 
     def take(self, session: Session, samples: Samples) -> None:
-        """Queues the samples of a message that has just arrived."""
         session.compare_clocks(self._clock.monotonic(), samples.sent_s)
         unwritten = self._queue.entry(session)
         for period in samples.periods:
@@ -98,12 +97,11 @@ class SampleWriter:
         self._recorded_s.pop(session, None)
 
     async def run(self) -> None:
-        """Writes until cancelled."""
         await self._partitions.ready.wait()
         await self._queue.run("samples", self._write, batch_size=BATCH, gather_s=GATHER_S, retried=_RETRIED)
 
     async def _write(self, batch: list[_Unwritten]) -> None:
-        """Writes a batch. Where the database refuses a value, each period is tried by itself."""
+        """Writes a batch. If the database refuses a value, each period is tried by itself."""
         try:
             written = await self._store(batch)
         except UNTAKEABLE as error:
@@ -126,17 +124,16 @@ class SampleWriter:
             raise
 
     async def _try_each(self, unwritten: _Unwritten) -> None:
-        """Drops the periods that the database refuses. Those that it takes are written by this, in order."""
+        """Writes the periods one by one, in order, and drops those that the database refuses."""
         for seq in sorted(unwritten.periods):
-            one = _Unwritten(unwritten.session, {seq: unwritten.periods[seq]})
             try:
-                await self._store([one])
+                await self._store([_Unwritten(unwritten.session, {seq: unwritten.periods[seq]})])
             except UNTAKEABLE as error:
                 unwritten.drop(seq, f"the database refuses it: {error}")
                 self._metrics.doubted(0, 1)
 
     async def _record_dropped(self, unwritten: _Unwritten) -> None:
-        """Shows on the worker that periods were dropped; not with each message."""
+        """Shows on the worker that periods were dropped, at most once in `RECORD_EVERY_S`."""
         if not unwritten.dropped:
             return
         session, now_s = unwritten.session, self._clock.monotonic()
@@ -148,7 +145,7 @@ class SampleWriter:
         try:
             async with self._database.transaction() as connection:
                 await record_dropped(connection, session.worker_id, session.number, f"period {seq}: {reason}")
-        except (*UNTAKEABLE, *DATABASE_ERRORS) as error:  # what was written is acknowledged all the same
+        except (*UNTAKEABLE, *DATABASE_ERRORS) as error:  # the written periods are acknowledged regardless
             log.warning("dropped period not recorded", worker=session.name, error=str(error) or type(error).__name__)
 
 

@@ -1,4 +1,4 @@
-"""One agent's connection: its outgoing messages, in order and bounded, and its end. Reads and writes no rows."""
+"""One agent's connection: outgoing messages, in order and bounded, and its end. Reads and writes no rows."""
 
 import asyncio
 from collections import deque
@@ -29,7 +29,7 @@ from schemas.wire import (
 log = structlog.get_logger(__name__)
 
 SEND_LIMIT_S: Final = 10.0
-SILENCE_LIMIT_S: Final = 20.0  # an agent that answers pings but sends nothing for so long hangs
+SILENCE_LIMIT_S: Final = 20.0  # an agent that answers pings but sends no messages for longer hangs
 CLOSE_LIMIT_S: Final = 2.0
 _ENGINE_SINCE: Final = 4  # of the placeholder of the simulated engine
 _PROOFS_SINCE: Final = 5  # of `Welcome.proof`
@@ -40,7 +40,7 @@ _DRIFT: Final = 2e-4  # seconds per second: two monotonic clocks drift apart by 
 
 
 def for_agent(message: ControllerMessage, protocol: int) -> ControllerMessage:
-    """The message with values that an agent of this protocol understands. `encode` leaves out later fields."""
+    """The message with values that an agent of this protocol understands. `encode` leaves out newer fields."""
     if protocol >= _ENGINE_SINCE or not isinstance(message, Command) or message.start is None:
         return message
     argv = message.start.argv
@@ -53,30 +53,27 @@ class Session:
     """An open connection after its hello.
 
     Attributes:
-        worker_id: of its worker.
-        name: the worker's name, for logs.
-        number: the session number; every write of this connection is fenced by it.
-        since: the database's time of the hello; commands sent before it went over an older connection.
-        boot_id: of the host, from the hello.
-        protocol: of this connection, from the hello.
-        offset_s: to add to a time on the agent's clock for the time on ours (monotonic); None while unknown.
-        clean: the agent sent a goodbye: it shuts down, or has.
-        ours: the controller ended it for its own reasons, so its end says nothing about the agent.
+        name: of the worker, for logs.
+        number: the session number, which fences every write of this connection.
+        since: the database's time of the hello; commands sent before went over an older connection.
+        offset_s: the time on our clock minus the time on the agent's (both monotonic); None while unknown.
+        clean: the agent sent a goodbye, so it shuts down.
+        ours: the controller ended it for its own reasons, which are unrelated to the agent.
         unanswered: ids of commands sent here and not answered, with the time of sending (monotonic).
         strays: processes without claims that were sent a stop, with the time of sending (monotonic).
         orphans: newest reports of processes that the ledger may have lost, until the leader has decided.
-        memory_held: processes of which an event says that the driver has not given their memory back.
-        doubts: what of the last message was left out.
-        gpus: GPUs as last written, so that an equal heartbeat costs no write; None: unreadable.
-        gpus_error: why they are unreadable, as last written.
-        welcome: as it was last sent; None: it has not been yet.
-        prove: makes the proof that this agent was told a term and session.
+        memory_held: ended processes with an event that the driver has not freed their memory.
+        doubts: the parts of the last message that were left out.
+        gpus: as last written, so that an equal heartbeat costs no write; None: unreadable.
+        gpus_error: the reason why they are unreadable, as last written.
+        welcome: as last sent.
+        prove: makes the proof that this agent received a term and session.
         takes_proxy_secrets: the agent accepts the next secret of its proxy before it is in use.
-        unread: processes whose receipts cannot be read here: it is unknown whether the ledger has lost them.
-        process: what the agent last said of its own process; None: nothing.
-        held_until: it is not believed before (monotonic), and ends then; None: it is believed.
-        credential_sent: a new credential, with which the agent is to connect again.
-        disk_full: whether the condition of a full disk is written; None: unknown since this connection began.
+        unread: processes whose receipts cannot be read here, so that the ledger may have lost them.
+        process: the latest figures of the agent's own process.
+        held_until: it is not believed before this time (monotonic), and ends then; None: it is believed.
+        credential_sent: the agent got a new credential, and must reconnect with it.
+        disk_full: whether the condition of a full disk is written; None: not known yet.
         held_elsewhere: reported GPUs that belong to another worker; rechecked from `recheck_at` on.
     """
 
@@ -131,48 +128,44 @@ class Session:
 
     @property
     def budget(self) -> WorkerBudget:
-        """The budget of its worker."""
         return self._frames.budget
 
     @property
     def open(self) -> bool:
-        """Whether the connection is open, as far as this side knows."""
+        """Whether the connection is open, as far as known on this side."""
         return self._transport is not None and not self._transport.is_closing()
 
     @property
     def over(self) -> bool:
-        """Whether its end has begun: nothing more is sent."""
+        """Whether the connection is ending, so that nothing more is sent."""
         return self._over or self._ending is not None
 
     def compare_clocks(self, received_s: float, sent_s: float | None) -> None:
-        """Takes the times of one message, ours and the agent's. The least delayed message gives the best offset.
-
-        A connection may live for weeks, so an offset loses weight with its age. Otherwise samples of an agent with a
-        slow clock would be dated further and further back.
-        """
+        """Takes the times of one message, ours and the agent's. The least delayed message has the best offset."""
         if sent_s is None:
             return
         offset_s = received_s - sent_s
         if self.offset_s is not None:
+            # The old offset ages, else an agent with a slow clock would date samples further and further back.
             drifted_s = _DRIFT * max(0.0, received_s - self._compared_s)
             offset_s = min(self.offset_s + drifted_s, offset_s)
         self.offset_s, self._compared_s = offset_s, received_s
 
     def send(self, message: ControllerMessage) -> bool:
-        """Queues a message; False while the connection is ending. A full queue ends it: the agent is too slow."""
+        """Queues a message; returns False while the connection is ending. A full queue ends it."""
         if self.over:
             return False
         if len(self._outgoing) >= MAX_UNSENT:
             self.cut("the agent reads its messages too slowly; connect again")
             return False
         if isinstance(message, Command):
-            self._tell_term(message.term)
+            self._announce_term(message.term)
         self._outgoing.append(message)
         self._more.set()
         return True
 
-    def _tell_term(self, term: int) -> None:
-        """Before the first command of a later term: the agent needs the proof that it was told that."""
+    def _announce_term(self, term: int) -> None:
+        """Repeats the welcome before the first command of a later term, with the proof that the agent received it."""
         if self.welcome is None or self.prove is None or term <= self.welcome.term or self.protocol < _PROOFS_SINCE:
             return
         proof = self.prove(Seen(term, self.welcome.session))
@@ -180,7 +173,7 @@ class Session:
         self._outgoing.append(self.welcome)
 
     def cut(self, reason: str, *, final: bool = False, ours: bool = False) -> None:
-        """Ends the connection and sends the reason. `final`: the agent must not connect again."""
+        """Ends the connection and sends the reason. `final`: the agent must not reconnect."""
         if self.over:
             return
         log.info("agent connection cut", worker=self.name, session=self.number, reason=reason)
@@ -217,12 +210,12 @@ class Session:
         return None
 
     def finish(self) -> None:
-        """Reading has ended: `write_all` ends after its last message."""
+        """Ends `write_all` after its current messages, since reading has ended."""
         self._over = True
         self._more.set()
 
     async def write_all(self) -> None:
-        """Sends what is queued until the connection ends; the only writer of the socket."""
+        """Sends queued messages until the connection ends. It is the only writer of the socket."""
         try:
             while not self._over and self._ending is None:
                 await self._more.wait()
@@ -244,11 +237,10 @@ class Session:
 
 
 async def close_socket(socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None) -> None:
-    """Closes a socket within a time limit, whatever the peer does."""
     try:
         async with asyncio.timeout(CLOSE_LIMIT_S):
             await socket.close()
     except (TimeoutError, ConnectionError, ClientConnectionResetError, RuntimeError):
-        # A peer that reads nothing would keep the unsent bytes, and so the connection, for ever.
+        # A peer that does not read would keep the unsent bytes, and so the connection, for ever.
         if isinstance(transport, asyncio.WriteTransport):
             transport.abort()

@@ -1,8 +1,8 @@
-"""What one worker's credential may cost the controller, over all its connections: one budget, in seconds of the loop.
+"""The budget of one worker's credential over all its connections, in seconds of the controller's loop.
 
-The time that its messages take to read is measured. All else has a price: frames, bytes, handshakes, changes of what
-is known of the host. Bytes alone mean little: a handshake of a hundred bytes takes 20 ms. A worker that has used up its
-budget waits: nothing more is read of its connections, and flow control holds its agent back.
+The time to read its messages is measured. Frames, bytes, handshakes and changes of the host have a price, since bytes
+alone mean little: a handshake of a hundred bytes takes 20 ms. When a worker has used up its budget, nothing more is
+read of its connections, and flow control holds its agent back.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from http1.rate import Rate
 
 BURST_S: Final = 3.0  # a host with 16 GPUs that was away until its backlog was full takes 2.3 s
 SHARE: Final = 0.1  # of the loop's time, beyond that
-MAX_OWED_S: Final = 1.5  # the rest is forgiven: its agent waits for 15 s, and not until it counts as silent
+MAX_OWED_S: Final = 1.5  # more is forgiven: its agent waits for 15 s, but not until it counts as silent
 CONNECTION_S: Final = 0.02  # of a handshake, besides its reading
 ENTRY_S: Final = 1e-4  # of a handshake, for each GPU, process and receipt that it names
-CHANGE_S: Final = 0.05  # of what is known of the host, which wakes the leader: 2 a second
+CHANGE_S: Final = 0.05  # of the host's inventory or GPUs, which wakes the leader: 2 a second
 FRAME_S: Final = 0.001  # 100 a second; an honest host sends some ten
 MIB_S: Final = 0.05  # 2 MiB a second
 MAX_HANDSHAKES: Final = 3  # at once: an agent that connects again while an older attempt has not ended
 MAX_UNSENT: Final = 4_096  # messages of one connection
 MAX_UNWRITTEN_SAMPLES: Final = 50_000  # of one connection, which sends few hundred KiB before an acknowledgement
-_TURN_S: Final = 0.005  # of reading, after which other workers have as long
+_TURN_S: Final = 0.005  # of reading, after which other workers get the same time
 _TURN_FRAMES: Final = 20
 _MAX_WORKERS: Final = 20_000  # whose budgets are kept
 _CONTROL: Final = (WSMsgType.PING, WSMsgType.PONG)
@@ -43,17 +43,16 @@ class WorkerBudget:
 
     @property
     def owed_s(self) -> float:
-        """Seconds until more is read of the worker."""
+        """Seconds until the next message of the worker is read."""
         return self._rate.take(self._loop.time(), 0.0)
 
     @property
     def crowded(self) -> bool:
-        """Whether another handshake has to wait."""
+        """Whether another handshake must wait."""
         return self._handshakes >= MAX_HANDSHAKES
 
     @contextmanager
     def handshake(self) -> Iterator[None]:
-        """Counts a handshake until its end."""
         self._handshakes += 1
         self.charge(CONNECTION_S)
         try:
@@ -62,20 +61,19 @@ class WorkerBudget:
             self._handshakes -= 1
 
     async def wait(self) -> None:
-        """Returns when more may be read. Until then other connections of the worker may use its budget."""
-        if (shared_s := self._unshared_s) >= _TURN_S:  # also within the burst others have as long
+        """Waits until more may be read. Meanwhile other connections of the worker may use its budget."""
+        if (shared_s := self._unshared_s) >= _TURN_S:  # also within the burst, other workers get the same time
             self._unshared_s = 0.0
             await asyncio.sleep(shared_s)
         while owed_s := self.owed_s:  # noqa: ASYNC110 - time passes, and there is no event for it
             await asyncio.sleep(owed_s)
 
     def charge(self, seconds: float) -> None:
-        """Takes the price of what is not measured."""
         self._rate.take(self._loop.time(), seconds)
 
     @contextmanager
     def measured(self) -> Iterator[None]:
-        """Takes what this thread computes within the block, which awaits nothing."""
+        """Charges the CPU time of this thread within the block, which must not await."""
         started_s = time.thread_time()
         try:
             yield
@@ -92,22 +90,18 @@ class WorkerBudgets:
         self._of: dict[str, WorkerBudget] = {}  # in the order of the last connections
 
     def of(self, worker: str) -> WorkerBudget:
-        """The budget of a worker that connects."""
-        found = self._of.pop(worker, None) or WorkerBudget()
-        self._of[worker] = found
+        budget = self._of.pop(worker, None) or WorkerBudget()
+        self._of[worker] = budget
         if len(self._of) > _MAX_WORKERS:
             del self._of[next(iter(self._of))]
-        return found
+        return budget
 
 
 class Frames:
     """The frames of one connection, within its worker's budget.
 
-    Pings are answered here, since aiohttp would answer all that have arrived before anything else runs.
-
-    Args:
-        socket: to read; prepared, and without pongs of its own.
-        budget: of the worker.
+    Pings are answered here, since aiohttp would answer all arrived pings before anything else runs. So `socket` must
+    send no pongs of its own.
     """
 
     def __init__(self, socket: web.WebSocketResponse, budget: WorkerBudget) -> None:

@@ -18,17 +18,15 @@ RETRY_S: Final = (0.2, 0.5, 1.0, 2.0, 5.0)
 
 
 class Unwritten(ABC):
-    """What one connection has sent and is not written yet."""
+    """The unwritten messages of one connection."""
 
     session: Session
 
     @abstractmethod
-    def __len__(self) -> int:
-        """Its size; batches are limited by the sum."""
+    def __len__(self) -> int: ...
 
     @abstractmethod
-    def add_newer(self, newer: Self) -> None:
-        """Adds what the same connection has sent later."""
+    def add_newer(self, newer: Self) -> None: ...
 
 
 U = TypeVar("U", bound=Unwritten)
@@ -37,10 +35,7 @@ U = TypeVar("U", bound=Unwritten)
 class WriteQueue(Generic[U]):
     """A queue by connection, the oldest first.
 
-    Args:
-        clock: time.
-        new: the empty entry of a session.
-        keep_ended: whether entries of ended connections are tried again; else the agent sends them again.
+    `keep_ended`: failed entries of ended connections are tried again; otherwise their agents send them again.
     """
 
     def __init__(self, clock: Clock, new: Callable[[Session], U], *, keep_ended: bool) -> None:
@@ -51,19 +46,17 @@ class WriteQueue(Generic[U]):
         self._more = asyncio.Event()
 
     def entry(self, session: Session) -> U:
-        """The session's entry. Call `added` after a change."""
+        """The session's entry, empty if it is new. Call `added` after a change."""
         return self._entries.setdefault(session, self._new(session))
 
     def added(self) -> None:
-        """Wakes the loop."""
         self._more.set()
 
     def drop(self, session: Session) -> None:
-        """Forgets the session's entry."""
         self._entries.pop(session, None)
 
     def take(self, limit: int) -> list[U]:
-        """The entries of whole connections, of about this size together."""
+        """Takes complete entries, of about this size together."""
         batch: list[U] = []
         size = 0
         while self._entries and size < limit:
@@ -74,7 +67,7 @@ class WriteQueue(Generic[U]):
         return batch
 
     def put_back(self, batch: Iterable[U]) -> None:
-        """Queues an unwritten batch again, behind the others."""
+        """Queues an unwritten batch again, at the end."""
         for older in batch:
             if older.session.over and not self._keep_ended:
                 continue
@@ -94,13 +87,13 @@ class WriteQueue(Generic[U]):
         gather_s: float = 0.0,
         retried: tuple[type[Exception], ...] = DATABASE_ERRORS,
     ) -> None:
-        """Writes batches until cancelled; a failed one is tried again.
+        """Writes batches until cancelled.
 
         Args:
             what: for logs.
             write: writes a batch.
-            batch_size: of a batch, about.
-            gather_s: how long messages are gathered before a write.
+            batch_size: approximate maximum.
+            gather_s: time for which messages are gathered before a write.
             retried: errors after which a batch is tried again.
         """
         failures = 0
@@ -108,7 +101,7 @@ class WriteQueue(Generic[U]):
             await self._more.wait()
             if gather_s:
                 await self._clock.sleep(gather_s)
-            # After a failure one connection at a time, so that a connection at fault does not block the others.
+            # After a failure one connection at a time, so that a connection at fault does not block all.
             batch = self.take(1 if failures else batch_size)
             try:
                 async with asyncio.timeout(WRITE_LIMIT_S):

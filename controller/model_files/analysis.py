@@ -1,6 +1,6 @@
 """The functions that the killable child runs. Each takes a JSON value and returns a JSON value.
 
-Slow imports are not at the top: a child starts for every model that is read.
+Slow imports are not at the top, because a child starts for every model that is read.
 """
 
 import time
@@ -24,26 +24,26 @@ Reading: TypeAlias = Callable[[Mapping[str, Any], Callable[[], Any]], Any]  # ho
 
 
 def model_facts(payload: dict[str, Any]) -> dict[str, Any]:
-    """Reads the facts of a model from its files. Weights are neither read nor downloaded.
+    """Reads a model's metadata from its files. Weights are neither read nor downloaded.
 
     Args:
         payload: the source: `{"path": folder}`, `{"gguf": file}` or `{"repo": name, "revision": revision}`. A repo
-            may have `"endpoint": URL`, and `"file": name` where it holds several GGUF models. Each may have
-            `"adapters"`, a list of sources whose bytes are added up; `"draft"`, the source of a model that drafts for
-            it; and, of a GGUF model, `"to_host"`, the rules of `layer_bytes`.
+            may have `"endpoint": URL`, and `"file": name` if it holds several GGUF models. Each may have `"adapters"`,
+            a list of sources whose bytes are added up; `"draft"`, the source of its draft model; and, for a GGUF
+            model, `"to_host"`, the rules of `by_layer`.
 
     Returns:
-        `ModelFacts` as JSON; with them `commits`, of the models on a hub, by `org/name@revision`.
+        `ModelFacts` as JSON, and `commits` of the models on a hub, by `org/name@revision`.
 
     Raises:
         UnreadError: a path of this host holds no model.
-        MetadataError: see there.
+        MetadataError: the metadata cannot be read.
     """
     return _facts(payload, concealed)
 
 
 def read_facts(payload: dict[str, Any]) -> dict[str, Any]:
-    """As `model_facts`, and says of each path what is wrong there: for callers that may know what this host holds."""
+    """As `model_facts`, but errors have the reason for each path: for callers that may know this host's files."""
     return _facts(payload, lambda _source, read: read())
 
 
@@ -57,7 +57,7 @@ def _facts(payload: dict[str, Any], reading: Reading) -> dict[str, Any]:
         draft = payload.get("draft")
         facts = replace(
             facts,
-            adapter_bytes=sum(reading(one, partial(_bytes_of, one, commits)) for one in adapters),
+            adapter_bytes=sum(reading(source, partial(_adapter_bytes, source, commits)) for source in adapters),
             draft=None if draft is None else reading(draft, lambda: facts_of(*_files(draft, commits))),
         )
         return {**facts_to_json(facts), **({COMMITS: commits} if commits else {})}
@@ -69,59 +69,53 @@ def _facts(payload: dict[str, Any], reading: Reading) -> dict[str, Any]:
 
 
 def hub_heads(payload: dict[str, Any]) -> list[dict[str, Any]]:
-    """The commits that branches and tags name now.
+    """The commits of branches and tags now.
 
     Args:
         payload: `{"models": [{"repo": name, "revision": revision}, ...]}`.
 
     Returns:
-        For each in order `{"head": commit}`, or `{"problem": words}`.
+        For each in order `{"head": commit}`, or `{"problem": text}`.
     """
     from controller.model_files.huggingface import head_of  # noqa: PLC0415 - imports TLS
 
-    def one(model: dict[str, Any]) -> dict[str, Any]:
+    def head(model: dict[str, Any]) -> dict[str, Any]:
         try:
             return {"head": head_of(model["repo"], model["revision"])}
         except MetadataError as error:
             return {"problem": str(error)}
 
-    return [one(model) for model in payload["models"][: MAX_ADAPTERS + 2]]
+    return [head(model) for model in payload["models"][: MAX_ADAPTERS + 2]]
 
 
 def facts_of(
     files: ModelFiles, gguf_file: str | None = None, to_host: Sequence[Mapping[str, Any]] | None = None
 ) -> ModelFacts:
-    """The facts of a model from its files.
+    """The metadata of a model.
 
     Args:
-        files: those of the model's folder; it may hold other files.
-        gguf_file: the GGUF file to read; None: safetensors and `.bin` come before the only GGUF model, if there is one.
-        to_host: of a GGUF model, the rules by which tensors stay in the host's memory; None: layers are not measured.
-
-    Raises:
-        MetadataError: see there.
+        files: of the model's folder, which may hold other files.
+        gguf_file: to read; None: safetensors and `.bin` come before the only GGUF model.
+        to_host: for a GGUF model, the rules of `by_layer`; None: layers are not measured.
     """
     gguf_file = gguf_file or _only_gguf(files)
     if gguf_file is not None:
-        from controller.model_files.gguf_facts import gguf_facts  # noqa: PLC0415 - imports numpy
+        from controller.model_files.gguf_model import read_gguf  # noqa: PLC0415 - imports numpy
 
-        return gguf_facts(files, gguf_file, to_host)
+        return read_gguf(files, gguf_file, to_host)
     weights = read_weights(files)
     facts = ModelFacts(
         weights.format, weights.size_bytes, dict(weights.dtypes), weights.parameters, revision=files.revision
     )
-    # By this file of sentence-transformers vLLM takes a generating architecture for an embedding model.
+    # vLLM treats a generating architecture with this file of sentence-transformers as an embedding model.
     return replace(with_config(facts, read_config(files)), pooling=_MODULES_FILE in files.sizes)
 
 
-def _bytes_of(source: dict[str, Any], commits: dict[str, str]) -> int:
-    return _adapter_bytes(*_files(source, commits))
-
-
-def _adapter_bytes(files: ModelFiles, gguf_file: str | None) -> int:
+def _adapter_bytes(source: dict[str, Any], commits: dict[str, str]) -> int:
+    files, gguf_file = _files(source, commits)
     gguf_file = gguf_file or _only_gguf(files)
     if gguf_file is not None:
-        from controller.model_files.gguf_facts import gguf_bytes  # noqa: PLC0415 - as above
+        from controller.model_files.gguf_model import gguf_bytes  # noqa: PLC0415 - as above
 
         return gguf_bytes(files, gguf_file)
     return read_weights(files).size_bytes
@@ -130,13 +124,13 @@ def _adapter_bytes(files: ModelFiles, gguf_file: str | None) -> int:
 def _only_gguf(files: ModelFiles) -> str | None:
     if any(name.endswith((".safetensors", ".bin")) for name in files.sizes):
         return None
-    from controller.model_files.gguf_facts import only_model  # noqa: PLC0415 - as above
+    from controller.model_files.gguf_model import only_model  # noqa: PLC0415 - as above
 
     return only_model(files)
 
 
 def _files(source: dict[str, Any], commits: dict[str, str]) -> tuple[ModelFiles, str | None]:
-    """The files of a source, and the GGUF file that it names, if any. Adds the commit of a branch to `commits`."""
+    """The files of a source, and its GGUF file if it names one. Adds the commit of a branch to `commits`."""
     if "repo" in source:
         from controller.model_files.huggingface import HubFiles  # noqa: PLC0415 - imports TLS
 

@@ -1,8 +1,8 @@
-"""Keeps what the controller's disk holds from those that name paths on it.
+"""Conceals the controller's files from operators, who may name any path as a model's.
 
-An operator may name any path as a model's. So whatever holds none gets one answer, after one time: what does not exist,
-a file, a folder of other files, a closed one, one that is too large, a device. The log has the reason. A folder or file
-whose content shows that it is a model's gets the reader's words.
+Every path without a model gets the same answer after the same time: one that does not exist, a file, another folder, a
+closed or too large folder, a device. The log has the reason. Only a folder or file whose content shows that it is a
+model's gets the reader's own error.
 """
 
 import os
@@ -17,7 +17,7 @@ from controller.model_files.safetensors import header_text, parse_header
 _STEP_S: Final = 0.5  # an answer comes after a multiple of this
 _MAX_CONFIG_BYTES: Final = 2**20
 _GGUF: Final = b"GGUF"
-# A key of either is in each file of that name that Transformers and PEFT write.
+# Transformers and PEFT write one of these keys into each file of that name.
 _SIGNS: Final[Mapping[str, tuple[str, ...]]] = {
     "config.json": ("model_type", "architectures"),
     "adapter_config.json": ("peft_type",),
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class UnreadError(MetadataError):
-    """The one answer. `detail` is for the log alone."""
+    """The answer for every path without a model. `detail` is for the log alone."""
 
     def __init__(self, path: str, detail: str) -> None:
         super().__init__(unread(path), retryable=True)
@@ -35,7 +35,6 @@ class UnreadError(MetadataError):
 
 
 def unread(path: str) -> str:
-    """The one answer for a path."""
     return (
         f"{path}: the controller reads no model there, and its log says why; check the path and that {own_account()} "
         "may read it, or set resources.gpu_memory"
@@ -43,12 +42,11 @@ def unread(path: str) -> str:
 
 
 def place_of(path: str) -> Path:
-    """Where a path leads as it is written: the disk would find `/closed/../model` only if it has `/closed`."""
+    """The path, normalized as text: the disk would resolve `/closed/../model` only if `/closed` exists."""
     return Path(os.path.normpath(path))
 
 
 def local_path(source: Mapping[str, Any]) -> str | None:
-    """The path that a source names; None: it is on a hub."""
     path = source.get("gguf", source.get("path"))
     return path if isinstance(path, str) else None
 
@@ -58,7 +56,7 @@ def concealed(source: Mapping[str, Any], read: Callable[[], T]) -> T:
 
     Raises:
         UnreadError: retryable; the path holds no model.
-        MetadataError: of what is a model, or on a hub.
+        MetadataError: the reader's error for a model, or for a source on a hub.
     """
     path = local_path(source)
     if path is None:
@@ -80,7 +78,6 @@ def concealed(source: Mapping[str, Any], read: Callable[[], T]) -> T:
 
 
 def _is_model(path: Path, *, gguf: bool) -> bool:
-    """Whether its content shows that it is a model or an adapter."""
     try:
         if gguf or path.suffix == ".gguf":
             return _is_gguf(LocalFolder(path.parent), path.name)
@@ -102,10 +99,10 @@ def _has_sign(folder: LocalFolder, name: str, keys: tuple[str, ...]) -> bool:
     if name not in folder.sizes:
         return False
     try:
-        found = read_object(folder, name, _MAX_CONFIG_BYTES)
+        config = read_object(folder, name, _MAX_CONFIG_BYTES)
     except MetadataError:
         return False
-    return any(found.get(key) for key in keys)
+    return any(config.get(key) for key in keys)
 
 
 def _is_safetensors(folder: LocalFolder, name: str) -> bool:

@@ -1,11 +1,10 @@
-"""Facts from a model's config.json. Untrusted: a field of the wrong type counts as missing."""
+"""Reads a model's config.json. It is untrusted: a field of the wrong type counts as missing."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final
 
 from controller.domain.model_facts import CachedLayers, ModelFacts, Quantization
-from controller.model_files.attention import KV_HEADS, Heads, Layers, heads_of_all, layers_of, most_kv_heads
 from controller.model_files.config_fields import ConfigScopes, is_count, is_word, language_scopes, vision_scope, words
 from controller.model_files.defaults import (
     ATTENTION_FREE,
@@ -17,10 +16,11 @@ from controller.model_files.defaults import (
 )
 from controller.model_files.files import ModelFiles, read_object
 from controller.model_files.layer_kinds import state_sign
+from controller.model_files.layer_memory import KV_HEADS, Heads, Layers, heads_of_all, layers_of, most_kv_heads
 
 CONFIG_FILE: Final = "config.json"
 MAX_CONFIG_BYTES: Final = 16 * 2**20
-# Servers take the smallest of these and refuse a larger length (model_arch_config_convertor.py of vLLM).
+# Servers use the smallest of these and refuse a larger length (model_arch_config_convertor.py of vLLM).
 _LENGTHS: Final = (
     "max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_target_positions",
     "max_sequence_length", "max_seq_length", "seq_len", "n_ctx",
@@ -44,23 +44,23 @@ _MAX_GROUPS: Final = 64
 
 
 def read_config(files: ModelFiles) -> Mapping[str, Any]:
-    """The config.json of a model; empty if there is none. A separate quantisation file is merged into it.
+    """The config.json of a model, empty if the file is missing. A separate quantisation file is merged into it.
 
     Raises:
         MetadataError: the file exists, but cannot be read or is not a JSON object.
     """
     config = read_object(files, CONFIG_FILE, MAX_CONFIG_BYTES) if CONFIG_FILE in files.sizes else {}
-    beside = next((name for name in QUANTIZATION_FILES if name in files.sizes), None)
-    if beside is None or config.get("quantization_config") or config.get("compression_config"):
+    separate = next((name for name in QUANTIZATION_FILES if name in files.sizes), None)
+    if separate is None or config.get("quantization_config") or config.get("compression_config"):
         return config
-    stated = read_object(files, beside, MAX_CONFIG_BYTES)
-    inner = stated.get("quantization")  # ModelOpt's file has other parts besides
+    stated = read_object(files, separate, MAX_CONFIG_BYTES)
+    inner = stated.get("quantization")  # ModelOpt's file has other parts too
     stated = inner if isinstance(inner, dict) else stated
-    return config | {"quantization_config": {"quant_method": QUANTIZATION_FILES[beside], **stated}}
+    return config | {"quantization_config": {"quant_method": QUANTIZATION_FILES[separate], **stated}}
 
 
 def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
-    """The facts of the weights, with those of a config.json added."""
+    """Adds the fields of a config.json to those of the weights."""
     scopes = language_scopes(config)
     inner = next((f["model_type"] for f in scopes if isinstance(f.get("model_type"), str)), "")
     language = ConfigScopes(scopes, DEFAULTS.get(inner, {}))
@@ -82,7 +82,7 @@ def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
         facts,
         architectures=words(config.get("architectures")),
         model_type=model_type,
-        # Older files write torch_dtype. Engines use the outer one, from which a nested one may differ.
+        # Older files have torch_dtype. Engines use the outer field, from which a nested one may differ.
         dtype=outer.word("dtype", "torch_dtype") or language.word("dtype", "torch_dtype"),
         layers=layers,
         full_layers=None if layers is None else kinds.full,
@@ -109,7 +109,7 @@ def with_config(facts: ModelFacts, config: Mapping[str, Any]) -> ModelFacts:
 
 
 def _uncounted(language: ConfigScopes, model_type: str) -> Layers:
-    """What layers of an unknown number keep: a share of the weights does not bound states."""
+    """Memory of an unknown number of layers. A share of the weights does not bound states."""
     stateful = state_sign(language) is not None or model_type in ATTENTION_FREE
     return Layers(unknown="how many layers keep a state") if stateful else Layers()
 
@@ -120,7 +120,7 @@ def _bidirectional(config: Mapping[str, Any], language: ConfigScopes) -> bool:
 
 
 def _with_encoder(kinds: Layers, facts: ModelFacts, config: ConfigScopes, layers: int) -> Layers:
-    """The decoder's layers keep the encoder's output besides, as keys and values (CrossAttentionSpec of vLLM)."""
+    """Adds the encoder's output, which the decoder's layers keep as keys and values (CrossAttentionSpec of vLLM)."""
     tokens, heads, size = config.count("max_source_positions"), facts.kv_heads, facts.head_dim
     if kinds.unknown is not None:
         return kinds
@@ -143,7 +143,7 @@ def _with_heads(facts: ModelFacts, config: ConfigScopes, model_type: str, first:
         config, "num_attention_heads", "n_head", "n_heads", "num_heads", "decoder_attention_heads"
     )
     if model_type in ATTENTION_FREE:
-        # Heads of its states, which a degree must divide too; it keeps no keys.
+        # Heads of its states, which a degree of parallelism must divide too; it keeps no keys.
         return replace(facts, hidden_size=hidden, heads=heads)
     head_dim = config.count("head_dim", "attention_head_dim", "kv_channels", "hidden_size_per_head")
     nope, rope = config.count("qk_nope_head_dim"), config.count("qk_rope_head_dim")
@@ -186,7 +186,7 @@ def _vision_heads(tower: Mapping[str, Any]) -> int | None:
 
 
 def quantization_of(config: ConfigScopes) -> Quantization | None:
-    """The quantisation; None: the weights have the config's dtype."""
+    """The quantisation; None if the weights have the config's dtype."""
     stated = config.value("quantization_config", "compression_config")
     if not isinstance(stated, dict):
         return None
@@ -200,7 +200,7 @@ def quantization_of(config: ConfigScopes) -> Quantization | None:
 
 
 def _bits(stated: Mapping[str, Any], method: str) -> Iterator[int]:
-    """The bits of a weight by each field that may hold them, the most reliable first."""
+    """The bits of a weight by each possible field, the most reliable first."""
     for name in ("bits", "w_bit", "weight_bits"):
         if is_count(stated.get(name)):
             yield int(stated[name])

@@ -12,7 +12,7 @@ _LANGUAGE: Final = (
 )  # fmt: skip
 _VISION: Final = ("vision_config", "visual")
 _MAX_COUNT: Final = 2**31
-# Text that is kept goes into notes, rows and messages.
+# Words end up in notes, rows and messages.
 _WORD: Final = re.compile(r"[A-Za-z0-9_.+-]{1,100}", re.ASCII)
 _MAX_WORDS: Final = 8
 
@@ -25,7 +25,7 @@ class ConfigScopes:
     defaults: Mapping[str, int]
 
     def value(self, *names: str) -> Any:
-        """The first value that is not null; None: there is none."""
+        """The first value that is not null."""
         for scope in self.scopes:
             for name in names:
                 if scope.get(name) is not None:
@@ -33,7 +33,7 @@ class ConfigScopes:
         return None
 
     def count(self, *names: str) -> int | None:
-        """The first whole number above zero under one of these names, else the default; None: there is none."""
+        """The first integer above zero under one of these names, else the default."""
         for scope in self.scopes:
             for name in names:
                 if is_count(scope.get(name)):
@@ -41,15 +41,13 @@ class ConfigScopes:
         return next((self.defaults[name] for name in names if name in self.defaults), None)
 
     def least(self, *names: str) -> int | None:
-        """The smallest whole number above zero under any of these names, from the innermost object that has one."""
+        """The smallest integer above zero under these names, in the innermost object that has one."""
         for scope in self.scopes:
-            found = [int(scope[name]) for name in names if is_count(scope.get(name))]
-            if found:
-                return min(found)
+            if counts := [int(scope[name]) for name in names if is_count(scope.get(name))]:
+                return min(counts)
         return self.count(*names)
 
     def flag(self, name: str) -> bool | None:
-        """A boolean; None: there is none."""
         value = self.value(name)
         return value if isinstance(value, bool) else None
 
@@ -60,22 +58,20 @@ class ConfigScopes:
 
 
 def is_count(value: object) -> bool:
-    """Whether a JSON value is a whole number above zero and below a sane limit."""
+    """Whether a JSON value is an integer above zero and below a sane limit."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < _MAX_COUNT
 
 
 def is_word(value: object) -> bool:
-    """Whether a JSON value is a short word of plain characters."""
     return isinstance(value, str) and _WORD.fullmatch(value) is not None
 
 
 def words(value: object) -> tuple[str, ...]:
-    """The words among the first few entries of a JSON list."""
     return tuple(w for w in value[:_MAX_WORDS] if is_word(w)) if isinstance(value, list) else ()
 
 
 def language_scopes(config: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """The objects with fields of the language part, innermost first, the whole config last."""
+    """The objects with fields of the language part, innermost first, the complete config last."""
     return tuple(reversed(list(_down(config, depth=3))))
 
 
@@ -88,7 +84,6 @@ def _down(config: Mapping[str, Any], depth: int) -> Iterator[Mapping[str, Any]]:
 
 
 def vision_scope(scopes: tuple[Mapping[str, Any], ...]) -> Mapping[str, Any] | None:
-    """The object of the vision tower; None: there is none."""
     return next(
         (scope[name] for scope in reversed(scopes) for name in _VISION if isinstance(scope.get(name), dict)), None
     )

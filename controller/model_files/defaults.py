@@ -1,7 +1,7 @@
 """Transformers' defaults for fields missing in a config.json, by `model_type`.
 
 A nested config mostly omits fields that equal its class's defaults, so multimodal models cannot be read without these.
-Each figure is in that type's `configuration_*.py` of github.com/huggingface/transformers.
+Source: each type's `configuration_*.py` of github.com/huggingface/transformers.
 """
 
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ DEFAULTS: Final[Mapping[str, Mapping[str, int]]] = {
 VISION_HEADS: Final[Mapping[str, int]] = {
     "clip_vision_model": 12, "siglip_vision_model": 12, "pixtral": 16, "qwen2_5_vl": 16, "qwen2_vl": 16,
 }  # fmt: skip
-# Vision towers that servers keep whole if their heads cannot be divided: InternViT-6B has 25 heads (`_init_attn` in
+# Vision towers that servers do not split if their heads cannot be divided: InternViT-6B has 25 heads (`_init_attn` in
 # intern_vit.py of vLLM).
 WHOLE_VISION_TOWERS: Final = frozenset({"intern_vit_6b"})
 # Period of the layers with full attention among layers with a window, for files that do not give it. By Transformers'
@@ -37,9 +37,9 @@ WHOLE_VISION_TOWERS: Final = frozenset({"intern_vit_6b"})
 FULL_ATTENTION_PERIOD: Final[Mapping[str, int]] = {
     "gemma2": 2, "gemma3_text": 6, "gemma3": 6, "cohere2": 4, "llama4_text": 4, "llama4": 4, "gpt_oss": 2, "gpt-oss": 2,
 }  # fmt: skip
-# Types of which all layers have the window of the file.
+# Types whose layers all have the window of the file.
 ALL_WINDOWED: Final = frozenset({"mistral", "mixtral", "phi3", "phimoe", "starcoder2"})
-# Types with a latent, for which servers still cache whole heads: vLLM's list of models with a latent cache
+# Types with a latent, for which servers still cache complete heads: vLLM's list of models with a latent cache
 # (`is_deepseek_mla` in its transformers_utils/model_arch_config_convertor.py) lacks them.
 WHOLE_HEAD_CACHE: Final = frozenset({"minicpm3"})
 # Types without attention, whose heads are those of a state.

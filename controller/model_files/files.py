@@ -19,8 +19,8 @@ T = TypeVar("T")
 class MetadataError(Exception):
     """A model's need could not be read (reason `metadata_unknown`).
 
-    `retryable`: a later try may succeed, for example when the folder appears or the hub answers. A corrupt file stays
-    corrupt until its owner replaces it.
+    `retryable`: a later try may succeed, for example when the folder appears or the hub answers. A corrupt file is not
+    retryable, because its owner must replace it.
     """
 
     def __init__(self, message: str, *, retryable: bool) -> None:
@@ -47,7 +47,7 @@ class ModelFiles(Protocol):
         """
 
     def each(self, function: Callable[[str], T], names: Iterable[str]) -> Iterator[T]:
-        """The function's results in the order of the names; several calls at once where that is faster."""
+        """The function's results in the order of the names. Slow sources make several calls at once."""
 
 
 class LocalFolder:
@@ -87,12 +87,11 @@ class LocalFolder:
             ) from error
 
     def each(self, function: Callable[[str], T], names: Iterable[str]) -> Iterator[T]:
-        """One after another: a disk is fast."""
         return map(function, names)
 
 
 def own_account() -> str:
-    """As what the controller reads files: the account's name with its number, or the number alone."""
+    """The account with which the controller reads files, for messages."""
     uid = os.geteuid()
     try:
         return f"the controller's account {pwd.getpwuid(uid).pw_name} (uid {uid})"
@@ -107,13 +106,13 @@ def _regular_files(entries: Iterable[os.DirEntry[str]], folder: Path) -> Iterato
                 f"{folder}: holds more than {MAX_FILES} entries; is it a model folder?", retryable=False
             )
         try:
-            found = entry.stat()
+            status = entry.stat()
         except OSError as error:  # a broken or circular link, or deleted in between
             if error.errno in (errno.ENOENT, errno.ELOOP):
                 continue
             raise
-        if stat.S_ISREG(found.st_mode):  # reading a pipe could block for ever
-            yield entry.name, found.st_size
+        if stat.S_ISREG(status.st_mode):  # reading a pipe could block for ever
+            yield entry.name, status.st_size
 
 
 def where(files: ModelFiles, name: str) -> str:

@@ -18,7 +18,7 @@ from controller.model_files.files import MetadataError, ModelFiles, where
 MAX_KEYS: Final = 2**16
 MAX_TENSORS: Final = 2**17  # the largest public models have under 3,000
 MAX_ITEMS: Final = 2**22  # in one array; vocabularies have up to 300,000
-MAX_KEPT_ITEMS: Final = 4096  # keeps arrays with a number per layer; those of the vocabulary are only counted
+MAX_KEPT_ITEMS: Final = 4096  # enough for a number per layer; arrays of the vocabulary are only counted
 _MAX_NAME_BYTES: Final = 2**16
 _MAX_TEXT_BYTES: Final = 256
 _MAX_DIMENSIONS: Final = 4
@@ -40,7 +40,7 @@ _U64: Final = struct.Struct("<Q")
 
 
 class Cursor:
-    """A position in a file. Every step forward is checked first.
+    """A position in a file. Every step is checked before.
 
     Raises:
         MetadataError: terminal if a step would leave the file, retryable if it cannot be read; names the file.
@@ -53,11 +53,11 @@ class Cursor:
         self.at = 0
 
     def invalid(self, what: str, *, retryable: bool = False) -> MetadataError:
-        """The error for an invalid file; retryable if it may still be copied."""
+        """The error for an invalid file. `retryable`: it may still be copied."""
         return MetadataError(f"{where(self._files, self._name)}: {what}; replace the file", retryable=retryable)
 
     def skip(self, length: int) -> int:
-        """Moves forward, and returns the position before."""
+        """Moves forward, and returns the old position."""
         at = self.at
         if length > self._end - at:
             raise self.invalid(f"its header exceeds the {self._end} bytes that may be read")
@@ -110,7 +110,7 @@ Value: TypeAlias = int | float | bool | str | tuple[int | float | bool, ...] | A
 class GgufHeader:
     """A file's header."""
 
-    values: Mapping[str, Value]  # by key; None for texts that are too long to keep
+    values: Mapping[str, Value]  # by key; None for long texts
     dtypes: Mapping[str, int]  # bytes of its tensors by type, such as `Q4_K`
     parameters: int  # elements of its tensors
     tensors: Mapping[str, int]  # bytes of each tensor by name
@@ -138,13 +138,13 @@ def read_header(files: ModelFiles, name: str) -> GgufHeader:
         if key is None:
             raise cursor.invalid("a key's name is not valid text")
         values[key] = _value(cursor, cursor.u32(), depth=0)
-    found = [_tensor(cursor) for _ in range(tensors)]
-    _check_cover(cursor, values, found, files.sizes[name])
+    entries = [_tensor(cursor) for _ in range(tensors)]
+    _check_cover(cursor, values, entries, files.sizes[name])
     dtypes: dict[str, int] = {}
-    for tensor in found:
+    for tensor in entries:
         dtypes[tensor.dtype] = dtypes.get(tensor.dtype, 0) + tensor.size_bytes
-    elements = sum(tensor.elements for tensor in found)
-    return GgufHeader(values, dtypes, elements, {tensor.name: tensor.size_bytes for tensor in found})
+    elements = sum(tensor.elements for tensor in entries)
+    return GgufHeader(values, dtypes, elements, {tensor.name: tensor.size_bytes for tensor in entries})
 
 
 def _value(cursor: Cursor, kind: int, depth: int) -> Value:
@@ -202,7 +202,7 @@ def _tensor(cursor: Cursor) -> _Tensor:
 
 
 def _check_cover(cursor: Cursor, values: Mapping[str, Value], tensors: list[_Tensor], file_bytes: int) -> None:
-    """Checks that the tensors are in the file and do not overlap: an overlap would count twice."""
+    """Checks that the tensors are in the file and do not overlap, since an overlap would count twice."""
     stated = values.get(Keys.General.ALIGNMENT, GGUF_DEFAULT_ALIGNMENT)
     alignment = stated if isinstance(stated, int) and stated > 0 else GGUF_DEFAULT_ALIGNMENT
     data_bytes = file_bytes - (cursor.at + -cursor.at % alignment)
@@ -213,7 +213,3 @@ def _check_cover(cursor: Cursor, values: Mapping[str, Value], tensors: list[_Ten
         end = tensor.offset + tensor.size_bytes
     if tensors and end > data_bytes:
         raise cursor.invalid(f"it ends {end - data_bytes} bytes before its tensors do", retryable=True)
-
-
-def missing(files: ModelFiles, name: str) -> MetadataError:
-    return MetadataError(f"{where(files, name)} is not there (yet)", retryable=True)

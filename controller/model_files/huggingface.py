@@ -13,9 +13,9 @@ from typing import Final, TypeVar
 from controller.model_files.files import MAX_FILES, GatedModelError, MetadataError, where
 
 _REQUEST_TIMEOUT_S: Final = 20.0
-_RETRIES: Final = 2  # the whole analysis is retried too
-_AT_ONCE: Final = 4  # a model of 160 files takes as many requests
-_PARTIAL, _WHOLE = 206, 200
+_RETRIES: Final = 2  # the complete analysis is retried too
+_AT_ONCE: Final = 4  # a model of 160 files takes 160 requests
+_PARTIAL, _COMPLETE = 206, 200
 # Secrets in a URL: credentials, and the signature for a store behind the hub. Error messages are shown and stored.
 _SECRETS: Final = re.compile(r"(?<=://)[^/\s@]+@|\?[^\s'\")]+")
 _MAX_MESSAGE: Final = 1000
@@ -47,12 +47,12 @@ class HubFiles:
             api = HfApi(endpoint=endpoint)
             info = api.model_info(repo, revision=revision, files_metadata=True, timeout=_REQUEST_TIMEOUT_S)
         self.revision: str | None = info.sha
-        siblings = info.siblings or []
-        if len(siblings) > MAX_FILES:
+        entries = info.siblings or []
+        if len(entries) > MAX_FILES:
             raise MetadataError(
                 f"{self.name}: holds more than {MAX_FILES} files; is it a model repository?", retryable=False
             )
-        files = [s for s in siblings if "/" not in s.rfilename]
+        files = [s for s in entries if "/" not in s.rfilename]
         if any(s.size is None for s in files):
             raise MetadataError(f"{self.name}: the hub does not report the files' sizes", retryable=False)
         self.sizes: Mapping[str, int] = {s.rfilename: s.size or 0 for s in files}
@@ -78,26 +78,25 @@ class HubFiles:
                 "GET", url, headers=headers, max_retries=_RETRIES, timeout=_REQUEST_TIMEOUT_S, follow_redirects=True
             ) as response:
                 hf_raise_for_status(response)
-                if response.status_code != _PARTIAL and (start or response.status_code != _WHOLE):
+                if response.status_code != _PARTIAL and (start or response.status_code != _COMPLETE):
                     raise MetadataError(
                         f"{where(self, name)}: the hub does not support range requests", retryable=False
                     )
-                # A server that sends the whole file anyway is read only up to the requested length.
+                # A server may send the complete file, which is read only up to the requested length.
                 return _at_most(response.iter_bytes(), length)
 
     def each(self, function: Callable[[str], T], names: Iterable[str]) -> Iterator[T]:
-        """A few at once: most of the time is latency."""
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_AT_ONCE) as pool:  # since most of the time is latency
             yield from pool.map(function, names)
 
 
 def head_of(repo: str, revision: str, endpoint: str | None = None) -> str | None:
-    """The commit that a branch or tag names now. Raises MetadataError: as `HubFiles`."""
+    """The present commit of a branch or tag. Raises `MetadataError` as `HubFiles`."""
     with _as_metadata_error(f"hf:{repo}@{revision}", endpoint):
         from huggingface_hub import HfApi  # noqa: PLC0415 - see the module's docstring
 
-        found: str | None = HfApi(endpoint=endpoint).model_info(repo, revision=revision, timeout=_REQUEST_TIMEOUT_S).sha
-        return found
+        info = HfApi(endpoint=endpoint).model_info(repo, revision=revision, timeout=_REQUEST_TIMEOUT_S)
+        return info.sha
 
 
 def _at_most(chunks: Iterable[bytes], length: int) -> bytes:
@@ -112,7 +111,7 @@ def _at_most(chunks: Iterable[bytes], length: int) -> bytes:
 
 @contextmanager
 def _as_metadata_error(name: str, endpoint: str | None) -> Iterator[None]:
-    """Converts the library's errors into a MetadataError that says what to do."""
+    """Converts the library's errors into a `MetadataError` with a fix."""
     try:
         from huggingface_hub.errors import (  # noqa: PLC0415 - see the module's docstring
             EntryNotFoundError,
@@ -146,16 +145,16 @@ def _as_metadata_error(name: str, endpoint: str | None) -> Iterator[None]:
         raise
     except Exception as error:  # the library's network errors have no common base of their own
         text = _SECRETS.sub("", str(error))[:_MAX_MESSAGE]
-        said = f"{type(error).__name__}: {text}"
+        why = f"{type(error).__name__}: {text}"
         if _is_unreachable(error):
             hub = _SECRETS.sub("", endpoint or os.environ.get("HF_ENDPOINT") or "https://huggingface.co")
-            said = (
-                f"this controller does not reach the hub at {hub} ({said}); set HF_ENDPOINT in its environment to "
+            why = (
+                f"this controller does not reach the hub at {hub} ({why}); set HF_ENDPOINT in its environment to "
                 "a mirror, or use path:, or set resources.gpu_memory"
             )
-        raise MetadataError(f"{name} cannot be read: {said}", retryable=True) from error
+        raise MetadataError(f"{name} cannot be read: {why}", retryable=True) from error
 
 
 def _is_unreachable(error: Exception) -> bool:
-    """By the name of a base class: the library has changed the package that its connections come from."""
+    # By the name of a base class, because the library has changed the package of its connections.
     return any(base.__name__ == "TransportError" for base in type(error).__mro__)

@@ -1,4 +1,4 @@
-"""The kind of each layer of a config: what it keeps of a sequence. A kind that is not known is never guessed."""
+"""The kind of each layer of a config: what it keeps of a sequence. An unknown kind is never guessed."""
 
 from collections.abc import Sequence
 from enum import Enum, auto
@@ -14,15 +14,15 @@ _JAMBA_FIRST: Final = 4  # default of attn_layer_offset in JambaConfig
 class Kind(Enum):
     """What a layer keeps."""
 
-    FULL = auto()  # keys and values of the whole context
+    FULL = auto()  # keys and values of the complete context
     WINDOW = auto()  # of a sliding window or a chunk
     STATE = auto()  # a state of fixed size
-    BOTH = auto()  # a state, and keys and values of the whole context
-    NONE = auto()  # nothing of its own
+    BOTH = auto()  # a state, and keys and values of the complete context
+    NONE = auto()  # no memory of its own
 
 
 class UnknownLayersError(Exception):
-    """The config does not say in words that are known what a layer keeps."""
+    """The config has no known description of what a layer keeps."""
 
 
 _BY_NAME: Final = {
@@ -34,7 +34,7 @@ _BY_NAME: Final = {
 }
 # Nemotron-H's letters.
 _BY_LETTER: Final = {"M": Kind.STATE, "*": Kind.FULL, "-": Kind.NONE, "E": Kind.NONE}
-# Types of which all layers are alike, without a field for it.
+# Types whose layers are all of one kind, without a field for it.
 _BY_TYPE: Final = {
     "mamba": Kind.STATE, "mamba2": Kind.STATE, "falcon_mamba": Kind.STATE, "falcon_h1": Kind.BOTH,
 }  # fmt: skip
@@ -51,38 +51,38 @@ _UNREAD: Final = (
     "delta_net",
     "rodimus",
 )
-# Fields of a state. Where they stand without a field for the kinds, which layers have one is not known.
+# Fields of a state. Without a field for the kinds, the layers with a state are unknown.
 _OF_STATES: Final = ("mamba_d_state", "ssm_state_size", "state_size", "linear_num_value_heads", "conv_L_cache")
 
 
 def kinds_of(config: ConfigScopes, layers: int, model_type: str) -> list[Kind]:
-    """The kind of each layer. Raises UnknownLayersError if the config has a kind that is not known."""
+    """The kind of each layer. Raises `UnknownLayersError` if the config has an unknown kind."""
     if model_type.startswith(_UNREAD):
         raise UnknownLayersError(f"the layers of model_type {model_type}")
-    found = [_BY_TYPE[model_type]] * layers if model_type in _BY_TYPE else _stated(config, layers, model_type)
-    if found is None:
+    kinds = [_BY_TYPE[model_type]] * layers if model_type in _BY_TYPE else _stated(config, layers, model_type)
+    if kinds is None:
         if (sign := state_sign(config)) is not None:
             raise UnknownLayersError(f"which layers keep the state that {sign} is of")
-        found = _by_window(config, layers, model_type)
+        full = _full_by_window(config, layers, model_type)
+        kinds = [Kind.FULL] * full + [Kind.WINDOW] * (layers - full)
     shared = config.count("num_kv_shared_layers")  # Gemma 3n and 4: the last layers use the cache of earlier ones
     if shared is None:
-        return found
+        return kinds
     if shared >= layers:
         raise UnknownLayersError(f"{shared} layers that use the cache of earlier ones, of {layers}")
-    return found[: layers - shared] + [Kind.NONE] * shared
+    return kinds[: layers - shared] + [Kind.NONE] * shared
 
 
 def state_sign(config: ConfigScopes) -> str | None:
-    """The name of a field of a state; None: the config has none."""
+    """The name of a field of a state, if the config has one."""
     return next((name for name in _OF_STATES if config.value(name) is not None), None)
 
 
 def _stated(config: ConfigScopes, layers: int, model_type: str) -> list[Kind] | None:
-    """The kinds by a field that is about them; None: there is none."""
+    """The kinds by a field for them; None if the config has none."""
     for read in (_by_list, _by_kda, _by_letters, _by_indices, _by_blocks, _by_period):
-        found = read(config, layers)
-        if found is not None:
-            return found
+        if (kinds := read(config, layers)) is not None:
+            return kinds
     if model_type.startswith("llama4"):
         return _llama4(config, layers)
     return None
@@ -96,11 +96,11 @@ def _by_list(config: ConfigScopes, layers: int) -> list[Kind] | None:
     numbers = config.value("attn_type_list")  # MiniMax: 1 for attention, 0 for a state
     if isinstance(numbers, list):
         table = {0: Kind.STATE, 1: Kind.FULL}
-        return [_of(table, one, "attn_type_list") for one in _enough(numbers, layers, "attn_type_list")]
+        return [_of(table, number, "attn_type_list") for number in _enough(numbers, layers, "attn_type_list")]
     numbers = config.value("hybrid_layer_pattern")  # MiMo-V2: 1 for a layer with a window
     if isinstance(numbers, list):
         table = {0: Kind.FULL, 1: Kind.WINDOW}
-        return [_of(table, one, "hybrid_layer_pattern") for one in _enough(numbers, layers, "hybrid_layer_pattern")]
+        return [_of(table, n, "hybrid_layer_pattern") for n in _enough(numbers, layers, "hybrid_layer_pattern")]
     windows = config.value("sliding_windows", "interleaved_sliding_window")
     if isinstance(windows, list) and windows:
         return [Kind.WINDOW if is_count(windows[n % len(windows)]) else Kind.FULL for n in range(layers)]
@@ -113,10 +113,10 @@ def _named(name: Any) -> Kind:
     return _BY_NAME[name]
 
 
-def _of(table: dict[int, Kind], one: Any, field: str) -> Kind:
-    if isinstance(one, bool) or not isinstance(one, int) or one not in table:
-        raise UnknownLayersError(f"{one!r:.60} in {field}")
-    return table[one]
+def _of(table: dict[int, Kind], number: Any, field: str) -> Kind:
+    if isinstance(number, bool) or not isinstance(number, int) or number not in table:
+        raise UnknownLayersError(f"{number!r:.60} in {field}")
+    return table[number]
 
 
 def _enough(values: Sequence[Any], layers: int, field: str) -> Sequence[Any]:
@@ -126,7 +126,7 @@ def _enough(values: Sequence[Any], layers: int, field: str) -> Sequence[Any]:
 
 
 def _by_kda(config: ConfigScopes, layers: int) -> list[Kind] | None:
-    """Kimi-Linear: the numbers of the layers of each kind, from 1 on."""
+    """Kimi-Linear: the numbers of the layers of each kind, from 1."""
     given = config.value("linear_attn_config")
     if not isinstance(given, dict) or not isinstance(given.get("kda_layers"), list):
         return None
@@ -145,9 +145,9 @@ def _by_letters(config: ConfigScopes, layers: int) -> list[Kind] | None:
     if not isinstance(pattern, str):
         return None
     letters = _enough(pattern, layers, "hybrid_override_pattern")
-    if (other := next((one for one in letters if one not in _BY_LETTER), None)) is not None:
+    if (other := next((letter for letter in letters if letter not in _BY_LETTER), None)) is not None:
         raise UnknownLayersError(f"{other!r:.60} in hybrid_override_pattern")
-    return [_BY_LETTER[one] for one in letters]
+    return [_BY_LETTER[letter] for letter in letters]
 
 
 def _by_indices(config: ConfigScopes, layers: int) -> list[Kind] | None:
@@ -155,7 +155,7 @@ def _by_indices(config: ConfigScopes, layers: int) -> list[Kind] | None:
     indices = config.value("attn_layer_indices")
     if not isinstance(indices, list):
         return None
-    full = {one for one in indices if isinstance(one, int) and not isinstance(one, bool) and 0 <= one < layers}
+    full = {n for n in indices if isinstance(n, int) and not isinstance(n, bool) and 0 <= n < layers}
     if len(full) != len(indices):
         raise UnknownLayersError("attn_layer_indices: an entry is not a layer's number, or is there twice")
     return [Kind.FULL if n in full else Kind.STATE for n in range(layers)]
@@ -170,10 +170,10 @@ def _by_blocks(config: ConfigScopes, layers: int) -> list[Kind] | None:
 
 
 def heads_in_group(block: Any) -> int:
-    """How many heads share a key-value head in one layer of Nemotron-NAS; 0: it has no attention.
+    """Number of heads that share a key-value head in a layer of Nemotron-NAS; 0 without attention.
 
     Raises:
-        UnknownLayersError: the object is not of that form.
+        UnknownLayersError: the object has another form.
     """
     attention = block.get("attention") if isinstance(block, dict) else None
     if not isinstance(attention, dict):
@@ -195,10 +195,10 @@ def _by_period(config: ConfigScopes, layers: int) -> list[Kind] | None:
         first = config.value("attn_layer_offset")
         first = first if is_count(first) or first == 0 else min(_JAMBA_FIRST, every - 1)
         return [Kind.FULL if n % every == first else Kind.STATE for n in range(layers)]
-    every = config.count("layer_group_size")  # Ling and Ring 2.5: what is left over at the end has attention
+    every = config.count("layer_group_size")  # Ling and Ring 2.5: the rest behind the last group has attention
     if every is not None and every > 1:
-        whole = layers // every * every
-        return [Kind.STATE if (n + 1) % every and n < whole else Kind.FULL for n in range(layers)]
+        grouped = layers // every * every
+        return [Kind.STATE if (n + 1) % every and n < grouped else Kind.FULL for n in range(layers)]
     step = config.count("mamba_step")  # Plamo 2
     if step is not None:
         if layers <= step // 2:
@@ -208,27 +208,21 @@ def _by_period(config: ConfigScopes, layers: int) -> list[Kind] | None:
 
 
 def _llama4(config: ConfigScopes, layers: int) -> list[Kind] | None:
-    """Llama 4: 0 for a layer without rotary embedding, which sees the whole context."""
+    """Llama 4: 0 for a layer without rotary embedding, which attends to the complete context."""
     rope = config.value("no_rope_layers")
     if not isinstance(rope, list) or len(rope) < layers or window_of(config) is None:
         return None
-    return [Kind.WINDOW if one == 1 else Kind.FULL for one in rope[:layers]]
+    return [Kind.WINDOW if rotary == 1 else Kind.FULL for rotary in rope[:layers]]
 
 
 def window_of(config: ConfigScopes) -> int | None:
-    """The tokens of a window; None: there is none."""
-    return config.count("sliding_window", "sliding_window_size", "attention_chunk_size")
-
-
-def _by_window(config: ConfigScopes, layers: int, model_type: str) -> list[Kind]:
-    every = _full_by_window(config, layers, model_type)
-    return [Kind.FULL] * every + [Kind.WINDOW] * (layers - every)
+    return config.count("sliding_window", "sliding_window_size", "attention_chunk_size")  # tokens
 
 
 def _full_by_window(config: ConfigScopes, layers: int, model_type: str) -> int:
-    """How many layers have full attention, where the config has one window for all others."""
+    """Number of layers with full attention, if the config has one window for the remaining layers."""
     used = config.flag("use_sliding_window")
-    if used is None:  # Qwen's configs have a window that is unused unless a flag is set
+    if used is None:  # the window of Qwen's configs is unused unless a flag is set
         used = not model_type.startswith("qwen")
     if window_of(config) is None or not used:
         return layers
@@ -239,6 +233,6 @@ def _full_by_window(config: ConfigScopes, layers: int, model_type: str) -> int:
     if isinstance(pattern, str) and pattern:  # Exaone 4: a letter for each layer, L local and G global, repeated
         return sum(pattern[n % len(pattern)] == "G" for n in range(layers))
     every = pattern if is_count(pattern) else FULL_ATTENTION_PERIOD.get(model_type)
-    if every is None:  # without a period: all layers have the window for known models, else none
+    if every is None:  # without a period, all layers of known models have the window, else no layer
         return 0 if model_type in ALL_WINDOWED else layers
     return layers // every

@@ -15,7 +15,7 @@ from controller.model_files.files import MetadataError, ModelFiles, parse_object
 MAX_HEADER_BYTES: Final = 64 * 2**20  # the format's own limit is 100 MB; the largest public models stay under 20 MB
 # The first read. Headers are mostly shorter, so a hub gets one request.
 _FIRST_BYTES: Final = 128 * 2**10
-_MAX_COUNT: Final = 2**63  # no file holds larger ones, and multiplying them takes time
+_MAX_COUNT: Final = 2**63  # multiplying larger numbers takes time, and no file needs them
 _MAX_DIMENSIONS: Final = 32
 _MAX_NAME: Final = 32
 _LENGTH: Final = struct.Struct("<Q")
@@ -85,7 +85,6 @@ def _is_count(value: object) -> bool:
 
 
 def _tensor(name: str, entry: Any, source: str) -> tuple[Tensor, tuple[int, int]]:
-    """The tensor of one header entry, and its span in the data."""
     wrong = MetadataError(
         f"{source}: the header's entry {name[:200]!r} is malformed; replace the file", retryable=False
     )
@@ -105,7 +104,7 @@ def _tensor(name: str, entry: Any, source: str) -> tuple[Tensor, tuple[int, int]
 
 
 def _check_cover(spans: list[tuple[int, int]], data_bytes: int, source: str) -> None:
-    """Checks that the tensors cover the data exactly: an overlap would count twice, a short file is incomplete."""
+    """Checks that the tensors cover the data exactly. An overlap would count twice, a short file is incomplete."""
     end = 0
     for begin, stop in spans:
         if begin != end:

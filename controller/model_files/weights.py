@@ -1,4 +1,4 @@
-"""Finds the weights among a model's files and adds them up. Of two formats of the same weights, one counts."""
+"""Finds the weights among a model's files and adds them up. If they exist in two formats, one counts."""
 
 import re
 from collections import Counter
@@ -33,7 +33,7 @@ _PART: Final = re.compile(r"(?P<stem>.+)-\d{5}-of-(?P<parts>\d{5})\.")
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Weights of one format. Of `.bin` files only the length is known: reading them would run their code."""
+    """Weights of one format. Of `.bin` files only the length is known, because reading them would run their code."""
 
     format: Literal["safetensors", "bin"]
     size_bytes: int
@@ -65,8 +65,8 @@ def read_weights(files: ModelFiles) -> Weights:
 def _other_weights(files: ModelFiles) -> Weights:
     """The weights of a folder without the usual files: the vendor's own format, or an adapter."""
     names = sorted(files.sizes)
-    if found := [name for name in names if fnmatchcase(name, "consolidated*.safetensors")]:
-        return _safetensors(files, found)
+    if vendors := [name for name in names if fnmatchcase(name, "consolidated*.safetensors")]:
+        return _safetensors(files, vendors)
     if ADAPTER_FILE in files.sizes:
         return _safetensors(files, [ADAPTER_FILE])
     if ADAPTER_BIN_FILE in files.sizes:
@@ -84,12 +84,12 @@ def _other_weights(files: ModelFiles) -> Weights:
 
 def _unindexed(files: ModelFiles, pattern: str) -> list[str]:
     """The files of a format without an index, sorted, except those that are not the model's weights."""
-    found = sorted(name for name in files.sizes if fnmatchcase(name, pattern))
-    own = [name for name in found if not any(fnmatchcase(name, other) for other in _NOT_THE_MODEL)]
+    names = sorted(name for name in files.sizes if fnmatchcase(name, pattern))
+    own = [name for name in names if not any(fnmatchcase(name, other) for other in _NOT_THE_MODEL)]
     parts = Counter((part["stem"], int(part["parts"])) for name in own if (part := _PART.match(name)))
-    for (stem, wanted), there in parts.items():
-        if there < wanted:
-            raise MetadataError(f"{where(files, stem)}: {there} of {wanted} parts are there (yet)", retryable=True)
+    for (stem, needed), present in parts.items():
+        if present < needed:
+            raise MetadataError(f"{where(files, stem)}: {present} of {needed} parts are there (yet)", retryable=True)
     return own
 
 
@@ -123,9 +123,9 @@ def _safetensors(files: ModelFiles, names: list[str], weight_map: Mapping[str, s
         read_bytes += len(text)
         if read_bytes > MAX_HEADERS_BYTES:
             raise MetadataError(f"{files.name}: the headers exceed {MAX_HEADERS_BYTES} bytes in all", retryable=False)
-        found = parse_header(text, files.sizes[name], where(files, name))
-        # A shard may hold tensors that the index places in another file: that file counts.
-        tensors.update((t, v) for t, v in found.items() if weight_map is None or weight_map.get(t) == name)
+        entries = parse_header(text, files.sizes[name], where(files, name))
+        # A shard may hold tensors that the index places in another file, which counts.
+        tensors.update((t, v) for t, v in entries.items() if weight_map is None or weight_map.get(t) == name)
     missing = next((t for t in weight_map or () if t not in tensors), None)
     if weight_map is not None and missing is not None:
         raise MetadataError(f"{where(files, weight_map[missing])} lacks tensor {missing!r:.200}", retryable=False)

@@ -12,10 +12,20 @@ from aiohttp import web
 from controller.api.agent_proxies import AgentProxies
 from controller.api.merged_logs import merge as merging
 from controller.api.merged_logs import source
-from controller.api.merged_logs.frames import CaughtUp, End, FrameReader, Item, Line, Note
-from controller.api.merged_logs.merge import Merge, Told
+from controller.api.merged_logs.frames import (
+    CaughtUp,
+    End,
+    FrameReader,
+    Item,
+    Line,
+    LogItem,
+    Note,
+    Write,
+    as_json,
+    as_text,
+)
+from controller.api.merged_logs.merge import Merge
 from controller.api.merged_logs.source import HELD_BYTES, LogReading, size_of
-from controller.api.merged_logs.texts import Write, as_json, as_text
 from controller.store.access.proxy_secrets import StoredProxySecret
 from controller.store.access.secret_keys import NO_KEYS
 from controller.store.views.instances import LogSource
@@ -88,7 +98,7 @@ async def test_a_log_that_hangs_holds_the_others_up_for_a_bounded_time(monkeypat
     monkeypatch.setattr(source, "STALLED_S", 0.5)
     come = asyncio.Event()
 
-    async def emit(told: list[Told]) -> None:
+    async def emit(told: list[LogItem]) -> None:
         if any(one.log.instance == "writes" for one in told):
             come.set()
 
@@ -130,10 +140,10 @@ async def test_repeated_words_that_all_has_come_are_not_held() -> None:
     async with agent() as (_, address, proxies), asyncio.timeout(LIMIT_S):
         one = LogReading(log_of("ticks", address), asyncio.Event(), resumes=False)
         running = asyncio.create_task(one.run(proxies, {}))
-        while not one._come:  # noqa: ASYNC110 - nothing tells of it
+        while not one._arrivals:  # noqa: ASYNC110 - nothing tells of it
             await asyncio.sleep(0.01)
         await asyncio.sleep(0.5)
-        assert [*map(type, one._come)] == [CaughtUp]
+        assert [*map(type, one._arrivals)] == [CaughtUp]
         assert one.held_bytes == size_of(CaughtUp())
         one.take()
         assert (one.state, one.held_bytes) == ("live", 0)
@@ -142,9 +152,9 @@ async def test_repeated_words_that_all_has_come_are_not_held() -> None:
 
 
 async def test_nothing_is_read_behind_the_end() -> None:
-    told: list[Told] = []
+    told: list[LogItem] = []
 
-    async def emit(items: list[Told]) -> None:
+    async def emit(items: list[LogItem]) -> None:
         told.extend(items)
 
     async with agent() as (_, address, proxies), asyncio.timeout(LIMIT_S):
@@ -164,7 +174,7 @@ async def test_items_come_no_faster_than_their_log_may_send(monkeypatch: pytest.
     monkeypatch.setattr(source, "_BYTES_PER_S", 2**20)
     come = 0
 
-    async def emit(told: list[Told]) -> None:
+    async def emit(told: list[LogItem]) -> None:
         nonlocal come
         come += len(told)
 
@@ -186,7 +196,7 @@ async def test_one_slice_of_a_log_is_read_between_two_turns_of_the_loop(monkeypa
     monkeypatch.setattr(FrameReader, "feed", feed)
     turns = 0
 
-    async def emit(_: list[Told]) -> None:
+    async def emit(_: list[LogItem]) -> None:
         pass
 
     async with agent() as (_, address, proxies), asyncio.timeout(LIMIT_S):
@@ -201,7 +211,7 @@ async def test_one_slice_of_a_log_is_read_between_two_turns_of_the_loop(monkeypa
 async def test_batches_are_bounded_in_bytes() -> None:
     sizes: list[int] = []
 
-    async def emit(told: list[Told]) -> None:
+    async def emit(told: list[LogItem]) -> None:
         sizes.append(sum(len(one.item.text) for one in told if isinstance(one.item, Line)))
 
     async with agent() as (_, address, proxies), asyncio.timeout(LIMIT_S):
@@ -214,7 +224,7 @@ async def test_restarts_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(merging, "_REFRESH_S", 0.02)
     epochs: list[int] = []
 
-    async def emit(told: list[Told]) -> None:
+    async def emit(told: list[LogItem]) -> None:
         epochs.extend(one.log.epoch for one in told if isinstance(one.item, Line))
 
     async with agent() as (_, address, proxies), asyncio.timeout(LIMIT_S):
@@ -234,7 +244,7 @@ async def test_restarts_leave_nothing_behind(monkeypatch: pytest.MonkeyPatch) ->
 async def test_numbers_that_no_log_has_end_that_log_alone(lie: str, form: Write) -> None:
     written: list[bytes] = []
 
-    async def emit(told: list[Told]) -> None:
+    async def emit(told: list[LogItem]) -> None:
         written.append(form(told))
 
     async with agent() as (_, address, proxies), asyncio.timeout(LIMIT_S):

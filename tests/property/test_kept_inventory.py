@@ -96,7 +96,7 @@ class History:
     async def _read(self, what: str) -> None:
         match what:
             case "rest":
-                self._kept.let_go()
+                self._kept.clear()
             case "leave":
                 await self._leave()
             case _:
@@ -121,7 +121,7 @@ class History:
         """A client that leaves while its dry run reads."""
 
         async def dry_run() -> None:
-            async with self._kept.moment():
+            async with self._kept.snapshot():
                 pass
 
         leaving = asyncio.create_task(dry_run())
@@ -131,16 +131,16 @@ class History:
 
     async def look(self, *, change: bool = False, others: bool = False) -> None:
         ids = [row["id"] for row in await rows(self._db, "select id from instances order by id")]
-        async with self._kept.moment() as moment:
+        async with self._kept.snapshot() as moment:
             if others:  # a later moment is read before this one is used
                 await self._write("update workers set cordoned = not cordoned")
-                async with self._kept.moment():
+                async with self._kept.snapshot():
                     pass
             fresh = InventoryCache()
             await fresh.refresh(moment.connection)
-        assert picture(moment.seen, ids) == picture(fresh, ids)
+        assert picture(moment.cache, ids) == picture(fresh, ids)
         if change:
-            spoil(moment.seen)
+            spoil(moment.cache)
 
 
 def spoil(cache: InventoryCache) -> None:
@@ -172,18 +172,18 @@ async def test_nothing_is_kept_from_before_a_failover(migrated: Database) -> Non
     """A row that goes back to what it was counts as unchanged: no transaction wrote it."""
     await add_host(migrated, "w0", gpus=1)
     kept = KeptInventory(migrated)
-    async with kept.moment() as moment:
-        assert not moment.seen.inventory.gpus.cordoned.any()
+    async with kept.snapshot() as moment:
+        assert not moment.cache.inventory.gpus.cordoned.any()
     async with migrated.transaction() as connection:
         await connection.execute("alter table devices disable trigger devices_stamp")  # of a change
         await connection.execute("update devices set cordoned = true where kind = 'gpu'")
         await connection.execute("alter table devices enable trigger devices_stamp")
-    async with kept.moment() as moment:
-        assert not moment.seen.inventory.gpus.cordoned.any(), "it is not seen by its stamp"
+    async with kept.snapshot() as moment:
+        assert not moment.cache.inventory.gpus.cordoned.any(), "it is not seen by its stamp"
     async with migrated.transaction() as connection:
         await connection.execute("update lease set term = term + 1")
-    async with kept.moment() as moment:
-        assert moment.seen.inventory.gpus.cordoned.any()
+    async with kept.snapshot() as moment:
+        assert moment.cache.inventory.gpus.cordoned.any()
 
 
 @asynccontextmanager

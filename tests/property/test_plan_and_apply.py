@@ -141,7 +141,7 @@ def test_plan_and_apply_agree(postgres: PostgresServer, template: str) -> None:
 async def one_example(api: ServedApi, db: Database, scene: Scene) -> None:
     async with db.connection() as connection:
         await connection.execute(EMPTY)
-    api.app[KEPT_INVENTORY].let_go()
+    api.app[KEPT_INVENTORY].clear()
     term = await LeaderTerm.begin(db)
     try:
         await check(Floor(api, db, term), scene)

@@ -1,8 +1,7 @@
-"""Which GPUs could be selected by hand for the instances of a plan. No I/O.
+"""The GPUs that could be selected by hand for the instances of a plan. No I/O.
 
-They are judged in the very moment at which the plan decides its first instance: after what comes before it in the
-queue, with what is reserved for others taken, and with what has stopped for it gone. So the automatic choice is always
-among the selectable.
+They are judged when the plan decides its first instance: after the instances ahead in the queue and the reservations,
+and without the instances that have stopped for it. So the automatic choice is always selectable.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,49 +19,48 @@ from schemas.placement_reasons import Reason
 
 
 class CandidateWatch:
-    """Judges the GPUs while a rehearsal decides; until the first instance of a deployment has its place."""
+    """Judges the GPUs while a rehearsal decides, until the first instance of each deployment is placed."""
 
     def __init__(self, asks: Mapping[str, Ask]) -> None:
-        """`asks`: by uid, of the deployments to judge for."""
+        """`asks`: by uid of the deployments to judge for."""
         self._asks = asks
-        self._found: dict[str, GpuMisses] = {}
+        self._misses: dict[str, GpuMisses] = {}
         self._settled: set[str] = set()
         self._promised: dict[str, frozenset[str]] = {}
 
     def before_each(self, inventory: Inventory, pending: Iterable[PendingInstance]) -> Iterator[PendingInstance]:
-        """The same instances; judges when one is taken to be decided, for the first of each deployment."""
-        seen: set[str] = set()
-        for one in pending:
-            uid = one.ask.deployment_uid
-            if uid in self._asks and not one.awaited and uid not in seen and uid not in self._settled:
-                seen.add(uid)
-                self._found[uid] = gpu_misses(inventory, self._asks[uid])
-                self._promised[uid] = frozenset() if one.promised is None else frozenset(one.promised.gpus)
-            yield one
+        """Yields the same instances. Judges for the first instance of each deployment, just before it is decided."""
+        judged: set[str] = set()
+        for instance in pending:
+            uid = instance.ask.deployment_uid
+            if uid in self._asks and not instance.awaited and uid not in judged and uid not in self._settled:
+                judged.add(uid)
+                self._misses[uid] = gpu_misses(inventory, self._asks[uid])
+                promised = instance.promised
+                self._promised[uid] = frozenset() if promised is None else frozenset(promised.gpus)
+            yield instance
 
     def settle(self, uid: str) -> None:
-        """An instance of the deployment has its place: what was judged before stays."""
+        """Keeps the judgement, because an instance of the deployment is placed."""
         self._settled.add(uid)
 
-    def found(self, inventory: Inventory, uid: str) -> GpuMisses:
-        """What was judged; where no instance was decided, by what is free now."""
-        known = self._found.get(uid)
+    def misses(self, inventory: Inventory, uid: str) -> GpuMisses:
+        """The judgement; by the present capacity if no instance was decided."""
+        known = self._misses.get(uid)
         return gpu_misses(inventory, self._asks[uid]) if known is None else known
 
     def promised(self, uid: str) -> frozenset[str]:
-        """The GPUs that victims have left for it: they are reserved when it is judged, but for no other."""
+        """The GPUs that victims have left for the deployment. They count as reserved, but for no other deployment."""
         return self._promised.get(uid, frozenset())
 
 
 def watch_for(effects: Iterable[ManifestEffect]) -> CandidateWatch:
-    """The watch for all manifests whose need is known."""
-    return CandidateWatch({one.uid: ask for one in effects if (ask := one.ask()) is not None})
+    return CandidateWatch({effect.uid: ask for effect in effects if (ask := effect.ask()) is not None})
 
 
 def candidates_of(
     watch: CandidateWatch, inventory: Inventory, effects: Iterable[ManifestEffect], absences: Absences
 ) -> dict[str, PlanCandidates]:
-    """The answer by name of the deployments, after the rehearsal."""
     return {effect.name: _view(watch, inventory, effect, absences) for effect in effects}
 
 
@@ -77,7 +75,7 @@ def _view(watch: CandidateWatch, inventory: Inventory, effect: ManifestEffect, a
     if isinstance(effect.need, str):
         code, message = [str(Reason.METADATA_UNKNOWN)] * count, [effect.need] * count
     else:
-        codes, messages = watch.found(inventory, effect.uid).texts()
+        codes, messages = watch.misses(inventory, effect.uid).texts()
         own = watch.promised(effect.uid)
         code = ["" if gpus.uuid[row] in own else codes[row] for row in order]
         message = ["" if gpus.uuid[row] in own else messages[row] for row in order]

@@ -10,8 +10,8 @@ from typing import Any, Final
 
 from aiohttp import web
 
+from controller.api.dry_run.allowances import PASSES
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
-from controller.api.dry_run.passes import PASSES
 from controller.api.route import Access, Route
 from controller.api.single_flight import SingleFlight
 from controller.domain.placement import Placed
@@ -26,35 +26,34 @@ from schemas.api.catalog import CatalogFit, CatalogLayout, CatalogModel, Catalog
 from schemas.api.needs import LayoutView
 from schemas.api.view import to_json
 
-KEPT_S: Final = 3.0  # an answer; all that ask meanwhile get it
+KEPT_S: Final = 3.0  # for which all callers get the same answer
 READ_LIMIT_S: Final = 20.0
 _BITS_OF_A_BYTE: Final = 8
 
 
 class Catalog:
-    """The latest answer, and what makes the next one."""
+    """The latest answer of `compute`."""
 
-    def __init__(self, look: Callable[[], Awaitable[bytes]], *, clock: Callable[[], float] = monotonic) -> None:
-        self._look = look
+    def __init__(self, compute: Callable[[], Awaitable[bytes]], *, clock: Callable[[], float] = monotonic) -> None:
+        self._compute = compute
         self._clock = clock
-        self._shared = SingleFlight(self._looked)
+        self._shared = SingleFlight(self._refresh)
         self._answer = b""
         self._as_of = -math.inf
 
     async def get(self) -> bytes:
-        """An answer that was at most `KEPT_S` old when it was asked for."""
+        """An answer that was at most `KEPT_S` old at the call."""
         if self._clock() - self._as_of < KEPT_S:
             return self._answer
         return await self._shared.get()
 
-    async def _looked(self) -> bytes:
-        began = self._clock()
-        answer = await self._look()
-        self._answer, self._as_of = answer, began
+    async def _refresh(self) -> bytes:
+        started = self._clock()
+        answer = await self._compute()
+        self._answer, self._as_of = answer, started
         return answer
 
     async def close(self) -> None:
-        """Ends what runs."""
         await self._shared.close()
 
 
@@ -62,8 +61,7 @@ CATALOG: Final = web.AppKey("CATALOG", Catalog)
 
 
 async def catalog_context(app: web.Application) -> AsyncIterator[None]:
-    """Holds the catalog, and ends it with the app."""
-    catalog = app[CATALOG] = Catalog(partial(_look, app))
+    catalog = app[CATALOG] = Catalog(partial(_compute, app))
     try:
         yield
     finally:
@@ -71,21 +69,20 @@ async def catalog_context(app: web.Application) -> AsyncIterator[None]:
 
 
 async def get(request: web.Request) -> web.Response:
-    """`GET /catalog`."""
     return web.Response(body=await request.app[CATALOG].get(), content_type="application/json")
 
 
-async def _look(app: web.Application) -> bytes:
-    async with asyncio.timeout(READ_LIMIT_S), app[KEPT_INVENTORY].moment() as moment:
-        at = await read_moment(moment.connection)
-    found = await app[PASSES].run(judged, moment.seen.inventory, at)  # without a limit, which would not end its thread
-    return to_json(found)
+async def _compute(app: web.Application) -> bytes:
+    async with asyncio.timeout(READ_LIMIT_S), app[KEPT_INVENTORY].snapshot() as snapshot:
+        at = await read_moment(snapshot.connection)
+    # Without a limit, which would not end its thread.
+    return to_json(await app[PASSES].run(catalog_view, snapshot.cache.inventory, at))
 
 
-def judged(inventory: Inventory, at: datetime) -> CatalogView:
-    """Each model by itself, placed as if it were the only one."""
+def catalog_view(inventory: Inventory, at: datetime) -> CatalogView:
+    """Places each model as if it were the only one."""
     inventory.begin_pass()
-    return CatalogView(at=at, items=[_model(inventory, one) for one in well_known_models()])
+    return CatalogView(at=at, items=[_model(inventory, model) for model in well_known_models()])
 
 
 def _model(inventory: Inventory, known: WellKnownModel) -> CatalogModel:
@@ -111,7 +108,7 @@ def _model(inventory: Inventory, known: WellKnownModel) -> CatalogModel:
 
 
 def _is_packed(facts: Mapping[str, Any]) -> bool:
-    """Whether one stored element holds several weights, so that elements do not count them."""
+    """Whether one stored element holds several weights, so that the number of elements is not that of weights."""
     bits = (facts.get("quantization") or {}).get("bits")
     return bits is not None and bits < _BITS_OF_A_BYTE
 

@@ -1,4 +1,4 @@
-"""`POST /defrag`: which running instances to relocate so that others fit; `apply` relocates them, a few at a time."""
+"""`POST /defrag`: finds running instances to relocate so that others fit; `apply` relocates them, a few at a time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +10,10 @@ from aiohttp import web
 from controller.api.apply import validate_all
 from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT
-from controller.api.dry_run.allowances import caller_of_dry_run
+from controller.api.dry_run.allowances import PASSES, caller_of_dry_run
 from controller.api.dry_run.effects import asks_of
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.dry_run.manifests import ManifestEffect, effects_of
-from controller.api.dry_run.passes import PASSES
 from controller.api.route import Access, Route
 from controller.domain.holdings import Holder
 from controller.domain.pending import PendingInstance
@@ -50,7 +49,6 @@ class _Outcome:
 
 
 async def post(request: web.Request) -> web.Response:
-    """`POST /defrag`."""
     context = request.app[CONTEXT]
     body = await read_model(request, DefragBody)
     specs = _deployments(body)
@@ -59,13 +57,13 @@ async def post(request: web.Request) -> web.Response:
         caller = caller_of_dry_run(request)
         async with caller.analysing:
             effects = await effects_of(context.database, specs, caller)
-    async with request.app[KEPT_INVENTORY].moment() as moment:
-        connection, seen = moment.connection, moment.seen
+    async with request.app[KEPT_INVENTORY].snapshot() as snapshot:
+        connection, cache = snapshot.connection, snapshot.cache
         await check_none_in_progress(connection)
         movable, demands = await read_movable(connection), await read_demands(connection, MAX_DEMANDS)
-        leaving = (await read_holders(connection, seen.holdings)).leaving
+        leaving = (await read_holders(connection, cache.holdings)).leaving
     outcome = await request.app[PASSES].run(
-        _consolidate, seen.inventory, effects, demands, movable, leaving, body.any_priority
+        _consolidate, cache.inventory, effects, demands, movable, leaving, body.any_priority
     )
     view = _view(outcome, effects)
     if body.apply and outcome.plan.relocations:
@@ -75,16 +73,15 @@ async def post(request: web.Request) -> web.Response:
 
 
 def _deployments(body: DefragBody) -> dict[str, DeploymentSpec]:
-    """The specs of the manifests, by name."""
     if not body.manifests:
         return {}
     written: dict[str, DeploymentSpec] = {}
     specs: dict[str, DeploymentSpec] = {}
-    for number, one in enumerate(parse_manifest_objects(list(body.manifests))):
+    for number, manifest in enumerate(parse_manifest_objects(list(body.manifests))):
         path = join_path("manifests", number)
-        if not isinstance(one, DeploymentManifest):
+        if not isinstance(manifest, DeploymentManifest):
             raise ManifestError([FieldProblem(path, "must be a deployment")])
-        written[path] = specs[one.name] = one.spec()
+        written[path] = specs[manifest.name] = manifest.spec()
     validate_all(written)
     return specs
 
@@ -141,11 +138,11 @@ def _view(outcome: _Outcome, effects: Sequence[ManifestEffect]) -> DefragView:
 def _relocations(outcome: _Outcome) -> list[NewRelocation]:
     demand = ", ".join(placed.instance for placed in outcome.plan.placed)
     targets = {placed.instance: _target(outcome, placed) for placed in outcome.plan.placed}
-    found = []
+    relocations = []
     for move in outcome.plan.relocations:
         row, (workers, gpus) = outcome.movable[move.instance], _target(outcome, move.to)
-        found.append(NewRelocation(move.instance, row.deployment_uid, row.epoch, workers, gpus, demand, targets))
-    return found
+        relocations.append(NewRelocation(move.instance, row.deployment_uid, row.epoch, workers, gpus, demand, targets))
+    return relocations
 
 
 def _target(outcome: _Outcome, placed: Placed) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -155,7 +152,6 @@ def _target(outcome: _Outcome, placed: Placed) -> tuple[tuple[str, ...], tuple[s
 
 
 async def get(request: web.Request) -> web.Response:
-    """`GET /defrag`."""
     async with request.app[CONTEXT].database.snapshot() as connection:
         return json_response(RelocationsView(items=await read_relocations(connection)))
 

@@ -1,4 +1,4 @@
-"""`POST /plan/drain`: what a drain of workers would stop, move and leave, and what fits nowhere. Writes nothing."""
+"""`POST /plan/drain`: the instances that a drain of workers would stop, move and leave, with their new workers."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -7,8 +7,8 @@ from typing import Final, Literal
 from aiohttp import web
 
 from controller.api.body import json_response, read_model
+from controller.api.dry_run.allowances import PASSES
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
-from controller.api.dry_run.passes import PASSES
 from controller.api.route import Access, Route
 from controller.decide.instances.gang import is_finished
 from controller.decide.instances.relocate import drained_now, starts_elsewhere, until_drained_s
@@ -32,7 +32,7 @@ _LEAVING: Final = frozenset({InstancePhase.STOPPING, InstancePhase.REPLACED})
 
 @dataclass(frozen=True, slots=True)
 class _Step:
-    """One instance on a drained worker. `ask`: what it needs elsewhere; None: it needs nothing, or that is unknown."""
+    """One instance on a drained worker. `ask`: its need elsewhere; None: it has none, or that is unknown."""
 
     facts: DeploymentFacts
     instance: InstanceFacts
@@ -44,19 +44,18 @@ class _Step:
 
 
 async def post(request: web.Request) -> web.Response:
-    """`POST /plan/drain`."""
     body = await read_model(request, DrainPlanBody)
-    async with request.app[KEPT_INVENTORY].moment() as moment:
-        connection = moment.connection
+    async with request.app[KEPT_INVENTORY].snapshot() as snapshot:
+        connection = snapshot.connection
         rows = await live_workers(connection, dict.fromkeys(body.workers))
         drains = {str(row["id"]): drain_of(body, row["read_at"], drain_in(row)) for row in rows}
         observed = await observe(connection, sorted(await deployments_on(connection, list(drains))))
-    steps = sorted((one for facts in observed.values() for one in _steps(facts, drains)), key=lambda one: one.order)
-    return json_response(await request.app[PASSES].run(_plan, moment.seen.inventory, steps, frozenset(drains)))
+    steps = sorted((step for facts in observed.values() for step in _steps(facts, drains)), key=lambda step: step.order)
+    return json_response(await request.app[PASSES].run(_plan, snapshot.cache.inventory, steps, frozenset(drains)))
 
 
 def _steps(facts: DeploymentFacts, drains: Mapping[str, Drain]) -> Iterator[_Step]:
-    """Its instances on these workers, as the next step would see them."""
+    """A deployment's instances on these workers, as the next step would observe them."""
     hosts = {
         id_: replace(host, draining=True, drain_until=drain.until, drain_restarts_tasks=drain.restarts_tasks)
         if (drain := drains.get(id_)) is not None
@@ -65,8 +64,8 @@ def _steps(facts: DeploymentFacts, drains: Mapping[str, Drain]) -> Iterator[_Ste
     }
     drained = replace(facts, hosts=hosts)
     for instance in facts.instances:
-        there = drains.keys() & {claim.worker_id for claim in instance.claims}
-        if there and instance.phase not in _LEAVING and not is_finished(facts, instance):
+        drained_workers = drains.keys() & {claim.worker_id for claim in instance.claims}
+        if drained_workers and instance.phase not in _LEAVING and not is_finished(facts, instance):
             yield _Step(drained, instance, _ask(drained, instance))
 
 
@@ -82,19 +81,20 @@ def _plan(inventory: Inventory, steps: Sequence[_Step], drained: Collection[str]
     workers = [worker for worker in inventory.workers.facts if worker.id in drained]
     inventory.upsert_workers([replace(worker, schedulable=False) for worker in workers])
     names = {worker.id: worker.name for worker in inventory.workers.facts}
-    decided = iter(place(inventory, [one.ask for one in steps if one.ask is not None]))
+    decided = iter(place(inventory, [step.ask for step in steps if step.ask is not None]))
     items = []
-    for one in steps:
-        decision = next(decided) if one.ask is not None else None
+    for step in steps:
+        decision = next(decided) if step.ask is not None else None
         to = [] if decision is None or isinstance(decision, Unplaced) else [names[w] for w in decision.workers]
         why = decision.explain.message if isinstance(decision, Unplaced) else ""
-        items.append(_view(one, [names.get(w, w) for w in _workers(one.instance)], to, why))
+        present = dict.fromkeys(claim.worker_id for claim in step.instance.claims)
+        items.append(_view(step, [names.get(w, w) for w in present], to, why))
     return DrainPlanView(items=items)
 
 
-def _view(one: _Step, workers: list[str], to: list[str], why: str) -> DrainStepView:
-    facts, instance = one.facts, one.instance
-    fits = None if one.ask is None else bool(to)
+def _view(step: _Step, workers: list[str], to: list[str], why: str) -> DrainStepView:
+    facts, instance = step.facts, step.instance
+    fits = None if step.ask is None else bool(to)
     after = duration_text(round(until_drained_s(facts, instance.id)))
     nowhere = f"; fits nowhere now: {why}" if why else ""
     task = facts.revisions[instance.revision].spec.restart == "never"
@@ -105,7 +105,7 @@ def _view(one: _Step, workers: list[str], to: list[str], why: str) -> DrainStepV
             message = "stops at once, and starts elsewhere from its beginning (restart: never)"
     elif not task:
         action, message = "moves", f"its replacement starts first, or it stops after {after}"
-    elif one.ask is None:
+    elif step.ask is None:
         action, message = "stays", "runs until it ends (restart: never)"
     else:
         action, message = "stays", f"runs until it ends; after {after} it stops and starts elsewhere from its beginning"
@@ -113,10 +113,6 @@ def _view(one: _Step, workers: list[str], to: list[str], why: str) -> DrainStepV
         instance=instance.id, deployment=facts.name, workers=workers, action=action, to_workers=to, fits=fits,
         message=message + nowhere,
     )  # fmt: skip
-
-
-def _workers(instance: InstanceFacts) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(claim.worker_id for claim in instance.claims))
 
 
 ROUTES: Final = (

@@ -1,4 +1,4 @@
-"""Tells what becomes of the instances that manifests would create. No I/O."""
+"""The outcome of each instance that manifests would create. No I/O."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -33,16 +33,16 @@ def plan_items(
     name_blockers: bool = True,
     watch: CandidateWatch | None = None,
 ) -> list[PlanItem]:
-    """Plays the apply of all manifests, and tells what becomes of each instance. Keeps the manifests' order.
+    """Rehearses the apply of all manifests; returns the outcome of each instance, in the manifests' order.
 
-    The first deployments that do not fit get advice on what would make them fit.
+    The first deployments that do not fit get advice.
 
     Args:
-        present: what runs and what is pending; playing consumes its inventory.
+        present: running and pending instances; the rehearsal consumes its inventory.
         effects: of the manifests.
         reserve: when and how long capacity is reserved for a pending instance.
         name_blockers: whether the first advice names the instances whose end would help.
-        watch: judges every GPU for the instances meanwhile.
+        watch: judges every GPU for the instances at the same time.
     """
     inventory = present.inventory
     rehearsal = Rehearsal(present, effects, reserve, watch)
@@ -51,23 +51,23 @@ def plan_items(
     paused = {uid for uid, facts in present.facts.items() if facts.rollout is not None and facts.rollout.paused}
     items: list[PlanItem] = []
     advised = 0
-    for one in effects:
+    for effect in effects:
         advice: list[str] | None = None
-        planned, held = rehearsal.planned[one.uid], rehearsal.blocked(one.uid)
-        for index in range(one.to_place):
+        planned, held = rehearsal.planned[effect.uid], rehearsal.blocked(effect.uid)
+        for index in range(effect.to_place):
             entry = planned[index] if index < len(planned) else None
             decision = entry.answer.decision if entry is not None and entry.answer is not None else None
             if entry is not None and isinstance(decision, Unplaced) and not entry.victims and advice is None:
                 staying = tuple(rehearsal.staying.values()) if name_blockers and not advised else ()
-                advice = _advice(inventory, one, decision, staying) if advised < _MAX_ADVISED else []
+                advice = _advice(inventory, effect, decision, staying) if advised < _MAX_ADVISED else []
                 advised += 1
-            unreached = _ROLLOUT_PAUSED if one.uid in paused else _ROLLOUT_WAITS
-            items.append(_item(one, index, entry, inventory, names, advice or [], unreached, held))
+            unreached = _ROLLOUT_PAUSED if effect.uid in paused else _ROLLOUT_WAITS
+            items.append(_item(effect, index, entry, inventory, names, advice or [], unreached, held))
     return items
 
 
 def asks_of(effect: ManifestEffect) -> list[Ask]:
-    """The asks of its instances; none while the need is unknown."""
+    """The asks of its instances; empty while the need is unknown."""
     if isinstance(effect.need, str):
         return []
     ask = effect.ask()
@@ -100,7 +100,7 @@ def _item(
         explain = Explain(workers=0, rejected={}, message=unreached)
         return PlanItem(deployment=effect.name, instance=index, fits=False, explain=explain)
     answer = entry.waited or entry.answer
-    preempts = [one.instance for one in entry.victims]
+    preempts = [victim.instance for victim in entry.victims]
     why: Explain | None = None
     if isinstance(answer.decision, Unplaced):
         why = msgspec.structs.replace(answer.decision.explain, advice=[] if preempts else advice)

@@ -1,4 +1,4 @@
-"""`GET /instances/{id}/explain`: why an instance is pending now, and what would make it fit. Writes nothing."""
+"""`GET /instances/{id}/explain`: the reason why an instance is pending now, and advice. Writes nothing."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -28,19 +28,17 @@ _PENDING_PHASES: Final = frozenset({"pending", "analyzing"})
 
 
 async def get(request: web.Request) -> web.Response:
-    """`GET /instances/{id}/explain`."""
-    async with request.app[KEPT_INVENTORY].moment() as moment:
-        standing = await standing_of(moment.connection, request.match_info["id"])
+    async with request.app[KEPT_INVENTORY].snapshot() as snapshot:
+        standing = await standing_of(snapshot.connection, request.match_info["id"])
         if standing.phase not in _PENDING_PHASES:
             raise ApiError(409, "not_waiting", f"instance {standing.instance} is {standing.phase}, not pending")
-        holders = await read_holders(moment.connection, moment.seen.holdings)
+        holders = await read_holders(snapshot.connection, snapshot.cache.holdings)
     passes = caller_of_dry_run(request).passes
-    explained = await passes.run(explain_instance, moment.seen.inventory, standing, holders.staying)
-    return json_response(explained)
+    return json_response(await passes.run(explain_instance, snapshot.cache.inventory, standing, holders.staying))
 
 
 def explain_instance(inventory: Inventory, standing: Standing, holders: Sequence[Holder] = ()) -> Explain:
-    """Places the instance in memory, and computes advice where it does not fit."""
+    """Places the instance in memory, and computes advice if it does not fit."""
     workers, gpus = len(inventory.workers.facts), len(inventory.gpus.uuid)
     if standing.need is None:
         message = f"{Reason.METADATA_UNKNOWN}: {standing.message or 'the analysis of its need is running'}"
@@ -49,7 +47,7 @@ def explain_instance(inventory: Inventory, standing: Standing, holders: Sequence
     ask = asks_for(spec, need, engine, instance=standing.instance, deployment_uid=uid)
     (decision,) = place(inventory, [ask])
     if isinstance(decision, Placed):
-        if standing.explain is not None:  # something else than capacity holds it back, such as a reservation
+        if standing.explain is not None:  # another reason than capacity, such as a reservation
             return standing.explain
         return Explain(workers=workers, gpus=gpus, fit=1, message="it fits and will be placed in a moment")
     advice = advise(inventory, AdviceRequest(spec, need, engine, uid, decision.explain, holders))

@@ -28,28 +28,28 @@ from schemas.manifest.problems import FieldProblem
 
 PlanChange = Literal["create", "replace", "update", "unchanged"]
 ANALYSES_LIMIT_S: Final = 25.0  # for all analyses of one plan
-_ANALYSIS_LIMIT_S: Final = 15.0  # for one analysis, so that a hanging one leaves time for others
+_ANALYSIS_LIMIT_S: Final = 15.0  # for one analysis, so that a hanging one leaves time for the next
 _NOT_READ: Final = "no model is read for a key of the role viewer; plan it with a key of the role operator"
 _CHANGES: Final[dict[str, PlanChange]] = {"unchanged": "unchanged", "updated": "update", "replaced": "replace"}
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestEffect:
-    """The effect of one manifest: the change of its deployment, and how many instances have to be placed."""
+    """The effect of one manifest: the change of its deployment, and the number of instances to place."""
 
     name: str
     uid: str
     spec: DeploymentSpec
     change: PlanChange
     to_place: int
-    need: Need | str  # a text: why the need is unknown
-    back_to: int | None = None  # an older revision that the apply takes up again
+    need: Need | str  # a text: the reason why the need is unknown
+    back_to: int | None = None  # an older revision that the apply restores
     fields: tuple[FieldChange, ...] = ()  # that differ from the present spec
     replaces: int = 0  # placed instances
-    generation: int | None = None  # of the deployment as it is; None: it does not exist
+    generation: int | None = None  # of the present deployment; None: it does not exist
 
     def ask(self, known: Need | None = None) -> Ask | None:
-        """What one of its instances asks for, by its need or the one that is known. None while the need is unknown."""
+        """The request of one instance for capacity, by its need or else the known one; None while that is unknown."""
         need = known if isinstance(self.need, str) else self.need
         if need is None:
             return None
@@ -57,7 +57,6 @@ class ManifestEffect:
 
 
 def instance_name(effect: ManifestEffect, index: int) -> str:
-    """The name of a planned instance."""
     return f"{effect.name}#{index}"
 
 
@@ -67,14 +66,13 @@ Successors = Mapping[str, Ask]  # the ask of each deployment whose instances may
 async def effects_of(
     database: Database, specs: Mapping[str, DeploymentSpec], caller: DryRunCaller, *, every_need: bool = False
 ) -> list[ManifestEffect]:
-    """The effect of each spec, given by the deployment's name, with its need.
+    """The effect of each spec, by deployment, with its need.
 
-    The need is known, or analysed here where the caller may have that.
-
-    The need of a spec without an instance to place is worked out for `every_need` alone.
+    Unknown needs are analysed if the caller may request that. The need of a spec without an instance to place is only
+    read with `every_need`.
 
     Raises:
-        ApiError: 400 for too many instances together.
+        ApiError: 400 for too many instances in all.
         NotGrantedError: the caller may not apply one of them.
     """
     hashes = {name: input_hash(spec, engine_for(spec)) for name, spec in specs.items()}
@@ -121,17 +119,17 @@ def _change(view: DeploymentView | None, spec: DeploymentSpec) -> PlanChange:
 def _to_place(
     view: DeploymentView | None, spec: DeploymentSpec, change: PlanChange, placed: Counter[int], back_to: int | None
 ) -> int:
-    """How many instances would have to be placed. `placed`: those that have a place, by revision."""
-    asked = asked_replicas(spec, view.status.intents if view else ())
+    """Number of instances to place. `placed`: number of placed instances by revision."""
+    requested = asked_replicas(spec, view.status.intents if view else ())
     if view is None:
-        return asked
+        return requested
     if change == "replace":
-        return max(0, asked - placed[back_to]) if back_to is not None else asked
-    return max(0, (view.status.wanted if change == "unchanged" else asked) - placed.total())
+        return max(0, requested - placed[back_to]) if back_to is not None else requested
+    return max(0, (view.status.wanted if change == "unchanged" else requested) - placed.total())
 
 
 async def _need(analyse: Analyse | None, spec: DeploymentSpec, known: Need | None, deadline_s: float) -> Need | str:
-    """The need, or why it is unknown. `deadline_s`, by the loop's clock, ends all analyses of this plan."""
+    """The need, or the reason why it is unknown. `deadline_s`: of all analyses of this plan, by the loop's clock."""
     engine = engine_for(spec)
     if engine.analysis(spec) is None:
         return engine.need(spec, None)

@@ -1,4 +1,4 @@
-"""`POST /plan` and a part of it: what an apply would do. Runs an apply's checks, places in memory, writes nothing."""
+"""`POST /plan`: shows what an apply would do. It runs an apply's checks, places in memory, and writes nothing."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -7,7 +7,7 @@ import msgspec
 from aiohttp import web
 
 from controller.api.apply import Documents, check_documents, read_documents
-from controller.api.body import json_response, parse_model, read_body
+from controller.api.body import AS_WRITTEN, json_response, parse_model, read_body
 from controller.api.context import CONTEXT, ApiContext
 from controller.api.dry_run.allowances import DryRunCaller, caller_of_dry_run
 from controller.api.dry_run.candidates import candidates_of, watch_for
@@ -20,7 +20,6 @@ from controller.api.dry_run.queue import read_queue, read_successors
 from controller.api.dry_run.rehearsal import Present
 from controller.api.dry_run.rollouts import planned_rollouts, read_deployments
 from controller.api.errors import invalid
-from controller.api.representation import AS_WRITTEN
 from controller.api.route import Access, Route
 from controller.domain.access.redaction import Redaction
 from controller.leader.placement_inputs import check_specs
@@ -38,9 +37,8 @@ MAX_WITH_CANDIDATES: Final = 5  # deployments; each answer has an entry for ever
 
 
 async def post(request: web.Request) -> web.Response:
-    """`POST /plan`."""
     caller = caller_of_dry_run(request)
-    body = await read_body(request, caller.body_bytes)  # first, so that slow senders hold no place
+    body = await read_body(request, caller.body_bytes)  # first, so that slow senders do not count as computing
     with caller.computing:
         view = await _plan(request.app, parse_model(body, PlanBody), caller)
     if not caller.knows_secrets:
@@ -51,7 +49,7 @@ async def post(request: web.Request) -> web.Response:
 
 
 async def post_policies(request: web.Request) -> web.Response:
-    """`POST /plan/policies`: a part of the plan that needs no model to be read and nothing to be placed."""
+    """`POST /plan/policies`: the part of a plan that reads no models and places nothing."""
     caller = caller_of_dry_run(request)
     body = await read_body(request, caller.body_bytes)
     with caller.computing:
@@ -98,23 +96,23 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
         effects = await effects_of(context.database, specs, caller, every_need=body.candidates)
     replaced = [effect.uid for effect in effects if effect.change == "replace"]
     name_blockers = len(effects) <= MAX_WITH_BLOCKERS and not body.candidates
-    async with app[KEPT_INVENTORY].moment() as moment:
-        connection, seen = moment.connection, moment.seen
+    async with app[KEPT_INVENTORY].snapshot() as snapshot:
+        connection, cache = snapshot.connection, snapshot.cache
         queue = await read_queue(connection, without=replaced, keys=context.secret_keys)
         facts = await read_deployments(connection, effects)
-        preempts = any(effect.spec.preempt for effect in effects) or any(one.preempt for one in queue.waiting)
+        preempts = any(effect.spec.preempt for effect in effects) or any(pending.preempt for pending in queue.waiting)
         needed = name_blockers or preempts or bool(facts)
-        needed |= any(may_reserve(one, context.reserve.after_s) for one in queue.waiting)
-        holders = await read_holders(connection, seen.holdings, only_leaving=not needed)
-        successors = await read_successors(connection, holders, seen.holdings) if preempts else {}
+        needed |= any(may_reserve(pending, context.reserve.after_s) for pending in queue.waiting)
+        holders = await read_holders(connection, cache.holdings, only_leaving=not needed)
+        successors = await read_successors(connection, holders, cache.holdings) if preempts else {}
         absences = await read_absences(connection) if body.candidates else None
         no_preemption: dict[str, str] = {}
         if caller.knows_secrets:
             no_preemption = await check_specs(connection, specs, context.secret_keys)
     unable = {effect.uid: no_preemption[effect.name] for effect in effects if effect.name in no_preemption}
-    present = Present(seen.inventory, seen.holdings, holders, queue, facts, successors, unable)
+    present = Present(cache.inventory, cache.holdings, holders, queue, facts, successors, unable)
     items, candidates = await caller.passes.run(
-        _played, present, effects, absences, reserve=context.reserve, name_blockers=name_blockers
+        _rehearse, present, effects, absences, reserve=context.reserve, name_blockers=name_blockers
     )
     changes = {effect.name: effect.change for effect in effects}
     return PlanView(
@@ -130,9 +128,9 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
 
 
 def _without_stored_values(view: PlanView, redaction: Redaction) -> PlanView:
-    """A plan of which all is redacted that its caller has not written: values before, and stored policies."""
+    """The plan with everything redacted that its caller has not written: old values, and stored policies."""
     changes = {
-        name: [msgspec.structs.replace(one, old=redaction.value(one.old, written=True)) for one in fields]
+        name: [msgspec.structs.replace(field, old=redaction.value(field.old, written=True)) for field in fields]
         for name, fields in view.field_changes.items()
     }
     policies = {
@@ -144,7 +142,7 @@ def _without_stored_values(view: PlanView, redaction: Redaction) -> PlanView:
     return msgspec.structs.replace(view, field_changes=changes, policies=policies)
 
 
-def _played(
+def _rehearse(
     present: Present,
     effects: Sequence[ManifestEffect],
     absences: Absences | None,
@@ -152,7 +150,7 @@ def _played(
     reserve: ReserveTimes,
     name_blockers: bool,
 ) -> tuple[list[PlanItem], dict[str, PlanCandidates]]:
-    """What becomes of the instances; with absences also the GPUs that could be selected."""
+    """The outcome of the instances, and the selectable GPUs if `absences` are given."""
     watch = None if absences is None else watch_for(effects)
     items = plan_items(present, effects, reserve=reserve, name_blockers=name_blockers, watch=watch)
     if watch is None or absences is None:

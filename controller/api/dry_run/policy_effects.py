@@ -1,4 +1,4 @@
-"""The effect of manifests on utilization policies: those among them count as applied. Writes nothing."""
+"""The effect of manifests on utilization policies, as if they were applied. Writes nothing."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,11 +26,11 @@ class PolicyEffects:
     """The effect of manifests on policies.
 
     Attributes:
-        changes: of the policies among them, by name.
-        generations: of these policies until now; 0: new.
-        effective: the effective policies of the deployments among them.
-        before: the policies that they write or name, and the default one, as they are.
-        after: the same as the apply leaves them.
+        changes: of the policies among the manifests, by name.
+        generations: their present generations; 0: new.
+        effective: the effective policies of the deployments among the manifests.
+        before: the written and named policies, and the default one, at present.
+        after: the same policies after the apply.
     """
 
     changes: Mapping[str, PolicyChange]
@@ -43,7 +43,6 @@ class PolicyEffects:
 async def policy_effects(
     connection: Reader, specs: Mapping[str, DeploymentSpec], written: Mapping[str, PolicySpec]
 ) -> PolicyEffects:
-    """The effect of applying deployments and policies, given by their names."""
     present = await named_and_default(connection, {*written, *_named(specs)})
     after = _after(present, written)
     changes = {name: _change(present.get(name), spec) for name, spec in written.items()}
@@ -60,10 +59,7 @@ async def policy_problems(
     longest_window_s: float,
     secrets: bool = True,
 ) -> list[FieldProblem]:
-    """Problems of manifests, given as names and specs by their path in the request.
-
-    Without `secrets` nothing tells whether the secrets exist that policies name.
-    """
+    """Problems of manifests, given as names and specs by path. Without `secrets`, missing secrets are no problem."""
     specs, written = {path: spec for path, (_, spec) in deployments.items()}, dict(policies.values())
     problems = await problems_of_policies(
         connection,
@@ -73,7 +69,7 @@ async def policy_problems(
     )
     if any(spec.default for spec in written.values()):
         after = _after(await named_and_default(connection, written), written)
-        defaults = {name for name, one in after.items() if one.spec.default}
+        defaults = {name for name, policy in after.items() if policy.spec.default}
         problems += [
             problem_of_second_default(path, min(defaults - {name}))
             for path, (name, spec) in policies.items()
@@ -106,13 +102,13 @@ def _after(present: Policies, written: Mapping[str, PolicySpec]) -> dict[str, Kn
 
 
 def effective_after(spec: DeploymentSpec, policies: Policies) -> PlannedPolicy | None:
-    """The effective policy of a deployment that is not written yet, as `store/policies/effective.py` defines it."""
+    """The effective policy of an unwritten deployment, by the rule of `store/policies/effective.py`."""
     own = spec.utilization_policy
     if isinstance(own, UtilizationPolicy):
         return PlannedPolicy(origin="inline", spec=own)
     if isinstance(own, str):
         return PlannedPolicy(origin="named", name=own, spec=policies[own].spec.bare()) if own in policies else None
-    default = next((name for name, one in policies.items() if one.spec.default), None)
+    default = next((name for name, policy in policies.items() if policy.spec.default), None)
     if default is None or spec.resources.gpus == 0:
         return None
     return PlannedPolicy(origin="default", name=default, spec=policies[default].spec.bare())

@@ -1,8 +1,8 @@
-"""What policies would stop at once if manifests were applied, also of deployments that are not among them.
+"""The instances that policies would stop at once if manifests were applied, also of other deployments.
 
-Any controller answers by what the database holds: the rows and samples by which the leader's next step decides
-(`reconcilers/policies.py`). Most deployments are in use, which their latest samples show: the complete window is read
-of the others alone. Missing data, and data beyond what a plan may read, is unknown. Writes nothing.
+Any controller answers by the rows and samples by which the leader's next step decides (`reconcilers/policies.py`). The
+latest samples show that most deployments are in use; the complete window is read only for the rest. Missing data, and
+data beyond a plan's bound, is unknown. Writes nothing.
 """
 
 import asyncio
@@ -27,11 +27,11 @@ from schemas.api.plan import PolicyStop, PolicyStops
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.wire import SAMPLE_S
 
-MOST_NAMED: Final = 100  # of each kind; the others are counted
+MOST_NAMED: Final = 100  # of each kind; the rest are counted
 _DEPLOYMENTS_AT_ONCE: Final = 100  # read in one snapshot
 _GPU_S_AT_ONCE: Final = 2_000 * SAMPLE_S  # parsing the samples of one read blocks the event loop
 _RECENT_S: Final = 120.0
-JUDGE_S: Final = 10.0  # with the time that other plans take first; the plan itself has 30 s
+JUDGE_S: Final = 10.0  # including the wait for other plans; the plan itself has 30 s
 _LATE: Final = "judging policies took too long; plan fewer deployments or policies at a time, or try again later"
 _UNREAD: Final = Foreseen(message="its window holds more samples than one plan reads", unknown=True)
 
@@ -39,21 +39,14 @@ _UNREAD: Final = Foreseen(message="its window holds more samples than one plan r
 async def policy_stops(
     database: Database, documents: Documents, policies: PolicyEffects, caller: DryRunCaller
 ) -> PolicyStops:
-    """What policies would stop at once because of an apply of these documents.
-
-    Args:
-        database: to read from.
-        documents: checked.
-        policies: their effect on policies.
-        caller: whose bounds hold.
-    """
+    """The stops at once because of an apply of these checked documents. `policies`: their effect on policies."""
     change = _Change(dict(documents.deployments.values()), policies)
     async with database.snapshot() as connection:
         names = await list_concerned(connection, change.specs, change.changed, default=change.of_default)
         leaps = await read_leaps(connection)
     if not names:
         return PolicyStops()
-    found: list[PolicyStop] = []
+    stops: list[PolicyStop] = []
     late = list(names)
     left = caller.samples
     limit = asyncio.timeout(JUDGE_S)
@@ -62,35 +55,34 @@ async def policy_stops(
             while late:
                 async with database.snapshot() as connection:
                     reader = _Reader(connection, leaps, left)
-                    found += await _stops_of(reader, change, late[:_DEPLOYMENTS_AT_ONCE])
+                    stops += await _stops_of(reader, change, late[:_DEPLOYMENTS_AT_ONCE])
                     left = reader.left
                 del late[:_DEPLOYMENTS_AT_ONCE]
     except TimeoutError:
         if not limit.expired():  # the database's own
             raise
-    return _view([*found, *(PolicyStop(deployment=names[uid], action="unknown", message=_LATE) for uid in late)])
+    return _view([*stops, *(PolicyStop(deployment=names[uid], action="unknown", message=_LATE) for uid in late)])
 
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """What an apply changes: new specs of deployments by name, and policies."""
+    """The changes by an apply: new specs of deployments by name, and policies."""
 
     specs: Mapping[str, DeploymentSpec]
     policies: PolicyEffects
 
     @property
     def changed(self) -> set[str]:
-        """The names of policies that would not be as before."""
         return {name for name, change in self.policies.changes.items() if change != "unchanged"}
 
     @property
     def of_default(self) -> bool:
-        """Whether another policy would be the default, or the default policy another one."""
+        """Whether the default policy changes, or another policy becomes the default."""
         both = (self.policies.before, self.policies.after)
         return any(name in known and known[name].spec.default for name in self.changed for known in both)
 
     def after(self, facts: PolicyFacts) -> PolicyFacts | None:
-        """A deployment as the apply leaves it; None: it and its policy do not change."""
+        """The deployment after the apply; None: it and its policy do not change."""
         spec = self.specs.get(facts.name, facts.spec)
         changes = facts.name in self.specs and change_between(facts.spec, spec) != "unchanged"
         policy = self._policy(spec, facts.generation + changes)
@@ -113,77 +105,76 @@ def _same(one: EffectivePolicy | None, other: EffectivePolicy | None) -> bool:
 
 
 async def _stops_of(reader: "_Reader", change: _Change, uids: Sequence[str]) -> list[PolicyStop]:
-    """What would stop of these deployments, in their order."""
     observed = await observe_policies(reader.connection, uids)
     today = {uid: observed[uid] for uid in uids if uid in observed}
     planned = {uid: after for uid, facts in today.items() if (after := change.after(facts)) is not None}
-    found: dict[str, Foreseen] = {}
-    for recent_s in (0.0, _RECENT_S, None):  # each reads less of fewer deployments than the next one would
-        found = await reader.foresee(list(planned.values()), recent_s)
-        planned = {uid: facts for uid, facts in planned.items() if found[uid].matters}
-    acting = [today[uid] for uid in planned if found[uid].limit is not None]
+    foreseen: dict[str, Foreseen] = {}
+    for recent_s in (0.0, _RECENT_S, None):  # from the cheapest reading to the most expensive one
+        foreseen = await reader.foresee(list(planned.values()), recent_s)
+        planned = {uid: facts for uid, facts in planned.items() if foreseen[uid].matters}
+    acting = [today[uid] for uid in planned if foreseen[uid].limit is not None]
     before = await reader.foresee(acting)
     return [
-        _stop(facts, found[uid])
+        _stop(facts, foreseen[uid])
         for uid, facts in planned.items()
-        if found[uid].unknown or stops_more(found[uid], before[uid])
+        if foreseen[uid].unknown or stops_more(foreseen[uid], before[uid])
     ]
 
 
-def _stop(facts: PolicyFacts, found: Foreseen) -> PolicyStop:
+def _stop(facts: PolicyFacts, foreseen: Foreseen) -> PolicyStop:
     policy = facts.policy
     name = "" if policy is None else policy.name
-    if policy is None or found.limit is None:
-        return PolicyStop(deployment=facts.name, policy=name, action="unknown", message=found.message)
+    if policy is None or foreseen.limit is None:
+        return PolicyStop(deployment=facts.name, policy=name, action="unknown", message=foreseen.message)
     return PolicyStop(
         deployment=facts.name,
         policy=name,
         action="scale_down" if policy.spec.action == "scale_down" else "stop",
-        stops=found.stops,
-        replicas=found.limit.max_replicas,
-        message=found.message,
+        stops=foreseen.stops,
+        replicas=foreseen.limit.max_replicas,
+        message=foreseen.message,
     )
 
 
-def _view(found: Sequence[PolicyStop]) -> PolicyStops:
-    of = {action: [one for one in found if one.action == action] for action in ("stop", "scale_down", "unknown")}
-    counts = {action: len(stops) for action, stops in of.items()}
-    return PolicyStops(**counts, items=[one for stops in of.values() for one in stops[:MOST_NAMED]])
+def _view(stops: Sequence[PolicyStop]) -> PolicyStops:
+    actions = ("stop", "scale_down", "unknown")
+    by_action = {action: [stop for stop in stops if stop.action == action] for action in actions}
+    counts = {action: len(same) for action, same in by_action.items()}
+    return PolicyStops(**counts, items=[stop for same in by_action.values() for stop in same[:MOST_NAMED]])
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Judges deployments by the samples that one snapshot shows; reads `left` of them at most, and the last chunk."""
+    """Judges deployments by the samples of one snapshot. It reads at most `left` samples, plus the last chunk."""
 
     connection: Any
     leaps: ClockLeaps
     left: int
 
     async def foresee(self, facts: Sequence[PolicyFacts], recent_s: float | None = None) -> dict[str, Foreseen]:
-        """What the next step of each deployment would do, by uid.
+        """The effect of the next step on each deployment, by uid.
 
-        Args:
-            facts: the deployments.
-            recent_s: judges by the samples of the latest seconds; None: of the policies' windows.
+        `recent_s`: judges by the samples of the latest seconds; None: of the policies' windows.
         """
         telemetry, turn = Telemetry(), TimeSlice()
         telemetry.leaps = self.leaps
-        judged = [one for one in facts if one.policy is not None]
-        for one in judged:
-            telemetry.watch(one)
+        judged = [deployment for deployment in facts if deployment.policy is not None]
+        for deployment in judged:
+            telemetry.watch(deployment)
         if recent_s != 0:
             await self._read(telemetry, judged, recent_s)
-        found = dict.fromkeys((one.uid for one in facts), NOTHING)
-        for one in judged:
+        foreseen = dict.fromkeys((deployment.uid for deployment in facts), NOTHING)
+        for deployment in judged:
             await turn.yield_if_over()
-            if recent_s is None and telemetry.missing(one.uid):
-                found[one.uid] = _UNREAD
+            if recent_s is None and telemetry.missing(deployment.uid):
+                foreseen[deployment.uid] = _UNREAD
             else:
-                found[one.uid] = foresee(one, {i.id: telemetry.use_of(i) for i in one.instances if is_judged(i)})
-        return found
+                use = {i.id: telemetry.use_of(i) for i in deployment.instances if is_judged(i)}
+                foreseen[deployment.uid] = foresee(deployment, use)
+        return foreseen
 
     async def _read(self, telemetry: Telemetry, facts: Sequence[PolicyFacts], recent_s: float | None) -> None:
-        """Reads samples of the GPUs of these deployments, those with the shortest windows first."""
+        """Reads samples of the GPUs of these deployments, the shortest windows first."""
         uids, now = [one.uid for one in facts], max((one.now for one in facts), default=0.0)
         needs: dict[str, float] = {}
         for uid in uids:

@@ -1,4 +1,4 @@
-"""The admission queue as a dry run sees it: the pending instances that are ahead of what is planned."""
+"""The admission queue of a dry run: the pending instances that are ahead of the planned ones."""
 
 from collections.abc import Collection, Iterable, Sequence
 from contextlib import suppress
@@ -25,12 +25,12 @@ from controller.store.placement.pending import (
 from controller.store.placement.plan_reads import newest_revisions
 from schemas.manifest.deployment import DeploymentSpec
 
-MAX_QUEUED: Final = 1_000  # where more are pending, little of what is planned will fit
+MAX_QUEUED: Final = 1_000  # with more pending, few planned instances would fit
 
 
 @dataclass(frozen=True, slots=True)
 class Queue:
-    """Pending instances in order, the asks that have capacity reserved before them, and rollouts' next successors."""
+    """Pending instances in order, asks with capacity reserved before them, and the next successors of rollouts."""
 
     waiting: tuple[PendingInstance, ...] = ()
     reserved: tuple[Ask, ...] = ()
@@ -45,7 +45,6 @@ async def read_queue(connection: Reader, *, without: Collection[str] = (), keys:
     reserved = await read_planned_copies(connection)
     awaited = await read_awaited(connection)
     asks = await asks_of(connection, [*waiting, *reserved, *awaited])
-
     known = [
         (one, ask)
         for one in (*reserved, *waiting, *awaited)
@@ -59,7 +58,7 @@ async def read_queue(connection: Reader, *, without: Collection[str] = (), keys:
 
 
 async def checked(connection: Reader, waiting: Sequence[PendingRow], keys: SecretKeys) -> list[PendingRow]:
-    """The same instances, with the reason at those that preempt nothing since their start would fail."""
+    """The same instances. Those that may not preempt, because their start would fail, have the reason."""
     wanted = sorted({(one.deployment_uid, one.revision) for one in waiting if one.preempt})
     revisions = await read_revisions(connection, wanted) if wanted else {}
 
@@ -72,24 +71,23 @@ async def checked(connection: Reader, waiting: Sequence[PendingRow], keys: Secre
 
 
 async def read_successors(connection: Reader, holders: Holders, holdings: Holdings) -> Successors:
-    """What the successors of these holders would ask for, by deployment."""
-    held = [holding for one in holders.staying if (holding := holdings.get(one.instance)) is not None]
+    """The asks of these holders' successors, by deployment."""
+    held = [holding for holder in holders.staying if (holding := holdings.get(holder.instance)) is not None]
     uids = {claim.deployment_uid for holding in held for claim in holding.by_device.values()}
     keys = await newest_revisions(connection, sorted(uids))
     return {uid: ask for (uid, _), ask in (await _parsed(connection, keys)).items()}
 
 
-async def asks_of(connection: Reader, some: Iterable[PendingRow]) -> dict[RevisionKey, Ask]:
-    """The asks that the instances of a revision share. A revision that this version cannot run is missing."""
-    return await _parsed(connection, sorted({(one.deployment_uid, one.revision) for one in some}))
+async def asks_of(connection: Reader, rows: Iterable[PendingRow]) -> dict[RevisionKey, Ask]:
+    """The ask of each revision of these instances. A revision that this version cannot run is missing."""
+    return await _parsed(connection, sorted({(row.deployment_uid, row.revision) for row in rows}))
 
 
 async def _parsed(connection: Reader, keys: Sequence[RevisionKey]) -> dict[RevisionKey, Ask]:
-    """The ask of each revision. A revision that this version cannot run is missing."""
-    found: dict[RevisionKey, Ask] = {}
+    asks: dict[RevisionKey, Ask] = {}
     revisions = await read_revisions(connection, keys)
     for key, row in revisions.items():
         with suppress(ValueError):
             spec, need = row.parse()
-            found[key] = asks_for(spec, need, engine_for(spec), instance="", deployment_uid=key[0])
-    return found
+            asks[key] = asks_for(spec, need, engine_for(spec), instance="", deployment_uid=key[0])
+    return asks

@@ -1,8 +1,8 @@
-"""Plays an apply in memory until nothing changes: stops, creations, placement passes and preemptions. No I/O.
+"""Rehearses an apply in memory until nothing changes: stops, creations, placement passes, preemptions. No I/O.
 
-It goes in rounds, as the reconcilers do. Each deployment takes its step, one pass places what is pending, and then what
-stops has ended and what was placed runs. So a rollout gives free only what it really stops: one instance, and the next
-one only when the successor has its place.
+It runs in rounds, like the reconcilers. Each deployment takes its step, one pass places the pending instances, then
+stopping instances end and placed ones run. So a rollout frees only what it really stops: one instance, and the next
+only after the successor is placed.
 """
 
 import math
@@ -22,24 +22,22 @@ from controller.scheduling.admission.admit import AdmissionDecision, ReserveTime
 from controller.scheduling.explain.unplaced import headline
 from controller.scheduling.inventory.capacity import Inventory
 
-# Beyond these, the rest of each rollout counts as stopped at once, so that a plan ends soon.
+# Beyond these bounds, the rest of each rollout counts as stopped at once, so that a plan ends soon.
 _MAX_ROUNDS: Final = 200
 _MAX_DECISIONS: Final = 50_000
-_NEWEST: Final = 1e12  # seconds since the epoch: as a holder, what was created here is younger than all others
+_NEWEST: Final = 1e12  # seconds since the epoch: holders created by the rehearsal are younger than all others
 
 
 @dataclass(frozen=True, slots=True)
 class Present:
-    """The present, read at one moment; a rehearsal consumes the inventory.
+    """The present state, from one snapshot. A rehearsal consumes the inventory.
 
     Attributes:
-        inventory: what is free.
         holdings: the claims of each instance.
-        holders: the instances with claims; needed where anything may stop or be preempted.
-        queue: the pending instances.
-        facts: the existing deployments of the file, as the apply leaves them, by uid.
-        successors: what the successors of preempted instances ask for.
-        no_preemption: by uid of a deployment of the file, why its new instances preempt nothing although they may.
+        holders: the instances with claims; only needed if instances may stop or be preempted.
+        facts: the existing deployments of the file, after the apply, by uid.
+        successors: asks of the successors of preempted instances.
+        no_preemption: by uid of a deployment of the file, the reason why its new instances may not preempt.
     """
 
     inventory: Inventory
@@ -53,16 +51,14 @@ class Present:
 
 @dataclass(slots=True)
 class Rehearsed:
-    """An instance that has no place yet, and what becomes of it.
+    """A pending instance and its outcome.
 
     Attributes:
-        pending: as admission sees it.
         order: by priority, then age.
         uid: of its deployment.
         answer: of the latest pass; None: not decided.
-        placed: its place.
-        waited: the answer with which it chose victims.
-        victims: what it preempts.
+        placed: its placement.
+        waited: the answer that chose its victims.
     """
 
     pending: PendingInstance
@@ -75,7 +71,7 @@ class Rehearsed:
 
 
 class Rehearsal:
-    """One apply of a whole file, all documents at once."""
+    """One apply of a complete file, all documents at once."""
 
     def __init__(
         self,
@@ -88,21 +84,21 @@ class Rehearsal:
         self._inventory, self._holdings, self._reserve = present.inventory, present.holdings, reserve
         self._queue, self._successors, self._no_preemption = present.queue, present.successors, present.no_preemption
         facts, holders = present.facts, present.holders
-        self._uids: dict[str, str] = {}  # of what this rehearsal placed
+        self._uids: dict[str, str] = {}  # of instances that this rehearsal placed
         self._gpus = frozenset(self._inventory.gpus.uuid)
         self._effects = {effect.uid: effect for effect in effects}
         self._rollouts = {effect.uid: Rollout(facts[effect.uid]) for effect in effects if effect.uid in facts}
         self._asks = {effect.uid: effect.ask(_known(facts.get(effect.uid))) for effect in effects}
         self.planned: dict[str, list[Rehearsed]] = {effect.uid: [] for effect in effects}
         self._waiting: dict[str, Rehearsed] = {}
-        self.staying = {one.instance: self._changed(one) for one in holders.staying}
-        self._leaving = {one.instance: one for one in holders.leaving}
+        self.staying = {holder.instance: self._changed(holder) for holder in holders.staying}
+        self._leaving = {holder.instance: holder for holder in holders.leaving}
         self._relocating = holders.relocating
-        self._ending = set(self._leaving)
+        self._stopping = set(self._leaving)
         self._marked: list[Holder] = []
         self._decisions = 0
         self._numbers: dict[str, int] = {}
-        self._foreign = [one for one in self._queue.awaited if one.ask.deployment_uid not in self._effects]
+        self._foreign = [pending for pending in self._queue.awaited if pending.ask.deployment_uid not in self._effects]
         self._enqueue_present()
 
     def _changed(self, holder: Holder) -> Holder:
@@ -119,11 +115,11 @@ class Rehearsal:
         return next(iter(held.by_device.values())).deployment_uid if held is not None else ""
 
     def _enqueue_present(self) -> None:
-        """What is pending already, and what new deployments create."""
-        rows = {one.ask.instance: one for one in self._queue.waiting}
-        for one in self._queue.waiting:
-            if one.ask.deployment_uid not in self._effects:
-                self._enqueue(one, one.queued_at, one.ask.deployment_uid)
+        """Enqueues the pending instances, and those that new deployments create."""
+        rows = {pending.ask.instance: pending for pending in self._queue.waiting}
+        for pending in self._queue.waiting:
+            if pending.ask.deployment_uid not in self._effects:
+                self._enqueue(pending, pending.queued_at, pending.ask.deployment_uid)
         for uid, effect in self._effects.items():
             if uid not in self._rollouts:
                 for _ in range(effect.to_place):
@@ -139,7 +135,7 @@ class Rehearsal:
     def _plan(
         self, effect: ManifestEffect, name: str, row: PendingInstance | None = None, queued_at: float = math.inf
     ) -> None:
-        """Enqueues an instance of the file, which the plan tells."""
+        """Enqueues an instance of the file, which the plan shows."""
         ask = self._asks[effect.uid]
         if ask is not None:
             pending = row or PendingInstance(ask.for_instance(name))
@@ -158,7 +154,6 @@ class Rehearsal:
         return entry
 
     def run(self) -> None:
-        """Plays to the end."""
         freed = True
         for _ in range(_MAX_ROUNDS):
             changed = self._step()
@@ -176,7 +171,7 @@ class Rehearsal:
         self._pass()
 
     def _step(self) -> bool:
-        """One step of every deployment; whether anything stops or is created."""
+        """One step of every deployment; returns whether any instance stops or is created."""
         changed = bool(self._marked)
         for uid, rollout in self._rollouts.items():
             step = rollout.step()
@@ -193,7 +188,7 @@ class Rehearsal:
                 else:
                     name = f"the successor of {create.replaces}"
                     born = create.born.timestamp() if create.born is not None else math.inf
-                    # Of the new revision's instances, and of those that this plan places, the plan tells what follows.
+                    # The plan shows the successors of instances that it shows, and those of the new revision.
                     if self._forget_planned(uid, create.replaces) or effect.change == "replace":
                         self._plan(effect, name, queued_at=born)
                     else:
@@ -205,7 +200,7 @@ class Rehearsal:
         for victim in self._marked:
             uid = self._uid_of(victim.instance)
             if uid not in self._rollouts:
-                self._ending.add(victim.instance)
+                self._stopping.add(victim.instance)
                 name = f"the successor of {victim.instance}"
                 if self._forget_planned(uid, victim.instance):
                     self._plan(self._effects[uid], name, queued_at=victim.queued_at)
@@ -215,9 +210,9 @@ class Rehearsal:
         return changed
 
     def _forget_planned(self, uid: str, instance: str) -> bool:
-        """Whether this plan has placed the instance; its successor is told in its stead."""
+        """Removes an instance that this plan has placed, to show its successor instead; returns whether it has."""
         planned = self.planned.get(uid, [])
-        entry = next((one for one in planned if one.pending.ask.instance == instance), None)
+        entry = next((entry for entry in planned if entry.pending.ask.instance == instance), None)
         if entry is not None:
             planned.remove(entry)
         return entry is not None
@@ -225,27 +220,25 @@ class Rehearsal:
     def _succeed(
         self, name: str, uid: str, priority: int, ask: Ask | None, queued_at: float, *, preempt: bool = False
     ) -> None:
-        """Enqueues the successor of a victim."""
         if ask is not None:
             why = self._no_preemption.get(uid, "")
             pending = PendingInstance(ask.for_instance(name), priority, preempt, no_preemption=why)
             self._enqueue(pending, queued_at, uid)
 
     def _leave(self, instances: Iterable[str]) -> None:
-        """These stop: they hold their claims until the end of the round."""
+        """Stops instances. They hold their claims until the end of the round."""
         for instance in instances:
             if (holder := self.staying.pop(instance, None)) is not None:
                 self._leaving[instance] = holder
             if instance in self._leaving:
-                self._ending.add(instance)
+                self._stopping.add(instance)
 
     def _pass(self) -> None:
-        """One placement pass."""
         waiting = sorted(self._waiting.values(), key=lambda entry: entry.order)
         holders = Holders(tuple(self.staying.values()), tuple(self._leaving.values()), self._relocating_now())
-        pending = [replace(one.pending, preempting=self._preempts_still(one)) for one in waiting]
-        promised = [one for one in pending if one.promised is not None]
-        pending = sorted([*pending, *self._awaited()], key=lambda one: -one.priority)
+        pending = [replace(entry.pending, preempting=self._preempts_still(entry)) for entry in waiting]
+        promised = [instance for instance in pending if instance.promised is not None]
+        pending = sorted([*pending, *self._awaited()], key=lambda instance: -instance.priority)
         watched = self._watch.before_each(self._inventory, pending)
         answers = admit(
             self._inventory, watched, holders, reserve=self._reserve, reserved=self._queue.reserved, promised=promised
@@ -266,7 +259,7 @@ class Rehearsal:
                 self._mark(entry, entry.answer.victims)
 
     def _awaited(self) -> Iterator[PendingInstance]:
-        """What rollouts create next: it comes after what is pending with its priority."""
+        """The next instances of rollouts. They come after pending instances of the same priority."""
         yield from self._foreign
         for uid, rollout in self._rollouts.items():
             if (ask := self._asks[uid]) is not None:
@@ -275,12 +268,12 @@ class Rehearsal:
                     yield PendingInstance(ask.for_instance(name), rollout.facts.spec.priority, awaited=True)
 
     def _relocating_now(self) -> tuple[Holder, ...]:
-        return tuple(one for one in self._relocating if one.instance in self.staying)
+        return tuple(holder for holder in self._relocating if holder.instance in self.staying)
 
     def _preempts_still(self, entry: Rehearsed) -> bool:
         if entry.victims:
             return any(victim.instance in self._leaving for victim in entry.victims)
-        return entry.pending.preempting and bool(self._ending)
+        return entry.pending.preempting and bool(self._stopping)
 
     def _place(self, entry: Rehearsed, placed: Placed) -> None:
         entry.placed = placed
@@ -315,20 +308,20 @@ class Rehearsal:
                 rollout.preempt(victim.instance, entry.pending.ask.instance)
 
     def _end(self) -> bool:
-        """What stops has ended, and what was placed runs; whether anything ended."""
-        ended, self._ending = self._ending, set()
+        """Ends stopping instances, and starts placed ones; returns whether any instance ended."""
+        ended, self._stopping = self._stopping, set()
         self._free(ended)
-        answers = ((name, one.answer.decision) for name, one in self._waiting.items() if one.answer is not None)
-        unplaced = {name: one.reason or headline(one.explain) for name, one in answers if isinstance(one, Unplaced)}
+        answers = ((name, entry.answer.decision) for name, entry in self._waiting.items() if entry.answer is not None)
+        unplaced = {name: d.reason or headline(d.explain) for name, d in answers if isinstance(d, Unplaced)}
         for rollout in self._rollouts.values():
             rollout.end(ended, unplaced)
-        for one in self._foreign:
-            self._enqueue(replace(one, awaited=False), math.inf, one.ask.deployment_uid)
+        for pending in self._foreign:
+            self._enqueue(replace(pending, awaited=False), math.inf, pending.ask.deployment_uid)
         self._foreign = []
         return bool(ended)
 
     def blocked(self, uid: str) -> str:
-        """What holds up the rollout of this deployment of the file; empty: nothing of its own."""
+        """The reason why the rollout of this deployment is blocked by its own bounds; empty if it is not."""
         rollout = self._rollouts.get(uid)
         return rollout.blocked() if rollout is not None else ""
 

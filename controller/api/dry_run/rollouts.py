@@ -1,4 +1,4 @@
-"""A deployment's own steps in a dry run: what stops and what is created, chosen by the reconciler's code."""
+"""A deployment's own steps in a dry run: stops and creations, chosen by the reconciler's code."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,12 +23,12 @@ from controller.store.deployments.observe import observe
 
 P = InstancePhase
 _CLEARED: Final = frozenset({"user", "policy"})  # a changed spec removes these limits
-_LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)  # what runs counts as available
+_LONG_AGO: Final = datetime(2000, 1, 1, tzinfo=UTC)  # so that running instances count as available
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutStep:
-    """One step: the instances that begin to stop, those that are gone at once, and those that are created."""
+    """One step: the instances that start to stop, those that are gone at once, and those that are created."""
 
     stopping: frozenset[str]
     removed: frozenset[str]
@@ -36,7 +36,7 @@ class RolloutStep:
 
 
 async def read_deployments(connection: Any, effects: Sequence[ManifestEffect]) -> dict[str, DeploymentFacts]:
-    """The existing deployments among these effects, by uid, as an apply leaves them.
+    """The existing deployments among these effects, after the apply, by uid.
 
     The connection must be in one REPEATABLE READ transaction.
     """
@@ -46,28 +46,30 @@ async def read_deployments(connection: Any, effects: Sequence[ManifestEffect]) -
 
 
 def planned_rollouts(facts: Mapping[str, DeploymentFacts], effects: Sequence[ManifestEffect]) -> dict[str, str]:
-    """How the instances of each deployment that gets another revision would be replaced, by its name."""
-    found: dict[str, str] = {}
+    """Descriptions of the rollouts of deployments that get another revision, by name."""
+    texts: dict[str, str] = {}
     for effect in effects:
         if effect.change == "replace" and (known := facts.get(effect.uid)) is not None:
             paused = known.rollout is not None and known.rollout.paused
             wanted = wanted_replicas(known)
-            found[effect.name] = planned_text(effect.spec, wanted, back_to=effect.back_to, paused=paused)
-    return found
+            texts[effect.name] = planned_text(effect.spec, wanted, back_to=effect.back_to, paused=paused)
+    return texts
 
 
 def _applied(facts: DeploymentFacts, effect: ManifestEffect) -> DeploymentFacts:
     if effect.change == "unchanged":
         return facts
-    intents = tuple(one for one in facts.intents if one.source not in _CLEARED)
-    # Time does not pass in a rehearsal: a canary counts as over.
+    intents = tuple(intent for intent in facts.intents if intent.source not in _CLEARED)
+    # Time does not pass in a rehearsal, so a canary counts as over.
     spec = effect.spec.model_copy(update={"rollout": effect.spec.rollout.model_copy(update={"canary": None})})
     changed = replace(facts, spec=spec, intents=intents)
     if effect.change == "update":
         return changed
     number = facts.generation + 1
-    leaving = (one for one in facts.instances if one.phase is P.STOPPING and one.stop_reason == NEW_REVISION)
-    placed = sum(one.phase in LIVE for one in facts.instances) + sum(1 for _ in leaving)
+    placed = sum(
+        instance.phase in LIVE or (instance.phase is P.STOPPING and instance.stop_reason == NEW_REVISION)
+        for instance in facts.instances
+    )
     changed = replace(changed, placed_before=placed)
     if effect.back_to is not None and effect.back_to in facts.revisions:
         return replace(changed, generation=number, revision=effect.back_to)
@@ -77,13 +79,13 @@ def _applied(facts: DeploymentFacts, effect: ManifestEffect) -> DeploymentFacts:
 
 
 class Rollout:
-    """One deployment, whose instances start, stop and end as the rehearsal says."""
+    """One deployment in a rehearsal."""
 
     def __init__(self, facts: DeploymentFacts) -> None:
         self.facts = facts
 
     def step(self) -> RolloutStep:
-        """Chooses as a step of the reconciler does, in its order. What stops keeps its claims until `end`."""
+        """Chooses like a step of the reconciler, in its order. Stopping instances keep their claims until `end`."""
         facts, wanted, effects = self.facts, wanted_replicas(self.facts), DeploymentEffects()
         buckets = classify(facts)
         rolling = rolling_of(facts, buckets, wanted) if facts.spec.update == "rolling" else None
@@ -91,29 +93,30 @@ class Rollout:
         create_wanted(facts, buckets, rolling, wanted, leaving, effects)
         if rolling is not None:
             facts = replace(facts, rollout=replace(facts.rollout or RolloutFacts(), record=rolling.judgement.record))
-        reasons = {one.instance: one.stop_reason for one in effects.phase_changes}
-        removed = frozenset(one.instance for one in effects.removals)
+        reasons = {change.instance: change.stop_reason for change in effects.phase_changes}
+        removed = frozenset(removal.instance for removal in effects.removals)
         kept = (
-            replace(one, phase=P.STOPPING, stop_reason=reasons[one.id]) if one.id in reasons else one
-            for one in facts.instances
-            if one.id not in removed
+            replace(instance, phase=P.STOPPING, stop_reason=reasons[instance.id])
+            if instance.id in reasons
+            else instance
+            for instance in facts.instances
+            if instance.id not in removed
         )
         self.facts = replace(facts, instances=tuple(kept))
         return RolloutStep(frozenset(reasons), removed, tuple(effects.creates))
 
     def awaited(self) -> int:
-        """How many successors are created once the outdated instances that are stopping have ended."""
+        """Number of successors that are created once the stopping outdated instances have ended."""
         buckets = classify(self.facts)
-        stopping = sum(one.stop_reason == NEW_REVISION for one in buckets.stopping)
+        stopping = sum(instance.stop_reason == NEW_REVISION for instance in buckets.stopping)
         return min(stopping, max(wanted_replicas(self.facts) - len(buckets.replicas), 0))
 
     def pending(self) -> list[InstanceFacts]:
-        """Its instances of the newest revision that have no place, oldest first."""
-        newest = [one for one in self.facts.instances if one.revision == self.facts.revision]
-        return sorted((one for one in newest if one.phase in (P.PENDING, P.ANALYZING)), key=lambda one: one.created_at)
+        """Its pending instances of the newest revision, oldest first."""
+        newest = [instance for instance in self.facts.instances if instance.revision == self.facts.revision]
+        return sorted((i for i in newest if i.phase in (P.PENDING, P.ANALYZING)), key=lambda i: i.created_at)
 
     def add(self, instance: str, create: Create) -> None:
-        """Creates a pending instance."""
         now = self.facts.now
         created = InstanceFacts(
             id=instance, revision=create.revision, phase=P.PENDING, phase_since=now, reason="", message="", epoch=1,
@@ -123,7 +126,6 @@ class Rollout:
         self.facts = replace(self.facts, instances=(*self.facts.instances, created))
 
     def place(self, placed: Placed, gpus: Collection[str]) -> None:
-        """The instance has its place, and comes up there."""
         claims = tuple(
             ClaimFacts(
                 c.device, placed.workers[c.rank], "gpu" if c.device in gpus else "host", 1, c.rank, c.memory_mib,
@@ -141,33 +143,30 @@ class Rollout:
         self._change(instance, preempted_for=by)
 
     def end(self, ended: Collection[str], unplaced: Mapping[str, str] = MappingProxyType({})) -> None:
-        """The end of a round.
+        """Ends a round: removes `ended` instances, starts placed ones of the newest revision.
 
-        Args:
-            ended: these instances have ended. Those of the newest revision that have a place run now.
-            unplaced: these have found no place, each for its reason.
+        `unplaced`: the reasons of instances that were not placed.
         """
-        kept = (self._later(one, unplaced.get(one.id)) for one in self.facts.instances if one.id not in ended)
+        kept = (self._later(i, unplaced.get(i.id)) for i in self.facts.instances if i.id not in ended)
         self.facts = replace(self.facts, instances=tuple(kept))
 
-    def _later(self, one: InstanceFacts, unplaced: str | None) -> InstanceFacts:
-        if one.phase in LIVE and one.revision == self.facts.revision:
-            return replace(one, phase=P.RUNNING, phase_since=_LONG_AGO)
-        if one.phase is P.PENDING and unplaced is not None:
-            return replace(one, reason=str(unplaced))
-        return one
+    def _later(self, instance: InstanceFacts, unplaced: str | None) -> InstanceFacts:
+        if instance.phase in LIVE and instance.revision == self.facts.revision:
+            return replace(instance, phase=P.RUNNING, phase_since=_LONG_AGO)
+        if instance.phase is P.PENDING and unplaced is not None:
+            return replace(instance, reason=str(unplaced))
+        return instance
 
     def blocked(self) -> str:
-        """Why it does not go on although nothing is under way any more; empty: it is not held up by its own bounds."""
+        """The reason why it is blocked by its own bounds; empty if it is not."""
         if self.facts.spec.update != "rolling":
             return ""
         record = rolling_of(self.facts, classify(self.facts), wanted_replicas(self.facts)).judgement.record
         return record.message if record.reason == BLOCKED else ""
 
     def outdated(self) -> frozenset[str]:
-        """Instances of older revisions."""
-        return frozenset(one.id for one in self.facts.instances if one.revision != self.facts.revision)
+        return frozenset(i.id for i in self.facts.instances if i.revision != self.facts.revision)
 
     def _change(self, instance: str, **fields: Any) -> None:
-        instances = (replace(one, **fields) if one.id == instance else one for one in self.facts.instances)
+        instances = (replace(i, **fields) if i.id == instance else i for i in self.facts.instances)
         self.facts = replace(self.facts, instances=tuple(instances))

@@ -1,20 +1,21 @@
-"""One socket: reads what the client asks, runs its topics, and ends with its key, a slow client or the server."""
+"""One socket: reads requests, runs topics, sends in order. Ends with its key, a slow client or the server."""
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+import orjson
 import structlog
 from aiohttp import WSMessage, WSMsgType, web
 from pydantic import ValidationError
 
+from controller.api.body import as_shown
 from controller.api.context import PRINCIPAL
 from controller.api.errors import ApiError, as_api_error, error_form, invalid
 from controller.api.key_share import KeyShare
-from controller.api.live_socket.outbox import Outbox
 from controller.api.live_socket.topics import TOPICS, Topic
 from controller.api.parameters import refuse_unknown
-from controller.api.representation import as_shown
 from controller.api.route import Access, Route
 from controller.api.streams import SlowClientError, cut, while_taken
 from http1.protocol.peer_state import taken_bytes
@@ -27,20 +28,21 @@ log = structlog.get_logger(__name__)
 
 PING_S: Final = 10.0
 _PING_BYTES: Final = 16  # at most, that a client's kernel acknowledges of a ping
-_MOST_QUIET: Final = 3  # pings in turn that nothing comes of
+_MOST_QUIET: Final = 3  # pings without an answer, one after the other
 CLOSE_LIMIT_S: Final = 1.0
 MAX_TOPICS: Final = 16  # of one socket
 MAX_OF_KEY: Final = 64  # sockets: a team's dashboards may share a viewer's key
 MAX_SOCKETS: Final = 256
 MAX_MESSAGE_BYTES: Final = 16 * 2**10  # from the client
-_SPACING_S: Final = 0.01  # between two messages of the client, so that a flood leaves the loop to others
-OPENS_AT_ONCE: Final = 64  # four times the topics of a socket: a dashboard whose reader leafs through pages
-OPENS_PER_S: Final = 8.0  # beyond that; a snapshot costs far more than the message that asks for it
+_SPACING_S: Final = 0.01  # between two messages of the client, so that a flood leaves time for other requests
+OPENS_AT_ONCE: Final = 64  # four times the topics of a socket: a reader leafs through pages of the dashboard
+OPENS_PER_S: Final = 8.0  # beyond that; a snapshot costs far more than the message that opens it
 _MAX_SHOWN: Final = 80
+MAX_WAITING: Final = 64  # messages; beyond that topics wait, each behind a bounded stream of its own
+MAX_WAITING_BYTES: Final = 4 * 2**20  # and one message more, of whatever size
 
 
 def sockets() -> KeyShare:
-    """Counts the open sockets."""
     return KeyShare("live sockets", "too_many_live", of_key=MAX_OF_KEY, total=MAX_SOCKETS)
 
 
@@ -48,7 +50,6 @@ SOCKETS: Final = web.AppKey("SOCKETS", KeyShare)
 
 
 async def live(request: web.Request) -> web.StreamResponse:
-    """`GET /live`."""
     socket = web.WebSocketResponse(timeout=CLOSE_LIMIT_S, max_msg_size=MAX_MESSAGE_BYTES, autoping=False)
     with request.app[SOCKETS].admitted(request[PRINCIPAL].key_id):
         await socket.prepare(request)
@@ -58,6 +59,61 @@ async def live(request: web.Request) -> web.StreamResponse:
         except (SlowClientError, ConnectionError):
             cut(request)
     return socket
+
+
+class Outbox:
+    """The send queue of one socket, in order and bounded: topics wait for space, and a client that stalls is cut."""
+
+    def __init__(self, socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None) -> None:
+        self._socket, self._transport = socket, transport
+        self._waiting: deque[tuple[int | None, bytes]] = deque()  # with the topic by which they are dropped
+        self._bytes = 0  # of those, and of the one under way
+        self._order = asyncio.Lock()  # keeps the order of the calls while they wait for space
+        self._space = asyncio.Event()
+        self._some = asyncio.Event()
+
+    async def put(self, id_: int, message: bytes | Callable[[], bytes]) -> None:
+        """Queues a JSON object as a topic's message, once there is space.
+
+        A callable makes the message only then, so that large ones do not wait in memory.
+        """
+        await self._put(id_, message, of=id_)
+
+    async def put_form(self, id_: int | None, **form: Any) -> None:
+        """As `put`, but `drop` does not remove it: an end, an error, an answer."""
+        await self._put(id_, orjson.dumps(form), of=None)
+
+    async def _put(self, id_: int | None, message: bytes | Callable[[], bytes], *, of: int | None) -> None:
+        async with self._order:
+            while len(self._waiting) >= MAX_WAITING or self._bytes >= MAX_WAITING_BYTES:
+                self._space.clear()
+                await self._space.wait()
+            body = message if isinstance(message, bytes) else message()
+            with_id = b'{"id":%b,%b' % (b"null" if id_ is None else b"%d" % id_, body[1:])
+            self._waiting.append((of, with_id))
+            self._bytes += len(with_id)
+        self._some.set()
+
+    def drop(self, id_: int) -> None:
+        """Drops a topic's queued messages. A message that is being sent is completed."""
+        self._bytes -= sum(len(message) for of, message in self._waiting if of == id_)
+        self._waiting = deque((of, message) for of, message in self._waiting if of != id_)
+        self._space.set()
+
+    async def send_all(self) -> None:
+        """Sends until cancelled.
+
+        Raises:
+            SlowClientError: as `while_taken`.
+        """
+        while True:
+            while not self._waiting:
+                self._some.clear()
+                await self._some.wait()
+            _, message = self._waiting.popleft()
+            await while_taken(self._transport, self._socket.send_frame(message, WSMsgType.TEXT))
+            self._bytes -= len(message)  # not before: a message that is being sent takes memory
+            self._space.set()
 
 
 class _Session:
@@ -77,7 +133,7 @@ class _Session:
         """Until the client leaves.
 
         Raises:
-            SlowClientError: it does not read, or says nothing.
+            SlowClientError: it does not read, or is silent.
             ConnectionError: the connection is gone.
         """
         parts = [
@@ -93,10 +149,10 @@ class _Session:
             await _end([*parts, *self._topics.values()])
 
     async def _ping(self) -> None:
-        """Asks for a sign of life. A client that takes what is sent has given one: its answer is behind all that.
+        """Pings the client. A client that acknowledges sent bytes is alive: its pong may wait behind them.
 
         Raises:
-            SlowClientError: none has come.
+            SlowClientError: it does neither.
         """
         transport, quiet, taken = self._request.transport, 0, 0
         while quiet < _MOST_QUIET:
@@ -120,35 +176,35 @@ class _Session:
             case WSMsgType.PONG:
                 pass
             case WSMsgType.TEXT:
-                await self._obey(message.data)
+                await self._execute(message.data)
             case _:
                 await self._refuse(None, ApiError(400, "invalid", "message: must be text, a JSON object"))
 
-    async def _obey(self, text: str) -> None:
+    async def _execute(self, text: str) -> None:
         try:
-            asked = LiveRequest.model_validate_json(text)
+            request = LiveRequest.model_validate_json(text)
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"])) or "message"
             await self._refuse(None, invalid([FieldProblem(where, first["msg"])]))
             return
-        match asked.op:
+        match request.op:
             case "open":
-                await asyncio.sleep(self._opens.take(self._now(), 1.0))  # what comes behind it waits too
-                await self._open(asked)
+                await asyncio.sleep(self._opens.take(self._now(), 1.0))  # later messages wait too
+                await self._open(request)
             case "close":
-                await self._close(asked.id)
+                await self._close(request.id)
             case "ping":
-                await self._outbox.put_form(asked.id, type="pong")
+                await self._outbox.put_form(request.id, type="pong")
 
-    async def _open(self, asked: LiveRequest) -> None:
+    async def _open(self, request: LiveRequest) -> None:
         try:
-            topic, parameters = self._admit(asked)
+            topic, parameters = self._admit(request)
         except ApiError as error:
-            await self._refuse(asked.id if asked.id not in self._topics else None, error)
+            await self._refuse(request.id if request.id not in self._topics else None, error)
             return
-        task = asyncio.create_task(self._follow(asked.id, topic, parameters), name=f"live-{asked.topic}")
-        self._topics[asked.id] = task
+        task = asyncio.create_task(self._follow(request.id, topic, parameters), name=f"live-{request.topic}")
+        self._topics[request.id] = task
 
     async def _close(self, id_: int) -> None:
         task = self._topics.get(id_)
@@ -158,23 +214,23 @@ class _Session:
             self._outbox.drop(id_)
             await self._outbox.put_form(id_, type="end", reason="closed")
 
-    def _admit(self, asked: LiveRequest) -> tuple[Topic, Mapping[str, str]]:
-        topic = TOPICS.get(asked.topic)
+    def _admit(self, request: LiveRequest) -> tuple[Topic, Mapping[str, str]]:
+        topic = TOPICS.get(request.topic)
         if topic is None:
             known = ", ".join(TOPICS)
-            raise invalid([FieldProblem("topic", f"must be one of {known}, got {asked.topic[:_MAX_SHOWN]!r}")])
-        if asked.id in self._topics:
-            raise ApiError(409, "in_use", f"id {asked.id} is open on this socket; close it first, or take another")
+            raise invalid([FieldProblem("topic", f"must be one of {known}, got {request.topic[:_MAX_SHOWN]!r}")])
+        if request.id in self._topics:
+            raise ApiError(409, "in_use", f"id {request.id} is open on this socket; close it first, or take another")
         if len(self._topics) >= MAX_TOPICS:
             raise ApiError(429, "too_many_topics", f"{MAX_TOPICS} topics are open on this socket; close some")
-        if not topic.access.allows(self._principal.role):
+        if self._principal.role not in topic.access.value:
             raise ApiError(403, "forbidden", f"role {self._principal.role} is not allowed here")
-        parameters = {name: _as_text(value) for name, value in asked.params.items() if value is not None}
+        parameters = {name: _as_text(value) for name, value in request.params.items() if value is not None}
         refuse_unknown(parameters, *topic.parameters)
         return topic, parameters
 
     async def _follow(self, id_: int, topic: Topic, parameters: Mapping[str, str]) -> None:
-        """Runs a topic to its end. The last message of an id is `end` or `error`; then the id is free again."""
+        """Runs a topic to its end. The last message of an id is `end` or `error`; then the id can be used again."""
 
         async def emit(message: bytes | Callable[[], bytes]) -> None:
             def shown() -> bytes:
@@ -199,7 +255,6 @@ class _Session:
 
 
 def _as_text(value: str | int | bool | list[str]) -> str:
-    """A parameter as a URL's query has it."""
     match value:
         case bool():
             return "true" if value else "false"

@@ -1,11 +1,13 @@
-"""What comes from one log: lines with their times, marks and notes. Reads the agents' frames. Pure."""
+"""Items of one log: lines, marks and notes, read from an agent's frames and written as text or JSON lines. Pure."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import orjson
+
+from controller.store.views.logs import InstanceLog
 
 _REST_MAX_BYTES: Final = 131_072  # of a frame that has not ended; agents send shorter ones
 _HEAD_PARTS: Final = 4
@@ -24,8 +26,8 @@ class Line:
 
     Attributes:
         text: without its end.
-        at_ms: when it was written, in milliseconds since 1970; None: the agent is too old to know.
-        exact: to the second; else it was written no later than that.
+        at_ms: when it was written, in milliseconds since 1970; None: the agent is too old to report it.
+        exact: to the second; otherwise the line was written no later than `at_ms`.
         position: number of bytes that the process logged before it; None: unknown.
     """
 
@@ -37,12 +39,12 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """All that was there has come."""
+    """Every line that existed at the start has arrived."""
 
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The process has ended."""
+    """The end of the process."""
 
     reason: str | None = None
     exit_code: int | None = None
@@ -51,14 +53,13 @@ class End:
 
     @property
     def words(self) -> str:
-        """How, in words."""
         how = f"exited with code {self.exit_code}" if self.exit_code is not None else f"ended: {self.reason or 'gone'}"
-        return f"{how} at {moment(self.at_ms)}" if self.at_ms is not None else how
+        return f"{how} at {rfc3339(self.at_ms)}" if self.at_ms is not None else how
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Something of ours about a log: why its lines are missing, or have no times."""
+    """The controller's note on a log: the reason why lines or their times are missing."""
 
     code: str
     message: str
@@ -67,17 +68,27 @@ class Note:
 Item = Line | CaughtUp | End | Note
 
 
-def moment(at_ms: int) -> str:
+class LogItem(NamedTuple):
+    """An item and its log."""
+
+    log: InstanceLog
+    item: Item
+
+
+Write = Callable[[Iterable[LogItem]], bytes]
+
+
+def rfc3339(at_ms: int) -> str:
     """A time as RFC 3339, with milliseconds."""
     text = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
 
 
 class FrameReader:
-    """Turns chunks of one answer into items. A chunk may end anywhere. All is there once, and the process ends once.
+    """Turns chunks of one answer into items. A chunk may end anywhere.
 
     Attributes:
-        ended: the process has; what comes behind that is not read.
+        ended: an `End` was read. Later frames are ignored.
     """
 
     def __init__(self, *, timed: bool) -> None:
@@ -87,10 +98,10 @@ class FrameReader:
         self._rest = b""
 
     def feed(self, chunk: bytes) -> list[Item]:
-        """The items that this chunk completes.
+        """Returns the items that this chunk completes.
 
         Raises:
-            FrameError: these are no frames.
+            FrameError: the agent sent something else.
         """
         *frames, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > _REST_MAX_BYTES:
@@ -100,7 +111,7 @@ class FrameReader:
         return self._items(frames) if self._timed else [Line(frame) for frame in frames]
 
     def _items(self, frames: Iterable[bytes]) -> list[Item]:
-        found: list[Item] = []
+        items: list[Item] = []
         for frame in frames:
             if self.ended:
                 break
@@ -110,11 +121,11 @@ class FrameReader:
                     continue
                 self._caught_up = True
             self.ended = isinstance(item, End)
-            found.append(item)
-        return found
+            items.append(item)
+        return items
 
     def close(self) -> Iterator[Item]:
-        """What is left of a log that ends without an end of line."""
+        """Yields the last line of a log that ends without an end of line."""
         if self._rest and not self._timed:
             yield Line(self._rest)
 
@@ -137,21 +148,59 @@ def _item(frame: bytes) -> Item:
 
 
 def _number(digits: bytes, most: int) -> int:
-    """A number of a frame.
-
-    Raises:
-        ValueError: it is not one from 0 to `most`.
-    """
     if not (digits.isdigit() and len(digits) <= _MOST_DIGITS and (number := int(digits)) <= most):
         raise ValueError(f"not a number from 0 to {most}")
     return number
 
 
-def _end(told: Any) -> End:
-    reason, code, message, at_ms = (told.get(name) for name in ("reason", "exit_code", "message", "at_ms"))
+def _end(sent: Any) -> End:
+    reason, code, message, at_ms = (sent.get(name) for name in ("reason", "exit_code", "message", "at_ms"))
     return End(
         reason if isinstance(reason, str) else None,
         code if isinstance(code, int) else None,
         message if isinstance(message, str) else "",
         at_ms if isinstance(at_ms, int) and 0 <= at_ms <= _MOST_MS else None,
     )
+
+
+def as_json(items: Iterable[LogItem]) -> bytes:
+    """One object per item: a line, the `end` of a process, or a `note` of the controller."""
+    return b"".join(orjson.dumps(as_object(*one)) + b"\n" for one in items)
+
+
+def as_object(log: InstanceLog, item: Item) -> dict[str, Any]:
+    """The JSON form of an item; `gpuward logs` and live sockets read it."""
+    written: dict[str, Any] = {"instance": log.instance, "rank": log.rank, "epoch": log.epoch}
+    if isinstance(item, Line):
+        written["at"] = rfc3339(item.at_ms) if item.at_ms is not None else None
+        if not item.exact:
+            written["exact"] = False
+        written["position"] = item.position
+        written["line"] = item.text.decode("utf-8", "replace")
+    elif isinstance(item, End):
+        at = rfc3339(item.at_ms) if item.at_ms is not None else None
+        end = {"reason": item.reason, "exit_code": item.exit_code, "message": item.message, "at": at}
+        written["end"] = {**end, "words": item.words}
+    elif isinstance(item, Note):
+        written["note"] = {"code": item.code, "message": item.message}
+    return written
+
+
+def as_text(*, names: bool, ranks: bool, timestamps: bool) -> Write:
+    """Writes lines as the engine wrote them, after the requested prefixes: instance, rank, time."""
+
+    def write(items: Iterable[LogItem]) -> bytes:
+        return b"".join(_line(one, names=names, ranks=ranks, timestamps=timestamps) for one in items)
+
+    return write
+
+
+def _line(entry: LogItem, *, names: bool, ranks: bool, timestamps: bool) -> bytes:
+    log, item = entry
+    prefix = f"[{log.instance}{f' rank {log.rank}' if ranks else ''}] " if names else ""
+    if not isinstance(item, Line):
+        words = item.message if isinstance(item, Note) else f"the process has {item.words}"  # type: ignore[union-attr]
+        return f"{prefix}gpuward: {words}\n".encode()
+    if timestamps:
+        prefix += f"{rfc3339(item.at_ms) if item.at_ms is not None else '-'} "
+    return prefix.encode() + item.text + b"\n"

@@ -1,14 +1,14 @@
-"""Merges logs by time. What was there comes in order, what is followed as it arrives, in order within a moment."""
+"""Merges logs by time: existing lines in order, followed lines as they arrive, ordered within a short interval."""
 
 import asyncio
 import heapq
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from contextlib import suppress
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final
 
 from controller.api.agent_proxies import AgentProxies
-from controller.api.merged_logs.frames import Item, Line
+from controller.api.merged_logs.frames import Line, LogItem
 from controller.api.merged_logs.source import LogReading, size_of
 from controller.runtime.database import is_database_trouble
 from controller.store.views.logs import DeploymentLogs, InstanceLog
@@ -19,18 +19,9 @@ _GATHER_S: Final = 0.1
 _BATCH: Final = 500
 _BATCH_BYTES: Final = 128 * 2**10
 
-Look = Callable[[], Awaitable[DeploymentLogs]]
+Refresh = Callable[[], Awaitable[DeploymentLogs]]
 Key = tuple[str, int, int]  # instance, rank, epoch
-
-
-class Told(NamedTuple):
-    """An item of one log."""
-
-    log: InstanceLog
-    item: Item
-
-
-Emit = Callable[[list[Told]], Awaitable[None]]
+Emit = Callable[[list[LogItem]], Awaitable[None]]
 
 
 class Merge:
@@ -38,10 +29,10 @@ class Merge:
 
     Args:
         proxies: of the agents.
-        query: what is asked of each: `tail`, `since_ms`, `follow`, `previous`.
-        emit: takes the next items; it waits until the client has room.
-        look: finds the logs again while they are followed: new replicas, and new starts; None: these are all.
-        after: of logs that the client has read already the last line; such a log goes on after it.
+        query: sent to each: `tail`, `since_ms`, `follow`, `previous`.
+        emit: takes the next items; it waits until the client has space for them.
+        refresh: lists the logs again while they are followed: new replicas and new starts; None: these are all.
+        after: the last lines that the client has; those logs continue after them.
     """
 
     def __init__(
@@ -49,25 +40,25 @@ class Merge:
         proxies: AgentProxies,
         query: Mapping[str, str],
         emit: Emit,
-        look: Look | None = None,
+        refresh: Refresh | None = None,
         after: Mapping[Key, Line] = MappingProxyType({}),
     ) -> None:
         self._proxies = proxies
         self._query = query
         self._emit = emit
-        self._look = look
+        self._refresh = refresh
         self._after = after
         self._arrived = asyncio.Event()
         self._readings: dict[Key, LogReading] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._lives = look is not None
+        self._lives = refresh is not None
 
     async def run(self, logs: Iterable[InstanceLog]) -> None:
-        """Ends with the last log; while following, once no more can come. Those of replaced starts come first."""
+        """Ends with the last log; while following, once no more can start. Logs of replaced starts come first."""
         try:
             self._add(logs, self._query)
-            if self._look is not None:
-                self._begin(self._look_again(self._look), "logs look")
+            if self._refresh is not None:
+                self._start(self._refresh_all(self._refresh), "logs refresh")
             await self._merge()
         finally:
             for task in self._tasks:
@@ -75,46 +66,46 @@ class Merge:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _add(self, logs: Iterable[InstanceLog], query: Mapping[str, str]) -> None:
-        """Reads those that are new, and forgets those that are read and no longer the newest of their process."""
+        """Reads new logs, and drops those that are read and no longer the newest of their process."""
         present = {(log.instance, log.rank, log.epoch): log for log in logs}
-        self._readings = {key: one for key, one in self._readings.items() if key in present or not one.is_done}
-        for key, one in self._readings.items():
-            one.old = key not in present
+        self._readings = {
+            key: reading for key, reading in self._readings.items() if key in present or not reading.is_done
+        }
+        for key, reading in self._readings.items():
+            reading.old = key not in present
         for key, log in present.items():
             if (known := self._readings.get(key)) is not None:
                 known.log = log  # its worker may have another address now
-            elif sum(one.state != "over" for one in self._readings.values()) < MOST_LOGS:
-                after = self._after.get(key)
-                fresh = LogReading(log, self._arrived, resumes=self._look is not None, after=after)
-                self._readings[key] = fresh
-                self._begin(fresh.run(self._proxies, query), f"log of {log.instance}")
+            elif sum(reading.state != "over" for reading in self._readings.values()) < MOST_LOGS:
+                resumes, after = self._refresh is not None, self._after.get(key)
+                reading = self._readings[key] = LogReading(log, self._arrived, resumes=resumes, after=after)
+                self._start(reading.run(self._proxies, query), f"log of {log.instance}")
 
-    def _begin(self, work: Awaitable[None], name: str) -> None:
+    def _start(self, work: Awaitable[None], name: str) -> None:
         async def awaited() -> None:
             try:
                 await work
             finally:
                 self._arrived.set()
 
-        task = asyncio.create_task(awaited(), name=name)
-        self._tasks.add(task)
+        self._tasks.add(asyncio.create_task(awaited(), name=name))
 
     def _open(self) -> list[LogReading]:
         return list(self._readings.values())
 
-    async def _look_again(self, look: Look) -> None:
-        """Adds what starts meanwhile, from its first line on."""
-        whole = {name: value for name, value in self._query.items() if name == "follow"} | {"since_ms": "0"}
+    async def _refresh_all(self, refresh: Refresh) -> None:
+        """Adds logs that start later, from their first line on."""
+        from_start = {name: value for name, value in self._query.items() if name == "follow"} | {"since_ms": "0"}
         while self._lives:
             await asyncio.sleep(_REFRESH_S)
             try:
-                found = await look()
+                logs = await refresh()
             except Exception as error:
                 if not is_database_trouble(error):
                     raise
                 continue
-            self._lives = found.lives
-            self._add(found.logs, whole)
+            self._lives = logs.lives
+            self._add(logs.logs, from_start)
             self._arrived.set()
 
     async def _merge(self) -> None:
@@ -139,7 +130,7 @@ class Merge:
                 await self._emit_while(past)
 
     async def _wait_for(self, late: list[LogReading]) -> None:
-        """Until something comes; each has a deadline of its own, after which it holds the others up no longer."""
+        """Waits for the next item. After its own deadline a log no longer delays the other logs."""
         loop = asyncio.get_running_loop()
         with suppress(TimeoutError):
             async with asyncio.timeout_at(min(one.stalled_at for one in late)):
@@ -157,19 +148,19 @@ class Merge:
         await self._pop(list(readings), lambda: True)
 
     async def _emit_while(self, past: list[LogReading]) -> None:
-        """Emits in order for as long as each log that is not read to its end yet has something."""
+        """Emits in order while each log of `past` has items. A log without one may have an older line on the way."""
         await self._pop([one for one in self._open() if one.held], lambda: all(one.held for one in past))
 
-    async def _pop(self, readings: list[LogReading], go_on: Callable[[], bool]) -> None:
+    async def _pop(self, readings: list[LogReading], in_order: Callable[[], bool]) -> None:
         heap = [(_time(one), number) for number, one in enumerate(readings)]
         heapq.heapify(heap)
-        batch: list[Told] = []
+        batch: list[LogItem] = []
         size = 0
-        while heap and go_on():
+        while heap and in_order():
             at_ms, number = heap[0]
             one = readings[number]
             one.newest_ms = at_ms
-            batch.append(Told(one.log, item := one.pop()))
+            batch.append(LogItem(one.log, item := one.pop()))
             size += size_of(item)
             if one.held:
                 heapq.heapreplace(heap, (_time(one), number))
@@ -177,14 +168,14 @@ class Merge:
                 heapq.heappop(heap)
             if len(batch) >= _BATCH or size >= _BATCH_BYTES:
                 await self._emit(batch)
-                await asyncio.sleep(0)  # a fast client never makes it wait; others have their turn
+                await asyncio.sleep(0)  # emit() does not wait for a fast client, so let other requests run
                 batch, size = [], 0
         if batch:
             await self._emit(batch)
 
 
 def _time(reading: LogReading) -> int:
-    """When the next item of a log is due. What has no time comes after the line before it."""
+    """The time of a log's next item. An item without a time comes after the line before it."""
     item = reading.held[0]
     at_ms = item.at_ms if isinstance(item, Line) else None
     return max(reading.newest_ms, at_ms or 0)

@@ -1,6 +1,6 @@
-"""One log that is being read. It holds a bounded number of bytes, whether the merge has looked at them or not.
+"""One log that is being read, bounded in bytes held and in bytes per second.
 
-It is also read no faster than its items are worth: a byte of an agent can be an item, which costs as much as a line.
+The rate counts items too: an agent may send items of one byte, and each costs as much as a line.
 """
 
 import asyncio
@@ -18,9 +18,9 @@ from http1.rate import Rate
 from schemas.wire import PROXY_LOGS_PREFIX, TIMED_LOG
 
 HELD_BYTES: Final = 256 * 2**10  # of a log; a merge of 64 logs holds 16 MiB
-STALLED_S: Final = 10.0  # a log that sends nothing for so long holds the others up no longer
-_ITEM_BYTES: Final = 192  # what an item takes beside its text
-_SLICE_BYTES: Final = 8 * 2**10  # read in one turn of the loop, within some milliseconds whatever is in it
+STALLED_S: Final = 10.0  # a log that is silent for longer no longer delays the other logs
+_ITEM_BYTES: Final = 192  # memory of an item besides its text
+_SLICE_BYTES: Final = 8 * 2**10  # read in one turn of the loop, within some milliseconds for any content
 _BURST_BYTES: Final = 48 * 2**20  # of text and items of a log at once: 16 MiB of lines of usual length
 _BYTES_PER_S: Final = 4 * 2**20  # beyond that: 20,000 empty lines, which take about a tenth of a core
 _HEAD_S: Final = 10.0
@@ -37,19 +37,19 @@ class LogReading:
     """One log.
 
     Args:
-        log: which.
-        arrived: set whenever something has come.
+        log: its instance, rank and agent.
+        arrived: set for each arrival.
         resumes: a followed log is opened again after its agent was away, at the line at which it broke off.
-        after: the last line that the client has; those after it are read.
+        after: the last line that the client has; reading starts after it.
 
     Attributes:
-        state: `past`: what was there is still coming; `live`: it is followed; `over`: nothing comes any more.
-        held: what has come, in order.
-        held_bytes: what has come and is not emitted yet.
-        newest_ms: the time of the newest line; a clock that is set back does not set it back.
-        stalled_at: when it holds the others up no longer, on the loop's clock; what comes moves it.
-        away: its agent does not answer, and is asked again.
-        old: another start has followed, or its instance is gone: its agent is not asked for ever.
+        state: `past`: existing lines still arrive; `live`: it is followed; `over`: it has ended.
+        held: arrived items, in order.
+        held_bytes: size of the items that are not emitted yet.
+        newest_ms: the time of the newest line. It never decreases, even if the clock is set back.
+        stalled_at: when it no longer delays other logs, on the loop's clock; each arrival moves it.
+        away: its agent does not answer, and is polled.
+        old: another start has followed, or its instance is gone, so polling of its agent ends.
     """
 
     def __init__(self, log: InstanceLog, arrived: asyncio.Event, *, resumes: bool, after: Line | None = None) -> None:
@@ -62,14 +62,14 @@ class LogReading:
         self.away = self.old = False
         self._resumes = resumes
         self._arrived = arrived
-        self._come: deque[Item | None] = deque()  # not looked at by the merge yet; None: the end
-        self._room = asyncio.Event()
+        self._arrivals: deque[Item | None] = deque()  # not taken by the merge yet; None: the end
+        self._space = asyncio.Event()
         self._rate = Rate(asyncio.get_running_loop().time(), _BURST_BYTES, _BYTES_PER_S)  # of all its answers
         self._last = after
         self._ended = False
 
     async def run(self, proxies: AgentProxies, query: Mapping[str, str]) -> None:
-        """Reads until the log's end. What goes wrong becomes a note."""
+        """Reads until the log's end. Failures become notes."""
         tries = 0
         while True:
             if self._last is not None:
@@ -78,16 +78,16 @@ class LogReading:
             tries = tries + 1 if self.away else 0
             if self._ended or not self._resumes or (self.old and tries >= _TRIES_OF_OLD):
                 break
-            told = [] if self.away or note is None else [note]
+            notes = [] if self.away or note is None else [note]
             self.away = True
-            await self._put([*told, CaughtUp()])
+            await self._put([*notes, CaughtUp()])
             await asyncio.sleep(_AGAIN_S)
         await self._put([note, None] if note is not None else [None])
 
     def take(self) -> None:
-        """Moves what has come to `held`."""
-        while self._come:
-            item = self._come.popleft()
+        """Moves arrivals to `held`."""
+        while self._arrivals:
+            item = self._arrivals.popleft()
             if item is None:
                 self.state = "over"
             elif not isinstance(item, CaughtUp):
@@ -98,27 +98,25 @@ class LogReading:
                     self.state = "live"
 
     def pop(self) -> Item:
-        """Takes the oldest item out of `held`; its bytes are free for what comes."""
+        """Takes the oldest item out of `held`, and frees its bytes."""
         item = self.held.popleft()
         self._free(item)
         return item
 
     def _free(self, item: Item) -> None:
         self.held_bytes -= size_of(item)
-        self._room.set()
+        self._space.set()
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing that has come is left."""
-        return not self.held and not self._come
+        return not self.held and not self._arrivals
 
     @property
     def is_done(self) -> bool:
-        """Whether all has come and is emitted."""
         return self.state == "over" and self.is_empty
 
     async def _attempt(self, proxies: AgentProxies, query: Mapping[str, str]) -> Note | None:
-        """Reads until the agent ends the answer; returns what went wrong."""
+        """Reads until the agent ends the answer; returns a note of a failure."""
         try:
             return await self._read(proxies, query)
         except (aiohttp.ClientError, TimeoutError, OSError):
@@ -132,11 +130,11 @@ class LogReading:
         if not source.address:
             return self._unreachable()
         path = f"{PROXY_LOGS_PREFIX}/{self.log.instance}"
-        asked = {**query, "times": "1", "rank": str(self.log.rank)}
+        query = {**query, "times": "1", "rank": str(self.log.rank)}
         if self._resumes:
-            asked["epoch"] = str(self.log.epoch)
+            query["epoch"] = str(self.log.epoch)
         async with asyncio.timeout(_HEAD_S) as limit:
-            async with ask(proxies, source, path, asked, timeout=_TIMEOUT) as answer:
+            async with ask(proxies, source, path, query, timeout=_TIMEOUT) as answer:
                 limit.reschedule(None)
                 return await self._relay(answer)
 
@@ -149,7 +147,7 @@ class LogReading:
         timed = answer.content_type == TIMED_LOG
         reader = FrameReader(timed=timed)
         if not timed:
-            self._ended = True  # without positions it cannot go on where it broke off
+            self._ended = True  # without positions it cannot resume where it broke off
             text = (
                 f"the agent of worker {worker!r} is too old to tell times; its lines come without, and not by `since`"
             )
@@ -164,15 +162,14 @@ class LogReading:
         return None
 
     async def _read_slice(self, reader: FrameReader, text: bytes) -> None:
-        """Reads some of an answer once it may; others have their turn in any case."""
         now = asyncio.get_running_loop().time
-        await asyncio.sleep(self._rate.take(now(), 0.0))
+        await asyncio.sleep(self._rate.take(now(), 0.0))  # also for 0 seconds: other requests run in between
         self._rate.take(now(), len(text) + _ITEM_BYTES * text.count(b"\n"))
         await self._put(self._new(reader.feed(text)))
 
     def _new(self, items: Iterable[Item]) -> list[Item]:
-        """Those that have not come before the log broke off."""
-        found: list[Item] = []
+        """Drops the lines that arrived before the log broke off."""
+        new: list[Item] = []
         for item in items:
             self.away = False
             if isinstance(item, Line) and item.position is not None:
@@ -180,33 +177,32 @@ class LogReading:
                     continue
                 self._last = item
             self._ended = self._ended or isinstance(item, End)
-            found.append(item)
-        return found
+            new.append(item)
+        return new
 
     def _unreachable(self) -> Note:
         return Note("worker_unreachable", str(unreachable(self.log.source)))
 
     async def _put(self, items: Sequence[Item | None]) -> None:
-        """Adds items once there is room. One chunk may exceed the bound: a line of it may be longer than the rest."""
+        """Adds items once there is space. One chunk may exceed the bound, since it may hold one very long line."""
         while self.held_bytes >= HELD_BYTES:
-            self._room.clear()
-            await self._room.wait()
+            self._space.clear()
+            await self._space.wait()
         if items:
             self.held_bytes += sum(map(size_of, items))
-            self._come.extend(items)
+            self._arrivals.extend(items)
             self.stalled_at = asyncio.get_running_loop().time() + STALLED_S
             self._arrived.set()
 
 
 async def _await_end(answer: aiohttp.ClientResponse) -> None:
-    """Lets an agent finish an answer that says no more, so that its connection can be used again."""
+    """Lets an agent finish its answer after the last frame, so that the connection is reused."""
     with suppress(aiohttp.ClientError, TimeoutError, OSError):
         async with asyncio.timeout(_END_S):
             await answer.content.readany()
 
 
 def size_of(item: Item | None) -> int:
-    """How many bytes an item counts: what it takes at least."""
     match item:
         case None:
             return 0

@@ -1,4 +1,4 @@
-"""API keys, join tokens, secrets, and the certificate of the controller's own authority, which is public."""
+"""API keys, join tokens, secrets, and the public certificate of the controller's own authority."""
 
 import asyncio
 from typing import Final
@@ -10,8 +10,8 @@ from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT, ApiContext
 from controller.api.errors import ApiError, invalid
 from controller.api.parameters import check_trusted, new_name
+from controller.api.read_routes import COMPLETE_PAGING, paged_view
 from controller.api.route import Access, Route
-from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.access.audit_seals import renew_seals
 from controller.store.access.keys import KeyChanges, create_key, list_keys, revoke_key, rotate_key, update_key
 from controller.store.access.proxy_secrets import read_key_ids
@@ -40,7 +40,6 @@ _PEM: Final = "application/x-pem-file"
 
 
 async def create_api_key(request: web.Request) -> web.Response:
-    """`POST /keys`."""
     body = await read_model(request, KeyBody)
     made = await create_key(
         request.app[CONTEXT].database,
@@ -53,7 +52,6 @@ async def create_api_key(request: web.Request) -> web.Response:
 
 
 async def change_key(request: web.Request) -> web.Response:
-    """`PATCH /keys/{id}`."""
     body = await read_model(request, KeyUpdateBody)
     fields = body.model_fields_set - ({"name"} if body.name is None else set())
     changes = KeyChanges(frozenset(fields), body.name or "", _limits(body), body.expires_s)
@@ -75,13 +73,11 @@ def _limits(body: KeyLimitsBody) -> KeyLimits:
 
 
 async def get_keys(request: web.Request) -> web.Response:
-    """`GET /keys`."""
-    found = Page[KeyView](items=await list_keys(request.app[CONTEXT].database))
-    return whole_list(request, found, lambda key: key.id)
+    keys = Page[KeyView](items=await list_keys(request.app[CONTEXT].database))
+    return paged_view(request, keys, lambda key: key.id)
 
 
 async def rotate_api_key(request: web.Request) -> web.Response:
-    """`POST /keys/{id}/rotate`."""
     body = await read_model(request, KeyRotationBody)
     database = request.app[CONTEXT].database
     made = await rotate_key(database, request.match_info["id"], overlap_s=body.overlap_s, expires_s=body.expires_s)
@@ -89,7 +85,6 @@ async def rotate_api_key(request: web.Request) -> web.Response:
 
 
 async def delete_key(request: web.Request) -> web.Response:
-    """`DELETE /keys/{id}`."""
     return json_response(await revoke_key(request.app[CONTEXT].database, request.match_info["id"]))
 
 
@@ -97,7 +92,6 @@ _KEYS: Final = "/api/v1/keys"
 
 
 async def post_token(request: web.Request) -> web.Response:
-    """`POST /tokens`."""
     body = await read_model(request, TokenBody, optional=True)
     context = request.app[CONTEXT]
     check_trusted(body.labels, context.trusted_labels)
@@ -109,13 +103,11 @@ async def post_token(request: web.Request) -> web.Response:
 
 
 async def get_tokens(request: web.Request) -> web.Response:
-    """`GET /tokens`."""
-    found = Page[TokenView](items=await list_tokens(request.app[CONTEXT].database))
-    return whole_list(request, found, lambda token: token.id)
+    tokens = Page[TokenView](items=await list_tokens(request.app[CONTEXT].database))
+    return paged_view(request, tokens, lambda token: token.id)
 
 
 async def delete_token(request: web.Request) -> web.Response:
-    """`DELETE /tokens/{id}`."""
     return json_response(await revoke_token(request.app[CONTEXT].database, request.match_info["id"]))
 
 
@@ -123,7 +115,6 @@ _TOKENS: Final = "/api/v1/tokens"
 
 
 async def set_secret(request: web.Request) -> web.Response:
-    """`PUT /secrets/{name}`."""
     name = new_name(request)
     body = await read_model(request, SecretBody)
     context = request.app[CONTEXT]
@@ -136,12 +127,11 @@ async def set_secret(request: web.Request) -> web.Response:
         admins_only=body.admins_only,
         plain=body.plain,
     )
-    await context.known_secrets.refresh()  # so that the next answer shows the value no more
+    await context.known_secrets.refresh()  # so that the next answer no longer shows the value
     return web.Response(status=204)
 
 
 async def limit_secret(request: web.Request) -> web.Response:
-    """`PATCH /secrets/{name}`."""
     body = await read_model(request, SecretScopeBody)
     await scope_secret(
         request.app[CONTEXT].database,
@@ -153,14 +143,12 @@ async def limit_secret(request: web.Request) -> web.Response:
 
 
 async def get_secrets(request: web.Request) -> web.Response:
-    """`GET /secrets`."""
     context = request.app[CONTEXT]
-    found = Page[SecretView](items=await list_secrets(context.database, context.secret_keys))
-    return whole_list(request, found, lambda secret: secret.name)
+    secrets = Page[SecretView](items=await list_secrets(context.database, context.secret_keys))
+    return paged_view(request, secrets, lambda secret: secret.name)
 
 
 async def remove_secret(request: web.Request) -> web.Response:
-    """`DELETE /secrets/{name}`."""
     context = request.app[CONTEXT]
     await delete_secret(context.database, request.match_info["name"])
     await context.known_secrets.refresh()
@@ -168,7 +156,6 @@ async def remove_secret(request: web.Request) -> web.Response:
 
 
 async def rotate_secrets_key(request: web.Request) -> web.Response:
-    """`POST /secrets/rotate-key`."""
     context = request.app[CONTEXT]
     await asyncio.to_thread(context.renew_secrets_key)
     await renew_seals(context.database, context.secret_keys)
@@ -186,7 +173,7 @@ async def rotate_secrets_key(request: web.Request) -> web.Response:
 
 
 async def _seal_keys(context: ApiContext) -> None:
-    """Waits for gateways to report the new key, which takes those of this host a second; the leader seals the rest."""
+    """Waits for gateways to report the new key. This host's gateways take a second; the leader seals the rest."""
     database, keys, ends = context.database, context.secret_keys, asyncio.get_running_loop().time() + _GATEWAYS_S
     while keys.current and not await seal_keys(database, keys) and await is_sealing(database):
         if asyncio.get_running_loop().time() > ends:
@@ -199,7 +186,6 @@ _SECRET: Final = _SECRETS + "/{name}"
 
 
 async def get_authority(request: web.Request) -> web.Response:
-    """`GET /ca`."""
     authority = request.app[CONTEXT].authority
     if authority is None:
         raise ApiError(404, "no_authority", "this controller has no certificate authority of its own")
@@ -210,7 +196,7 @@ ROUTES: Final = (
     Route(
         "POST", _KEYS, create_api_key, Access.ADMINISTER, "Create an API key", "keys", KeyCreated, KeyBody, status=201,
     ),
-    Route("GET", _KEYS, get_keys, Access.ADMINISTER, "List API keys", "keys", Page[KeyView], query=WHOLE_PAGING),
+    Route("GET", _KEYS, get_keys, Access.ADMINISTER, "List API keys", "keys", Page[KeyView], query=COMPLETE_PAGING),
     Route(
         "PATCH", _KEYS + "/{id}", change_key, Access.ADMINISTER, "Change an API key's limits", "keys", KeyView,
         KeyUpdateBody,
@@ -227,12 +213,12 @@ ROUTES: Final = (
     ),
     Route(
         "GET", _TOKENS, get_tokens, Access.ADMINISTER, "List join tokens", "tokens", Page[TokenView],
-        query=WHOLE_PAGING,
+        query=COMPLETE_PAGING,
     ),
     Route("DELETE", _TOKENS + "/{id}", delete_token, Access.ADMINISTER, "Revoke a join token", "tokens", TokenView),
     Route(
         "GET", _SECRETS, get_secrets, Access.ADMINISTER, "List secrets, without their values", "secrets",
-        Page[SecretView], query=WHOLE_PAGING,
+        Page[SecretView], query=COMPLETE_PAGING,
     ),
     Route(
         "POST", _SECRETS + "/rotate-key", rotate_secrets_key, Access.ADMINISTER,

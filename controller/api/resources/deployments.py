@@ -9,15 +9,7 @@ from typing import Any, Final
 import msgspec
 from aiohttp import web
 
-from controller.api.body import json_response, read_model
-from controller.api.context import CONTEXT
-from controller.api.dry_run.allowances import ANALYSES_AT_ONCE
-from controller.api.errors import invalid
-from controller.api.manifest_routes import ManifestResource, etag
-from controller.api.parameters import expected_generation, parameters_of, whole_number
-from controller.api.read_routes import list_route, read_route
-from controller.api.route import Access, Handler, Query, Route
-from controller.api.spec_checks import (
+from controller.api.apply import (
     coverage_warnings,
     grant_warnings,
     granted_to,
@@ -25,6 +17,14 @@ from controller.api.spec_checks import (
     placement_warnings,
     secret_warnings,
 )
+from controller.api.body import json_response, read_model
+from controller.api.context import CONTEXT
+from controller.api.dry_run.allowances import ANALYSES_AT_ONCE
+from controller.api.errors import invalid
+from controller.api.manifest_routes import ManifestResource, etag
+from controller.api.parameters import expected_generation, integer, parameters_of
+from controller.api.read_routes import list_route, read_route
+from controller.api.route import Access, Handler, Query, Route
 from controller.domain.access.grants import Grant
 from controller.domain.access.redaction import Redaction
 from controller.domain.spec_changes import field_changes
@@ -106,7 +106,6 @@ async def _apply(
 
 
 async def scale(request: web.Request) -> web.Response:
-    """`POST /deployments/{name}/scale`."""
     body = await read_model(request, ScaleBody)
     database = request.app[CONTEXT].database
     name, (low, high) = request.match_info["name"], body.bounds
@@ -115,7 +114,6 @@ async def scale(request: web.Request) -> web.Response:
 
 
 async def wake(request: web.Request) -> web.Response:
-    """`POST /deployments/{name}/wake`."""
     body = await read_model(request, WakeBody)
     view = await verbs.wake(
         request.app[CONTEXT].database, request.match_info["name"], body.for_s, if_match=expected_generation(request)
@@ -124,7 +122,6 @@ async def wake(request: web.Request) -> web.Response:
 
 
 async def restart(request: web.Request) -> web.Response:
-    """`POST /deployments/{name}/restart`."""
     body = await read_model(request, RestartBody, optional=True)
     database, name = request.app[CONTEXT].database, request.match_info["name"]
     if_match = expected_generation(request)
@@ -136,7 +133,6 @@ async def restart(request: web.Request) -> web.Response:
 
 
 async def load(request: web.Request) -> web.Response:
-    """`GET /deployments/{name}/load`."""
     async with request.app[CONTEXT].database.snapshot() as connection:
         return json_response(await load_of(connection, request.match_info["name"]))
 
@@ -181,10 +177,10 @@ async def _revisions(request: web.Request) -> web.Response:
 
 async def _diff(request: web.Request) -> web.Response:
     given = parameters_of(request)
-    missing = [FieldProblem(one, "is required: the number of a revision") for one in ("from", "to") if one not in given]
+    missing = [FieldProblem(end, "is required: the number of a revision") for end in ("from", "to") if end not in given]
     if missing:
         raise invalid(missing)
-    old, new = (whole_number(given, one, low=1, high=_MOST) or 0 for one in ("from", "to"))
+    old, new = (integer(given, end, low=1, high=_MOST) or 0 for end in ("from", "to"))
     async with request.app[CONTEXT].database.snapshot() as connection:
         before, after = await revision_specs(connection, request.match_info["name"], (old, new))
     return json_response(RevisionDiff(old=old, new=new, fields=field_changes(before, after)))
@@ -214,14 +210,13 @@ _TAG: Final = "deployments"
 
 
 async def get_models(request: web.Request) -> web.Response:
-    """`GET /deployments/{name}/models`."""
     async with request.app[CONTEXT].database.snapshot() as connection:
         view = await deployment_by_name(connection, request.match_info["name"])
     commits = view.status.model_commits
     heads: Sequence[Mapping[str, Any]] = [{"problem": "the deployment names a hub of its own"}] * len(commits)
     if commits and "HF_ENDPOINT" not in view.spec.env:
         heads = await _heads(request.app, tuple(commits))
-    items = [_head(*one, head) for one, head in zip(commits.items(), heads, strict=True)]
+    items = [_head(*commit, head) for commit, head in zip(commits.items(), heads, strict=True)]
     return json_response(ModelHeads(items=items))
 
 
@@ -231,21 +226,21 @@ async def _heads(app: web.Application, models: tuple[str, ...]) -> _Heads:
     known = kept.get(models)
     if known is not None and time.monotonic() - known[0] < _KEPT_S:
         return known[1]
-    asked = [{"repo": repo, "revision": revision} for repo, _, revision in (one.partition("@") for one in models)]
+    sources = [{"repo": repo, "revision": revision} for repo, _, revision in (name.partition("@") for name in models)]
     async with app[ANALYSES_AT_ONCE]:
         try:
-            found: _Heads = await run_child(
-                _HUB_TARGET, {"models": asked}, deadline_s=_HUB_DEADLINE_S, memory_bytes=_HUB_MEMORY_BYTES
+            heads: _Heads = await run_child(
+                _HUB_TARGET, {"models": sources}, deadline_s=_HUB_DEADLINE_S, memory_bytes=_HUB_MEMORY_BYTES
             )
         except ChildFailure as error:
             text = error.message if isinstance(error, ChildError) else str(error)
             return [{"problem": f"the hub was not asked: {text}"}] * len(models)
-    found += [{"problem": "too many models"}] * (len(models) - len(found))
+    heads += [{"problem": "too many models"}] * (len(models) - len(heads))
     kept.pop(models, None)
-    kept[models] = (time.monotonic(), found)
+    kept[models] = (time.monotonic(), heads)
     if len(kept) > _MOST_KEPT:
         del kept[next(iter(kept))]
-    return found
+    return heads
 
 
 def _head(model: str, commit: str, head: Mapping[str, Any]) -> ModelHead:

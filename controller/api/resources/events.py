@@ -1,4 +1,4 @@
-"""Events, and the audit log: list, newest first; verify."""
+"""Events and the audit log: list, newest first; verify."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -9,7 +9,7 @@ from aiohttp import web
 from controller.api.body import json_response
 from controller.api.context import CONTEXT
 from controller.api.errors import invalid
-from controller.api.parameters import moment, page_limit, parameters_of, whole_number
+from controller.api.parameters import integer, page_limit, parameters_of, time_or_age
 from controller.api.route import PAGING, Access, Query, Route
 from controller.store.access.audit_log import EntryFilter, Outcome, list_entries
 from controller.store.access.audit_seals import verify_page
@@ -29,18 +29,17 @@ _OUTCOMES: Final = get_args(Outcome)
 
 
 async def get_events(request: web.Request) -> web.Response:
-    """`GET /events`."""
     parameters = parameters_of(request)
     async with request.app[CONTEXT].database.snapshot() as connection:
-        asked = [(name, about) for name in ("object", "subject") for about in request.query.getall(name, ())]
-        asked += [(kind, f"{kind}/{name}") for kind in _BY_NAME for name in request.query.getall(kind, ())]
-        if len(asked) > _MOST_OBJECTS:
-            raise invalid([FieldProblem(asked[0][0], f"at most {_MOST_OBJECTS} objects, got {len(asked)}")])
+        objects = [(name, about) for name in ("object", "subject") for about in request.query.getall(name, ())]
+        objects += [(kind, f"{kind}/{name}") for kind in _BY_NAME for name in request.query.getall(kind, ())]
+        if len(objects) > _MOST_OBJECTS:
+            raise invalid([FieldProblem(objects[0][0], f"at most {_MOST_OBJECTS} objects, got {len(objects)}")])
         wanted = EventFilter(
-            about=[await _names(connection, *one) for one in asked],
+            about=[await _names(connection, parameter, about) for parameter, about in objects],
             reasons=_reasons(request.query.getall("reason", ())),
-            since_id=whole_number(parameters, "since", low=0, high=2**63 - 1),
-            after=moment(parameters, "after"),
+            since_id=integer(parameters, "since", low=0, high=2**63 - 1),
+            after=time_or_age(parameters, "after"),
         )
         limit, cursor = page_limit(parameters), parameters.get("cursor")
         page = await list_events(connection, limit=limit, cursor=cursor, wanted=wanted)
@@ -48,11 +47,11 @@ async def get_events(request: web.Request) -> web.Response:
 
 
 def _reasons(given: Iterable[str]) -> list[str]:
-    """The reason codes asked for. An unknown one would silently match nothing."""
-    reasons = [reason for one in ",".join(given).split(",") if (reason := one.strip())]
+    """The requested reason codes. Unknown codes are refused, since they would silently match nothing."""
+    reasons = [reason for text in ",".join(given).split(",") if (reason := text.strip())]
     known = [code for texts in REASONS.values() for code in texts]
-    if unknown := [one for one in dict.fromkeys(reasons) if one not in known]:
-        raise invalid([FieldProblem("reason", _unknown(one[:80], known)) for one in unknown[:_MOST_PROBLEMS]])
+    if unknown := [reason for reason in dict.fromkeys(reasons) if reason not in known]:
+        raise invalid([FieldProblem("reason", _unknown(reason[:80], known)) for reason in unknown[:_MOST_PROBLEMS]])
     return reasons
 
 
@@ -63,7 +62,7 @@ def _unknown(reason: str, known: Sequence[str]) -> str:
 
 
 async def _names(connection: Reader, parameter: str, about: str) -> list[str]:
-    """The names in events of an object that a parameter names."""
+    """The names by which events refer to the object of a parameter."""
     kind, mark, name = about.replace("/", ":", 1).partition(":")
     if not mark or not name or kind not in _KINDS:
         forms = ", ".join(f"{known}:ID" for known in _KINDS)
@@ -83,7 +82,6 @@ _FILTERS: Final = (
 
 
 async def get_audit_log(request: web.Request) -> web.Response:
-    """`GET /audit-log`."""
     parameters = parameters_of(request)
     outcome = parameters.get("outcome")
     if outcome is not None and outcome not in _OUTCOMES:
@@ -91,8 +89,8 @@ async def get_audit_log(request: web.Request) -> web.Response:
     wanted = EntryFilter(
         parameters.get("actor"),
         parameters.get("object"),
-        moment(parameters, "after"),
-        moment(parameters, "before"),
+        time_or_age(parameters, "after"),
+        time_or_age(parameters, "before"),
         outcome,
     )
     limit, cursor = page_limit(parameters), parameters.get("cursor")
@@ -101,7 +99,6 @@ async def get_audit_log(request: web.Request) -> web.Response:
 
 
 async def verify_audit_log(request: web.Request) -> web.Response:
-    """`GET /audit-log/verify`."""
     context, cursor = request.app[CONTEXT], parameters_of(request).get("cursor")
     async with context.database.snapshot() as connection:
         return json_response(await verify_page(connection, context.secret_keys, cursor))

@@ -39,7 +39,6 @@ _COUNTERS: Final = (
 
 
 def fleet_families(fleet: FleetFigures) -> list[Metric]:
-    """The families."""
     return [
         *_capacity(fleet),
         gauge(
@@ -74,19 +73,19 @@ def fleet_families(fleet: FleetFigures) -> list[Metric]:
 
 def _capacity(fleet: FleetFigures) -> list[Metric]:
     labels = ("model", "state")
-    found = fleet.capacity.items()
+    capacity = fleet.capacity.items()
     return [
         gauge(
             "gpuward_gpus",
             "GPUs by model and state; they add up to all.",
             labels,
-            (((model, state), one.gpus[state]) for model, one in found for state in _STATES),
+            (((model, state), of_model.gpus[state]) for model, of_model in capacity for state in _STATES),
         ),
         gauge(
             "gpuward_gpus_memory_bytes",
             "GPU memory by model and state; it adds up to all that can be claimed.",
             labels,
-            (((model, state), one.memory_bytes[state]) for model, one in found for state in _STATES),
+            (((model, state), of_model.memory_bytes[state]) for model, of_model in capacity for state in _STATES),
         ),
     ]
 
@@ -177,7 +176,6 @@ def _keys(fleet: FleetFigures) -> list[Metric]:
 
 
 def gauge(name: str, text: str, labels: Sequence[str], samples: Samples) -> Metric:
-    """A gauge with a sample for each tuple of label values."""
     family = GaugeMetricFamily(name, text, labels=labels)
     for key, value in samples:
         family.add_metric(key, value)
@@ -185,7 +183,6 @@ def gauge(name: str, text: str, labels: Sequence[str], samples: Samples) -> Metr
 
 
 def gpu_families(figures: Mapping[tuple[str, str], GpuFigures]) -> list[Metric]:
-    """The families, by worker and UUID."""
     families: list[Metric] = [_health(figures)]
     for name, text, field, factor in _GAUGES:
         families.append(gauge(name, text, _LABELS, ((key, one * factor) for key, one in _values(figures, field))))

@@ -40,7 +40,6 @@ class ReadyView(View, frozen=True, kw_only=True):
 
 
 async def healthz(request: web.Request) -> web.Response:
-    """`GET /healthz`."""
     lag_s = request.app[CONTEXT].loop_lag()
     ok = lag_s <= MAX_LOOP_LAG_S
     view = HealthView(status="ok" if ok else "lagging", loop_lag_s=round(lag_s, 3))
@@ -48,9 +47,10 @@ async def healthz(request: web.Request) -> web.Response:
 
 
 async def readyz(request: web.Request) -> web.Response:
-    """`GET /readyz`. Checks that `exclude` names, separated by commas, count for nothing; their results are shown.
+    """Checks named in `exclude`, separated by commas, do not count, but their results are shown.
 
-    Anything may ask. Messages name addresses, versions and errors, so they are for this host, and for who may read all.
+    No key is needed. Messages contain addresses, versions and errors, so only this host and keys with access to all
+    reads get them.
     """
     excluded = set(request.query.get("exclude", "").split(","))
     try:
@@ -59,15 +59,15 @@ async def readyz(request: web.Request) -> web.Response:
     except TimeoutError:
         checks = {"checks": Check(ok=False, message=f"no result within {_CHECKS_LIMIT_S:g} s")}
     ready = all(check.ok for name, check in checks.items() if name not in excluded)
-    whole = await _may_read_messages(request)
-    shown = {name: CheckView(ok=check.ok, message=check.message if whole else "") for name, check in checks.items()}
+    full = await _may_read_messages(request)
+    shown = {name: CheckView(ok=check.ok, message=check.message if full else "") for name, check in checks.items()}
     return json_response(ReadyView(ready=ready, checks=shown), status=200 if ready else 503)
 
 
 async def _may_read_messages(request: web.Request) -> bool:
-    """Whether this host asks, by loopback or the controller's socket, or a key that may read.
+    """Whether the request is from this host, by loopback or the controller's socket, or has a key that may read.
 
-    What a gateway passes on names its client, and comes from that. A gateway's own question names none.
+    A request that a gateway passes on names its client; the gateway's own requests name none.
     """
     if request.app[CONTEXT].from_gateway(request):
         near = not request.headers.get("X-Forwarded-For")
@@ -77,9 +77,9 @@ async def _may_read_messages(request: web.Request) -> bool:
         return True
     try:
         caller = await caller_of(request)
-    except (ApiError, UnknownWhileAwayError):  # without the database keys that are not in memory are strangers'
+    except (ApiError, UnknownWhileAwayError):  # while the database is away, keys that are not in memory are unknown
         return False
-    return caller is not None and Access.READ.allows(caller.role)
+    return caller is not None and caller.role in Access.READ.value
 
 
 ROUTES: Final = (

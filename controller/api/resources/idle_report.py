@@ -1,4 +1,4 @@
-"""The idle report: GPU hours claimed, used, wasted and freed, in money too, what another policy had freed, and when."""
+"""The idle report: GPU hours claimed, used, wasted and freed, their cost, and what another policy would have freed."""
 
 import asyncio
 import uuid
@@ -13,9 +13,9 @@ from aiohttp import web
 from controller.api.body import json_response
 from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, invalid
-from controller.api.parameters import duration_s, parameters_of, whole_number
+from controller.api.parameters import duration_s, integer, parameters_of
+from controller.api.read_routes import COMPLETE_PAGING, paged_view
 from controller.api.route import Access, Query, Route
-from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.decide.policies.replay import Replay, reach_s
 from controller.domain.policies import EffectivePolicy
 from controller.domain.telemetry.gpu_prices import GpuPrices, cost_of
@@ -55,12 +55,12 @@ _HOUR_S: Final = 3600.0
 DEFAULT_SINCE_S: Final = 7 * 86_400.0
 MAX_SINCE_S: Final = 400 * 86_400.0
 WASTED_BELOW: Final = 10  # percent, where no policy applies
-DEADLINE_S: Final = 55.0  # longer than of other routes: this reads weeks of many GPUs
+DEADLINE_S: Final = 55.0  # longer than of other routes, because this reads weeks of many GPUs
 INLINE: Final = "inline"
 
 
 def idle_cost(by_model: Mapping[str, GpuSeconds], would_s: Mapping[str, float] | None, prices: GpuPrices) -> IdleCost:
-    """What one deployment's GPU hours cost. `would_s`: GPU seconds by model that a replayed policy would have freed."""
+    """The cost of a deployment's GPU hours. `would_s`: GPU seconds by model that a replayed policy would have freed."""
 
     def cost(seconds: Mapping[str, float]) -> str | None:
         return _text(cost_of(seconds, prices))
@@ -75,31 +75,31 @@ def idle_cost(by_model: Mapping[str, GpuSeconds], would_s: Mapping[str, float] |
 
 
 def total_cost(costs: Sequence[IdleCost]) -> IdleCost:
-    """The sums of the amounts as they are shown, so that columns add up. None where all items lack an amount."""
+    """The sums of the shown amounts, so that columns add up; None if all items lack an amount."""
 
     def total(amounts: Iterable[str | None]) -> str | None:
         known = [Decimal(amount) for amount in amounts if amount is not None]
         return _text(sum(known, Decimal("0.00"))) if known or not costs else None
 
     return IdleCost(
-        claimed=total(one.claimed for one in costs),
-        used=total(one.used for one in costs),
-        wasted=total(one.wasted for one in costs),
-        unknown=total(one.unknown for one in costs),
-        would_free=total(one.would_free for one in costs),
+        claimed=total(cost.claimed for cost in costs),
+        used=total(cost.used for cost in costs),
+        wasted=total(cost.wasted for cost in costs),
+        unknown=total(cost.unknown for cost in costs),
+        would_free=total(cost.would_free for cost in costs),
     )
 
 
 def unpriced(spent: Iterable[DeploymentUsage], prices: GpuPrices) -> list[UnpricedModel]:
-    """Claimed models without a price, most GPU hours first; empty where no prices are set."""
+    """Claimed models without a price, most GPU hours first; empty if no prices are set."""
     hours: dict[str, float] = defaultdict(float)
-    for one in spent if prices else ():
-        for model, seconds in one.by_model.items():
+    for usage in spent if prices else ():
+        for model, seconds in usage.by_model.items():
             if seconds.claimed_s and prices.of_model(model) is None:
                 hours[model] += seconds.claimed_s / _HOUR_S
     return [
         UnpricedModel(model=model, gpu_hours=value)
-        for model, value in sorted(hours.items(), key=lambda one: (-one[1], one[0]))
+        for model, value in sorted(hours.items(), key=lambda item: (-item[1], item[0]))
     ]
 
 
@@ -112,7 +112,7 @@ async def would_free(
 ) -> dict[str, dict[str, float]]:
     """GPU seconds that the policy would have freed, by deployment uid and the GPUs' model.
 
-    Reads some instances and a day at a time, each in a short transaction, and nothing more of what is decided.
+    Reads some instances and a day at a time, in short transactions, and stops reading when a decision is final.
     """
     freed: defaultdict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     after: str | None = ""
@@ -130,25 +130,24 @@ async def would_free(
                 async with database.snapshot() as connection:
                     minutes = await read_minutes(connection, wanted, begin - timedelta(seconds=reach_s(policy)), end)
                 # Tens of thousands of minutes: too long for the event loop.
-                await asyncio.to_thread(_look, replays, minutes, begin.timestamp(), end.timestamp())
+                await asyncio.to_thread(_replay, replays, minutes, begin.timestamp(), end.timestamp())
         for past in pasts:
             for model, seconds in replays[past.instance_id].freed_gpu_s().items():
                 freed[past.deployment_uid][model] += seconds
     return freed
 
 
-def _look(
+def _replay(
     replays: Mapping[str, Replay], minutes: Mapping[tuple[str, Track], MinutesRead], begin: float, end: float
 ) -> None:
     of_instances: defaultdict[str, dict[Track, Minutes]] = defaultdict(dict)
-    for (instance, track), found in minutes.items():
-        of_instances[instance][track] = found.columns().peaks()
-    for instance, found_of in of_instances.items():
-        replays[instance].look(found_of, begin, end)
+    for (instance, track), read in minutes.items():
+        of_instances[instance][track] = read.columns().peaks()
+    for instance, tracks in of_instances.items():
+        replays[instance].look(tracks, begin, end)
 
 
 async def get(request: web.Request) -> web.Response:
-    """`GET /reports/idle`."""
     parameters = parameters_of(request)
     since_s = duration_s(parameters, "since", low=60, high=MAX_SINCE_S) or DEFAULT_SINCE_S
     replayed = _replayed(parameters)
@@ -158,12 +157,11 @@ async def get(request: web.Request) -> web.Response:
 
 
 def since_of(until: datetime, since_s: float) -> datetime:
-    """The begin of what is reported."""
     return until - timedelta(seconds=since_s)
 
 
 def _replayed(parameters: Mapping[str, str]) -> UtilizationPolicy | None:
-    minimum = whole_number(parameters, "min_gpu_utilization", low=1, high=100)
+    minimum = integer(parameters, "min_gpu_utilization", low=1, high=100)
     window_s = duration_s(parameters, "time_window", low=MIN_WINDOW_S, high=MAX_WINDOW_S)
     if minimum is None and window_s is None:
         return None
@@ -182,7 +180,7 @@ def _replayed(parameters: Mapping[str, str]) -> UtilizationPolicy | None:
 async def _report(
     database: Database, since_s: float, replayed: UtilizationPolicy | None, prices: GpuPrices
 ) -> IdleReport:
-    """Reads in several short transactions, since the past does not change; the replay's at the same time."""
+    """Reads in several short transactions, since the past does not change, and replays concurrently."""
     async with database.snapshot() as connection:
         until = await rolled_up_to(connection)
         since = since_of(until, since_s)
@@ -260,10 +258,9 @@ def _total(sums: Sums) -> DeploymentUsage:
 
 
 def _policies(sums: Sums) -> list[PolicyItem]:
-    found = sorted(sums.freed.items(), key=lambda entry: (-entry[1].freed_s, entry[0]))
     return [
         PolicyItem(policy=name or INLINE, actions=freed.actions, gpu_hours_freed=freed.freed_s / _HOUR_S)
-        for name, freed in found
+        for name, freed in sorted(sums.freed.items(), key=lambda entry: (-entry[1].freed_s, entry[0]))
     ]
 
 
@@ -275,7 +272,6 @@ _QUERY: Final = (
 
 
 async def get_stretches(request: web.Request) -> web.Response:
-    """`GET /deployments/{name}/idle`."""
     parameters = parameters_of(request)
     since_s = duration_s(parameters, "since", low=60, high=MAX_SINCE_S) or DEFAULT_SINCE_S
     uid = parameters.get("uid")
@@ -285,8 +281,8 @@ async def get_stretches(request: web.Request) -> web.Response:
         except ValueError:
             raise invalid([FieldProblem("uid", "must be a UUID")]) from None
     async with asyncio.timeout(DEADLINE_S):
-        found = await _read_stretches(request.app[CONTEXT].database, request.match_info["name"], uid, since_s)
-    return whole_list(request, found, lambda stretch: stretch.since.isoformat())
+        view = await _read_stretches(request.app[CONTEXT].database, request.match_info["name"], uid, since_s)
+    return paged_view(request, view, lambda stretch: stretch.since.isoformat())
 
 
 async def _read_stretches(database: Database, name: str, uid: str | None, since_s: float) -> IdleStretches:
@@ -304,7 +300,7 @@ async def _read_stretches(database: Database, name: str, uid: str | None, since_
     for begin, end in days(since, until):
         async with database.snapshot() as connection:
             minutes += await read_wasted_minutes(connection, uid, begin, end, minimum)
-    found = await asyncio.to_thread(stretches_of, minutes, since, until)
+    stretches = await asyncio.to_thread(stretches_of, minutes, since, until)
     return IdleStretches(
         deployment=name,
         uid=uid,
@@ -312,14 +308,14 @@ async def _read_stretches(database: Database, name: str, uid: str | None, since_
         until=until,
         policy="" if policy is None else policy.name or INLINE,
         min_gpu_utilization=minimum,
-        gpu_hours=sum(one.gpu_s for one in found) / _HOUR_S,
-        items=[_view(one) for one in found],
+        gpu_hours=sum(stretch.gpu_s for stretch in stretches) / _HOUR_S,
+        items=list(map(_view, stretches)),
     )
 
 
-def _view(one: Stretch) -> IdleStretch:
-    seconds = (one.until - one.since).total_seconds()
-    return IdleStretch(since=one.since, until=one.until, seconds=seconds, gpus=one.gpus, gpu_hours=one.gpu_s / _HOUR_S)
+def _view(idle: Stretch) -> IdleStretch:
+    seconds, gpu_hours = (idle.until - idle.since).total_seconds(), idle.gpu_s / _HOUR_S
+    return IdleStretch(since=idle.since, until=idle.until, seconds=seconds, gpus=idle.gpus, gpu_hours=gpu_hours)
 
 
 ROUTES: Final = (
@@ -331,7 +327,7 @@ ROUTES: Final = (
         "GET", "/api/v1/deployments/{name}/idle", get_stretches, Access.READ, "Read when a deployment wasted GPU hours",
         "deployments", IdleStretches, stream=True,
         query=(
-            *WHOLE_PAGING,
+            *COMPLETE_PAGING,
             Query("since", "how far back, such as 12h (default 7d)"),
             Query("uid", "of a deployment of this name that is gone, as the idle report names it"),
         ),

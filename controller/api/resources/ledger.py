@@ -1,7 +1,7 @@
-"""The ledger: its leader, its audit and repair, and what needs an operator."""
+"""The ledger: its leader, its audit and repair, and the list of problems that need an operator."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from time import monotonic
 from typing import Final
@@ -11,9 +11,9 @@ from aiohttp import web
 from controller.api.body import json_response
 from controller.api.context import CONTEXT
 from controller.api.parameters import flag, parameters_of, refuse_unknown
+from controller.api.read_routes import COMPLETE_PAGING, is_paged, paged_view
 from controller.api.route import Access, Query, Route
-from controller.api.single_flight import SingleFlight
-from controller.api.whole_lists import WHOLE_PAGING, is_paged, whole_list
+from controller.api.single_flight import SingleFlight, shared_context
 from controller.decide.attention import find_attention
 from controller.store.core.audit import audit
 from controller.store.core.database import Reader
@@ -25,7 +25,7 @@ from schemas.api.audit import AuditView, LeaderView, RepairView
 from schemas.api.view import from_json, to_json
 
 BROKEN_S: Final = 1.0  # a repaired ledger shows within 2 s
-WHOLE_S: Final = 60.0
+SOUND_S: Final = 60.0
 SHARE: Final = 10  # an audit that took a second counts for ten
 MAX_ENTRIES: Final = 200
 READ_LIMIT_S: Final = 25.0
@@ -33,74 +33,61 @@ ATTENTION: Final = web.AppKey("ATTENTION", SingleFlight[bytes])
 
 
 async def get_leader(request: web.Request) -> web.Response:
-    """`GET /leader`."""
     leading, _ = request.app[CONTEXT].leadership()
     async with request.app[CONTEXT].database.snapshot() as connection:
         return json_response(await read_leader(connection, leading=leading))
 
 
 async def get_audit(request: web.Request) -> web.Response:
-    """`GET /audit`."""
     async with request.app[CONTEXT].database.snapshot() as connection:
         return json_response(await audit(connection))
 
 
 async def post_repair(request: web.Request) -> web.Response:
-    """`POST /audit/repair`."""
     parameters = parameters_of(request)
     refuse_unknown(parameters, "dry_run")
     return json_response(await repair(request.app[CONTEXT].database, dry_run=flag(parameters, "dry_run")))
 
 
 class LedgerVerdict:
-    """The violations of the last audit, as long as it counts. One reader at a time.
+    """The violations of the last audit, while it is valid. One reader at a time.
 
-    The leader audits on a timer and writes an event for a new violation. Only then the API audits too, so that an entry
-    goes once the ledger is repaired. The event stays for weeks, and an audit reads all claims: its result is kept.
+    The leader audits on a timer and writes an event for a new violation. Only then the API audits too, so that the
+    entry ends with the repair. The result is kept, because the event stays for weeks and an audit reads all claims.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
         self._clock = clock
-        self._event: int | None = None  # the newest one at the last audit
+        self._event: int | None = None  # the newest event at the last audit
         self._until = 0.0
-        self._found: Sequence[str] = ()
+        self._violations: Sequence[str] = ()
 
     async def violations(self, connection: Reader) -> Sequence[str]:
-        """What is broken, in words. The connection must be in one REPEATABLE READ transaction."""
+        """Texts of the violations. The connection must be in one REPEATABLE READ transaction."""
         newest = await newest_violation(connection)
         if newest is None:
             return ()
-        began = self._clock()
-        if newest != self._event or began >= self._until:
-            self._found = [violation.message for violation in (await audit(connection)).violations]
+        started = self._clock()
+        if newest != self._event or started >= self._until:
+            self._violations = [violation.message for violation in (await audit(connection)).violations]
             self._event, now = newest, self._clock()
-            self._until = now + max(BROKEN_S if self._found else WHOLE_S, SHARE * (now - began))
-        return self._found
-
-
-async def attention_context(app: web.Application) -> AsyncIterator[None]:
-    """Holds what answers all that ask at once with one look, and ends it with the app."""
-    shared = app[ATTENTION] = SingleFlight(partial(_look, app, LedgerVerdict()))
-    try:
-        yield
-    finally:
-        await shared.close()
+            self._until = now + max(BROKEN_S if self._violations else SOUND_S, SHARE * (now - started))
+        return self._violations
 
 
 async def get_attention(request: web.Request) -> web.Response:
-    """`GET /attention`."""
-    whole = await request.app[ATTENTION].get()
+    complete = await request.app[ATTENTION].get()
     if is_paged(request):
-        return whole_list(request, from_json(AttentionList, whole), lambda entry: entry.id)
-    return web.Response(body=whole, content_type="application/json")
+        return paged_view(request, from_json(AttentionList, complete), lambda entry: entry.id)
+    return web.Response(body=complete, content_type="application/json")
 
 
-async def _look(app: web.Application, ledger: LedgerVerdict) -> bytes:
+async def _compute(app: web.Application, ledger: LedgerVerdict) -> bytes:
     context = app[CONTEXT]
     leading, _ = context.leadership()
     async with asyncio.timeout(READ_LIMIT_S), context.database.snapshot() as connection:
         violations = await ledger.violations(connection)
-        facts = await read_attention(
+        state = await read_attention(
             connection,
             leading=leading,
             violations=violations,
@@ -108,12 +95,13 @@ async def _look(app: web.Application, ledger: LedgerVerdict) -> bytes:
             certificates=context.certificates(),
             space=context.database.space,
         )
-    # Thousands of instances may be in trouble. Without a limit, which would not end the thread.
-    entries = await asyncio.to_thread(find_attention, facts)
+    # In a thread, as thousands of instances may be in trouble; without a time limit, which would not end the thread.
+    entries = await asyncio.to_thread(find_attention, state)
     more = max(0, len(entries) - MAX_ENTRIES)
-    return to_json(AttentionList(at=facts.at, items=entries[:MAX_ENTRIES], more=more))
+    return to_json(AttentionList(at=state.at, items=entries[:MAX_ENTRIES], more=more))
 
 
+attention_context = shared_context(ATTENTION, lambda app: partial(_compute, app, LedgerVerdict()))
 ROUTES: Final = (
     Route("GET", "/api/v1/leader", get_leader, Access.READ, "Read leader and term", "ledger", LeaderView),
     Route("GET", "/api/v1/audit", get_audit, Access.READ, "Check the ledger's invariants", "ledger", AuditView),
@@ -124,7 +112,7 @@ ROUTES: Final = (
     ),
     Route(
         "GET", "/api/v1/attention", get_attention, Access.READ,
-        "List what needs an operator, by cause and the worst first", "ledger", AttentionList, query=WHOLE_PAGING,
+        "List what needs an operator, by cause and the worst first", "ledger", AttentionList, query=COMPLETE_PAGING,
         momentary=True,
     ),
 )  # fmt: skip

@@ -1,7 +1,7 @@
-"""Logs of instances: engines' output, streamed from their workers' agents; of a deployment all of them, by time."""
+"""Logs: of one instance, streamed from its worker's agent, or of all instances of a deployment, merged by time."""
 
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from typing import Final
 
 import aiohttp
@@ -12,13 +12,13 @@ from controller.api.audit_trail import check_log_access, note_log_read
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError, invalid
 from controller.api.key_share import KeyShare
-from controller.api.merged_logs.asked import MOST_RANK, LogFinder, agent_query
-from controller.api.merged_logs.merge import Look, Merge, Told
-from controller.api.merged_logs.texts import as_json, as_text
-from controller.api.parameters import flag, parameters_of, whole_number
+from controller.api.merged_logs.finder import MOST_RANK, LogFinder, agent_query
+from controller.api.merged_logs.frames import LogItem, as_json, as_text
+from controller.api.merged_logs.merge import Merge, Refresh
+from controller.api.parameters import flag, integer, parameters_of
 from controller.api.route import Access, Query, Route
 from controller.api.streams import SlowClientError, cut, write
-from controller.store.views.instances import log_source
+from controller.store.views.instances import LogSource, log_source
 from controller.store.views.logs import DeploymentLogs, InstanceLog
 from schemas.manifest.problems import FieldProblem
 from schemas.wire import PROXY_LOGS_PREFIX
@@ -29,97 +29,112 @@ _MOST_MERGES: Final = 64
 FOLLOWED: Final = web.AppKey("FOLLOWED", KeyShare)
 _FOLLOWED_OF_KEY: Final = 64
 _MOST_FOLLOWED: Final = 256
-_FOLLOW_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=None)  # a log may stay quiet
+_TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=None)  # a log may stay quiet
 _OK: Final = 200
 _NOT_FOUND: Final = 404
 _TEXT: Final = "text/plain; charset=utf-8"
 _JSON_LINES: Final = "application/x-ndjson"
-_READ: Final = ("tail", "follow", "previous")
 _TIMED: Final = ("since", "timestamps", "format")
 
 
-def merges() -> KeyShare:
-    """Counts the merged logs that are being read, on live sockets too."""
-    return KeyShare("merged logs", "too_many_merged_logs", of_key=_MERGES_OF_KEY, total=_MOST_MERGES)
+def bound_logs(app: web.Application) -> None:
+    """Bounds the logs that are read at once, on live sockets too."""
+    app[MERGES] = KeyShare("merged logs", "too_many_merged_logs", of_key=_MERGES_OF_KEY, total=_MOST_MERGES)
+    app[FOLLOWED] = KeyShare("followed logs", "too_many_followed_logs", of_key=_FOLLOWED_OF_KEY, total=_MOST_FOLLOWED)
 
 
-def followed() -> KeyShare:
-    """Counts the logs of single instances that are being followed, on live sockets too."""
-    return KeyShare("followed logs", "too_many_followed_logs", of_key=_FOLLOWED_OF_KEY, total=_MOST_FOLLOWED)
+async def source_of(request: web.Request, instance: str, rank: int = 0) -> LogSource:
+    """The agent that has the log.
 
-
-async def get(request: web.Request) -> web.StreamResponse:
-    """`GET /instances/{id}/logs`."""
-    instance = request.match_info["id"]
-    object_ = f"instances/{instance}/logs"
-    check_log_access(request, object_)
-    parameters = parameters_of(request)
-    rank = whole_number(parameters, "rank", low=0, high=MOST_RANK)
-    query = agent_query(parameters)
+    Raises:
+        ApiError: 409, the instance has not started; 503, its agent has no known address.
+    """
     async with request.app[CONTEXT].database.snapshot() as connection:
-        source = await log_source(connection, instance, rank or 0)
+        source = await log_source(connection, instance, rank)
     if source is None:
         raise ApiError(409, "not_started", f"instance {instance!r} has not started yet, so it has no log")
     if not source.address:
         raise unreachable(source)
+    return source
+
+
+@asynccontextmanager
+async def opened_log(
+    request: web.Request, source: LogSource, instance: str, query: Mapping[str, str]
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """Requests the log of one process from its agent, and notes in the audit log that it is read.
+
+    Raises:
+        ApiError: 404, the agent keeps no such log; 503, it does not answer.
+    """
+    path = f"{PROXY_LOGS_PREFIX}/{instance}"
+    try:
+        async with ask(request.app[AGENT_PROXIES], source, path, query, timeout=_TIMEOUT) as answer:
+            if answer.status == _NOT_FOUND:
+                raise ApiError(404, "no_log", f"worker {source.worker!r} keeps no such log of {instance!r}")
+            if answer.status != _OK:
+                raise unreachable(source)
+            note_log_read(request, f"instances/{instance}/logs")
+            yield answer
+    except (aiohttp.ClientError, TimeoutError) as error:
+        raise unreachable(source) from error
+
+
+async def get(request: web.Request) -> web.StreamResponse:
+    instance = request.match_info["id"]
+    object_ = f"instances/{instance}/logs"
+    check_log_access(request, object_)
+    parameters = parameters_of(request)
+    rank = integer(parameters, "rank", low=0, high=MOST_RANK)
+    query = agent_query(parameters) | ({} if rank is None else {"rank": str(rank)})
+    source = await source_of(request, instance, rank or 0)
     if any(name in parameters for name in _TIMED):
         alone = DeploymentLogs((InstanceLog(instance, rank or 0, 0, source),), False)
         return await _merged(request, parameters, alone, object_=object_)
-    path = f"{PROXY_LOGS_PREFIX}/{instance}"
-    asked = query | ({} if rank is None else {"rank": str(rank)})
     follows = flag(parameters, "follow")
     with request.app[FOLLOWED].admitted(request[PRINCIPAL].key_id) if follows else nullcontext():
-        try:
-            async with ask(request.app[AGENT_PROXIES], source, path, asked, timeout=_FOLLOW_TIMEOUT) as answer:
-                if answer.status == _NOT_FOUND:
-                    raise ApiError(404, "no_log", f"worker {source.worker!r} keeps no such log of {instance!r}")
-                if answer.status != _OK:
-                    raise unreachable(source)
-                note_log_read(request, object_)
-                return await _relay(request, answer)
-        except (aiohttp.ClientError, TimeoutError) as error:
-            raise unreachable(source) from error
+        async with opened_log(request, source, instance, query) as answer:
+            return await _relay(request, answer)
 
 
 async def get_merged(request: web.Request) -> web.StreamResponse:
-    """`GET /deployments/{name}/logs`."""
     object_ = f"deployments/{request.match_info['name']}/logs"
     check_log_access(request, object_)
     parameters = parameters_of(request)
-    rank = whole_number(parameters, "rank", low=0, high=MOST_RANK)
+    rank = integer(parameters, "rank", low=0, high=MOST_RANK)
     agent_query(parameters, timed=True)  # refused before anything is read
     _form(parameters)
     finder = LogFinder(
         request.app[CONTEXT].database, request.match_info["name"], request.query.getall("instance", []), rank
     )
-    found = await finder.first()
+    logs = await finder.first()
     again = finder.again if flag(parameters, "follow") else None
-    return await _merged(request, parameters, found, again, object_=object_, names=True)
+    return await _merged(request, parameters, logs, again, object_=object_, names=True)
 
 
 async def _merged(
     request: web.Request,
     parameters: Mapping[str, str],
-    found: DeploymentLogs,
-    look: Look | None = None,
+    logs: DeploymentLogs,
+    refresh: Refresh | None = None,
     *,
     object_: str,
     names: bool = False,
 ) -> web.StreamResponse:
     query, form = agent_query(parameters, timed=True), _form(parameters)
-    ranks = names and any(log.rank for log in found.logs)
+    ranks = names and any(log.rank for log in logs.logs)
     as_lines = as_text(names=names, ranks=ranks, timestamps=flag(parameters, "timestamps"))
     media, written = (_TEXT, as_lines) if form == "text" else (_JSON_LINES, as_json)
     response = web.StreamResponse(headers={"Content-Type": media, "Cache-Control": "no-cache"})
 
-    async def emit(told: list[Told]) -> None:
-        await write(response, written(told), request.transport)
+    async def emit(items: list[LogItem]) -> None:
+        await write(response, written(items), request.transport)
 
     with request.app[MERGES].admitted(request[PRINCIPAL].key_id):
         note_log_read(request, object_)
         await response.prepare(request)
         try:
-            await Merge(request.app[AGENT_PROXIES], query, emit, look).run(found.logs)
+            await Merge(request.app[AGENT_PROXIES], query, emit, refresh).run(logs.logs)
         except (SlowClientError, ConnectionError):
             cut(request)
     return response

@@ -1,12 +1,12 @@
 """Metrics (/metrics): this process's own, and gauges read from the rows at each scrape.
 
-A series ends with its rows, since nothing is kept between scrapes. Clients that scrape at once share one reading, and
-the text is written in a thread: with thousands of GPUs it takes a second. While the database is away only the process's
-own metrics are served, and `gpuward_database_up` is 0.
+A series ends with its rows, since no series is kept between scrapes. Concurrent scrapes share one reading, and a thread
+writes the text, which takes a second with thousands of GPUs. While the database is away, only the process's own metrics
+are served, and `gpuward_database_up` is 0.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Final
 
@@ -19,7 +19,7 @@ from controller.api.context import CONTEXT
 from controller.api.middlewares import DATABASE_WAITS, DatabaseWaits
 from controller.api.resources.fleet_metrics import fleet_families, gauge, gpu_families
 from controller.api.route import Access, Route
-from controller.api.single_flight import SingleFlight
+from controller.api.single_flight import SingleFlight, shared_context
 from controller.domain.phases import InstancePhase, WorkerPhase
 from controller.runtime.database import is_database_trouble
 from controller.store.core.database import Database
@@ -34,9 +34,7 @@ METRICS: Final = web.AppKey("METRICS", SingleFlight[bytes])
 
 
 def exposition(families: Iterable[Metric]) -> bytes:
-    """The families as `prometheus_client.generate_latest` writes gauges, counters and infos.
-
-    For many series: the labels that the series of one GPU share are written once.
+    """The families in the form of `prometheus_client.generate_latest`, faster for many series of the same labels.
 
     Raises:
         ValueError: a family is of another type.
@@ -66,17 +64,7 @@ def _label_text(labels: dict[str, str]) -> str:
     return f"{{{written}}}" if written else ""
 
 
-async def metrics_context(app: web.Application) -> AsyncIterator[None]:
-    """Holds what answers all that scrape at once with one reading, and ends it with the app."""
-    shared = app[METRICS] = SingleFlight(partial(_scrape, app))
-    try:
-        yield
-    finally:
-        await shared.close()
-
-
 async def get(request: web.Request) -> web.Response:
-    """`GET /metrics`."""
     return web.Response(body=await request.app[METRICS].get(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
@@ -89,7 +77,7 @@ async def _scrape(app: web.Application) -> bytes:
 
 
 async def _figures(database: Database, waits: DatabaseWaits) -> Figures | None:
-    """What the rows say; None: the database does not answer in time."""
+    """The figures from the rows; None if the database does not answer in time."""
     if waits.away:
         return None
     try:
@@ -104,7 +92,7 @@ async def _figures(database: Database, waits: DatabaseWaits) -> Figures | None:
 
 
 def figures_text(figures: Figures | None, *, leading: bool, version: str) -> bytes:
-    """The figures in Prometheus' text format. Every phase is listed, also at zero. None: the database is away."""
+    """The figures in Prometheus' text format, with phases at zero. `figures`: None while the database is away."""
     return exposition(_families(figures, leading=leading, version=version))
 
 
@@ -179,25 +167,25 @@ def _autoscaler(figures: Figures) -> list[Metric]:
 
 def _rollouts(figures: Figures) -> list[Metric]:
     """A series for each rollout that is not complete."""
-    labels, found = ("deployment", "revision"), figures.rollouts.items()
+    labels, rollouts = ("deployment", "revision"), figures.rollouts.items()
     return [
         gauge(
             "gpuward_rollout_available_replicas",
             "Replicas of the new revision that run for `ready_for`; absent once its rollout is complete.",
             labels,
-            ((key, one.available) for key, one in found),
+            ((key, rollout.available) for key, rollout in rollouts),
         ),
         gauge(
             "gpuward_rollout_request_ratio",
             "Share of the requests for the new revision, 0 to 1; absent where none is set.",
             labels,
-            ((key, one.weight) for key, one in found if one.weight is not None),
+            ((key, rollout.weight) for key, rollout in rollouts if rollout.weight is not None),
         ),
         gauge(
             "gpuward_rollout_stands",
             "1 if a rollout is paused, has failed or was aborted, else 0; absent once it is complete.",
             labels,
-            ((key, float(one.stands)) for key, one in found),
+            ((key, float(rollout.stands)) for key, rollout in rollouts),
         ),
     ]
 
@@ -213,6 +201,7 @@ def _freed(gpu_s: Mapping[str, float]) -> Metric:
     return family
 
 
+metrics_context = shared_context(METRICS, lambda app: partial(_scrape, app))
 ROUTES: Final = (
     Route("GET", "/metrics", get, Access.READ, "Prometheus metrics", "health", media="text/plain", from_memory=True),
 )  # fmt: skip

@@ -9,8 +9,8 @@ from aiohttp import web
 from controller.api.body import json_response, read_model
 from controller.api.context import BODY, CONTEXT, KEYS, PRINCIPAL
 from controller.api.errors import ApiError
-from controller.api.middlewares import REQUEST_ID, refuse_other_origins, sessions_of
-from controller.api.route import Access, Route, may_read_logs
+from controller.api.middlewares import REQUEST_ID, may_read_logs, refuse_other_origins, sessions_of
+from controller.api.route import Access, Route
 from controller.live.credentials import SESSION_COOKIES
 from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import Principal, key_credential
@@ -23,11 +23,11 @@ from schemas.api.access import Role
 from schemas.api.requests import SessionBody
 from schemas.api.session import MeView, Right
 
-# An address beyond its limit of wrong keys may still log in with a right one, since behind a proxy that is not trusted
-# all browsers are one address. Then the key is only compared with those in memory, which reads no row. The limit keeps
-# floods from the database, and lets a person check the key; a key has 256 random bits, which no guess finds.
+# An address beyond its limit of wrong keys may still log in with a valid key, since behind an untrusted proxy all
+# browsers share an address. Then the key is only compared with keys in memory, which reads no rows. The limit protects
+# the database from floods, not keys from guesses: a key has 256 random bits.
 WRONG_KEYS_A_MINUTE: Final = 10  # of one address
-LOGINS_A_MINUTE: Final = 30  # of one key from one address, where a broken client may repeat them: each writes rows
+LOGINS_A_MINUTE: Final = 30  # of one key from one address, since each login writes rows and a broken client may loop
 WRONG_KEYS: Final = web.AppKey("WRONG_KEYS", Tries)
 LOGINS: Final = web.AppKey("LOGINS", Tries)
 _MAX_BODY_BYTES: Final = 4096
@@ -40,24 +40,22 @@ _RIGHTS: Final[dict[Right, Access]] = {
 
 
 def rights_of(role: Role, *, viewers_read_logs: bool) -> list[Right]:
-    """What a role may do."""
-    rights = [right for right, access in _RIGHTS.items() if access.allows(role)]
+    """The rights of a role."""
+    rights = [right for right, access in _RIGHTS.items() if role in access.value]
     return [*rights, "logs"] if may_read_logs(role, viewers=viewers_read_logs) else rights
 
 
 async def me(request: web.Request) -> web.Response:
-    """`GET /me`."""
     return json_response(_view(request, request[PRINCIPAL]))
 
 
 async def login(request: web.Request) -> web.Response:
-    """`POST /session`."""
     if "Origin" in request.headers or "Sec-Fetch-Site" in request.headers:
         refuse_other_origins(request)
     with request.app[CONTEXT].bodies.hold(f"login {request.remote}") as request[BODY]:
         body = await read_model(request, SessionBody, limit_bytes=_MAX_BODY_BYTES)
     principal = request[PRINCIPAL] = await _owner(request, key_credential(body.key.strip()))
-    if not Access.READ.allows(principal.role):
+    if principal.role not in Access.READ.value:
         raise ApiError(403, "forbidden", "This key may only send requests to models.")
     logins, now_s = request.app[LOGINS], asyncio.get_running_loop().time()
     name = f"{principal.key_id} {client_of(request.remote or '')}"
@@ -85,10 +83,10 @@ async def login(request: web.Request) -> web.Response:
 
 
 async def _owner(request: web.Request, key: str) -> Principal:
-    """The owner of a key, within the limit of wrong ones.
+    """The owner of a key.
 
     Raises:
-        ApiError: 401 for a wrong key; 429 for one beyond the limit.
+        ApiError: 401 for a wrong key; 429 for a wrong key beyond the limit.
     """
     limit, now_s = request.app[WRONG_KEYS], asyncio.get_running_loop().time()
     client, keys = client_of(request.remote or ""), request.app[KEYS]
@@ -100,7 +98,7 @@ async def _owner(request: web.Request, key: str) -> Principal:
     try:
         principal = await keys.authenticate(key)
     except (UnknownWhileAwayError, asyncio.CancelledError):
-        limit.take_back(client, now_s)  # nothing has said that the key is wrong
+        limit.take_back(client, now_s)  # it is unknown whether the key is wrong
         raise
     if principal is None:
         raise ApiError(401, "unknown_key", "This key is not known here.")
@@ -113,7 +111,7 @@ def _too_many(why: str, wait_s: int) -> ApiError:
 
 
 async def logout(request: web.Request) -> web.Response:
-    """`DELETE /session`. One that is over already stays so: the cookie goes all the same."""
+    """Ends the session, and removes the cookie even if the session has ended before."""
     sessions = await sessions_of(request)
     if sessions:
         refuse_other_origins(request)
@@ -125,7 +123,7 @@ async def logout(request: web.Request) -> web.Response:
 
 
 async def _close_all(request: web.Request, sessions: Iterable[tuple[Principal, str]]) -> None:
-    """Ends every session that the request carries, since the browser is to forget the cookies of all."""
+    """Ends every session that the request carries, since the browser drops all their cookies."""
     for principal, token in sessions:
         with acting(f"key:{principal.name}", request[REQUEST_ID]):
             await close_session(request.app[CONTEXT].database, token)
@@ -136,7 +134,7 @@ def _cookie_name(request: web.Request) -> str:
 
 
 def _clear_cookies(request: web.Request, response: web.Response, *, but: str = "") -> None:
-    """Takes away the session's cookies that the browser has, of both names: it may have logged in by another way."""
+    """Removes the browser's session cookies of both names, since it may have logged in over another scheme."""
     for name in SESSION_COOKIES:
         if name != but and cookie_in("; ".join(request.headers.getall("Cookie", ())), name):
             secure = name == SECURE_SESSION_COOKIE

@@ -1,4 +1,4 @@
-"""Usage of models by key, as the gateways report it, and the gateways: list, forget."""
+"""Usage of models by key, reported by the gateways; and the gateways: list, forget."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -9,8 +9,8 @@ from controller.api.body import json_response
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import invalid
 from controller.api.parameters import duration_s, parameters_of
+from controller.api.read_routes import COMPLETE_PAGING, paged_view
 from controller.api.route import Access, Query, Route
-from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.access.usage import DIMENSIONS, USAGE_KEPT, period, read_usage
 from controller.store.scaling.gateways import forget_gateway, list_gateways
 from schemas.api.envelopes import Page
@@ -22,7 +22,7 @@ _DEFAULT_BY: Final = "key,model"
 
 
 async def get_usage(request: web.Request) -> web.Response:
-    """`GET /usage`. A key for inference sees its own."""
+    """A key for inference reads its own usage."""
     parameters = parameters_of(request)
     since_s = duration_s(parameters, "since", low=60, high=USAGE_KEPT.total_seconds()) or DEFAULT_SINCE_S
     by = _by(parameters)
@@ -50,14 +50,12 @@ _QUERY: Final = (
 
 
 async def get_gateways(request: web.Request) -> web.Response:
-    """`GET /gateways`."""
     async with request.app[CONTEXT].database.snapshot() as connection:
-        found = Page[GatewayView](items=await list_gateways(connection))
-    return whole_list(request, found, lambda gateway: gateway.name)
+        gateways = Page[GatewayView](items=await list_gateways(connection))
+    return paged_view(request, gateways, lambda gateway: gateway.name)
 
 
 async def forget(request: web.Request) -> web.Response:
-    """`DELETE /gateways/{name}`."""
     await forget_gateway(request.app[CONTEXT].database, request.match_info["name"])
     return web.Response(status=204)
 
@@ -72,7 +70,7 @@ ROUTES: Final = (
     ),
     Route(
         "GET", _GATEWAYS, get_gateways, Access.READ, "List gateways", "gateways", Page[GatewayView],
-        query=WHOLE_PAGING,
+        query=COMPLETE_PAGING,
     ),
     Route(
         "DELETE", _GATEWAYS + "/{name}", forget, Access.OPERATE, "Forget a gateway that is gone for good", "gateways",

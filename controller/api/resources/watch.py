@@ -6,19 +6,17 @@ from typing import Final
 
 from aiohttp import web
 
+from controller.api.body import as_shown
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import invalid
 from controller.api.parameters import parameters_of
-from controller.api.representation import as_shown
 from controller.api.route import Access, Query, Route
 from controller.api.streams import SlowClientError, cut, write
 from controller.live.errors import WatchEndedError
-from controller.live.object_feed import COALESCE_S, ObjectFeed, ObjectStream, Wanted
+from controller.live.object_feed import ObjectFeed, ObjectStream, Wanted
 from controller.live.objects import DEFAULT_KINDS, LISTS, frame
 from schemas.api.live import WatchEvent
 from schemas.manifest.problems import FieldProblem
-
-__all__ = ["COALESCE_S", "OBJECTS", "PARAMETERS", "ROUTES", "feed_context", "wanted_of"]
 
 HEARTBEAT_S: Final = 10.0
 OBJECTS: Final = web.AppKey("OBJECTS", ObjectFeed)
@@ -27,7 +25,6 @@ _HEADERS: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-cac
 
 
 async def feed_context(app: web.Application) -> AsyncIterator[None]:
-    """Holds what watchers share, and ends it with the app."""
     context = app[CONTEXT]
     feed = app[OBJECTS] = ObjectFeed(context.database, context.changes, context.known_secrets.redaction)
     try:
@@ -37,11 +34,7 @@ async def feed_context(app: web.Application) -> AsyncIterator[None]:
 
 
 def wanted_of(parameters: Mapping[str, str]) -> Wanted:
-    """What the parameters of a watch ask for.
-
-    Raises:
-        ApiError: 400.
-    """
+    """Raises `ApiError`: 400."""
     text = parameters.get("kinds")
     kinds = DEFAULT_KINDS if text is None else frozenset(text.split(","))
     if unknown := sorted(kinds - set(LISTS.values())):
@@ -51,7 +44,7 @@ def wanted_of(parameters: Mapping[str, str]) -> Wanted:
 
 
 async def watch(request: web.Request) -> web.StreamResponse:
-    """`GET /watch`: streams until the client disconnects, is too slow, or the server stops."""
+    """Streams until the client disconnects or is too slow, or the server stops."""
     wanted = wanted_of(parameters_of(request))
     async with request.app[OBJECTS].watch(request[PRINCIPAL].key_id, wanted) as stream:
         response = web.StreamResponse(headers=_HEADERS)

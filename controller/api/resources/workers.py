@@ -13,9 +13,8 @@ from controller.api.body import json_response, read_model
 from controller.api.context import CONTEXT
 from controller.api.errors import ApiError, invalid, unavailable
 from controller.api.parameters import check_trusted, duration_s, expect_first_generation, flag, parameters_of
-from controller.api.read_routes import list_route, read_route
+from controller.api.read_routes import COMPLETE_PAGING, list_route, paged_view, read_route
 from controller.api.route import Access, Handler, Query, Route
-from controller.api.whole_lists import WHOLE_PAGING, whole_list
 from controller.store.core.database import Reader
 from controller.store.policies.effective import effective_policies
 from controller.store.telemetry.utilization import (
@@ -55,7 +54,6 @@ _SUBJECTS: Final = ("gpus", "instance", "deployment", "worker")
 
 
 async def delete(request: web.Request) -> web.Response:
-    """`DELETE /workers/{name}?confirm_dead=true`."""
     name, confirm_dead = request.match_info["name"], flag(parameters_of(request), "confirm_dead")
     await expect_first_generation(request, "worker", name, worker_by_name)
     await delete_worker(request.app[CONTEXT].database, name, confirm_dead=confirm_dead)
@@ -63,7 +61,6 @@ async def delete(request: web.Request) -> web.Response:
 
 
 async def patch(request: web.Request) -> web.Response:
-    """`PATCH /workers/{name}`."""
     body, name, context = await read_model(request, WorkerBody), request.match_info["name"], request.app[CONTEXT]
     check_trusted(body.labels, context.trusted_labels)
     await expect_first_generation(request, "worker", name, worker_by_name)
@@ -71,7 +68,6 @@ async def patch(request: web.Request) -> web.Response:
 
 
 async def drain(request: web.Request) -> web.Response:
-    """`POST /workers/{name}/drain`."""
     how = await read_model(request, DrainBody, optional=True)
     name = request.match_info["name"]
     await expect_first_generation(request, "worker", name, worker_by_name)
@@ -111,22 +107,18 @@ _GPU_VERBS: Final[tuple[tuple[GpuVerb, str], ...]] = (
 
 
 async def get_map(request: web.Request) -> web.Response:
-    """`GET /map`."""
     async with request.app[CONTEXT].database.snapshot() as connection:
-        found = await read_map(connection)
-    return json_response(found)
+        return json_response(await read_map(connection))
 
 
 async def get_cache(request: web.Request) -> web.Response:
-    """`GET /workers/{name}/cache`."""
-    return whole_list(request, await _cache(request, "GET", ()), lambda model: model.name)
+    return paged_view(request, await _cache(request, "GET", ()), lambda model: model.name)
 
 
 async def prune(request: web.Request) -> web.Response:
-    """`POST /workers/{name}/cache/prune`."""
     body = await read_model(request, PruneBody, optional=True)
     query: list[tuple[str, str | float]] = [
-        *(("model", one) for one in body.models),
+        *(("model", model) for model in body.models),
         ("unused_for_s", body.unused_for_s),
     ]
     return json_response(await _cache(request, "POST", query))
@@ -138,8 +130,8 @@ async def _cache(request: web.Request, method: str, query: Sequence[tuple[str, s
     if not source.address:
         raise unreachable(source)
     try:
-        asked = ask(request.app[AGENT_PROXIES], source, PROXY_CACHE, query, timeout=_AGENT_LIMIT, method=method)
-        async with asked as answer:
+        proxies = request.app[AGENT_PROXIES]
+        async with ask(proxies, source, PROXY_CACHE, query, timeout=_AGENT_LIMIT, method=method) as answer:
             if answer.status == _NOT_FOUND:
                 raise ApiError(
                     409, "agent_too_old", f"the agent of worker {source.worker!r} keeps no cache; upgrade it"
@@ -148,22 +140,20 @@ async def _cache(request: web.Request, method: str, query: Sequence[tuple[str, s
                 raise unreachable(source)
             try:
                 content = await answer.content.readexactly(_MOST_BYTES)
-            except asyncio.IncompleteReadError as ended:  # as it does, unless the answer is too long to be a list
+            except asyncio.IncompleteReadError as ended:  # the normal case, as lists are shorter
                 content = ended.partial
-        found = Page[CachedModelView](items=list(from_json(CachedModels, content).items))
+        return Page[CachedModelView](items=list(from_json(CachedModels, content).items))
     except (aiohttp.ClientError, TimeoutError) as error:
         raise unreachable(source) from error
     except msgspec.DecodeError as error:
         message = f"the agent of worker {source.worker!r} gave an answer that is not understood; see its log"
         raise unavailable("bad_answer", message) from error
-    return found
 
 
 _MODELS: Final = "/api/v1/workers/{name}/cache"
 
 
 async def get_utilization(request: web.Request) -> web.Response:
-    """`GET /utilization`."""
     parameters = parameters_of(request)
     window_s = duration_s(parameters, "window", low=MIN_WINDOW_S, high=MAX_WINDOW_S)
     async with request.app[CONTEXT].database.snapshot() as connection:
@@ -175,7 +165,7 @@ async def get_utilization(request: web.Request) -> web.Response:
 
 
 async def _tracks(connection: Reader, parameters: Mapping[str, str]) -> tuple[list[Track], str | None]:
-    """The tracks to read, and the uid of their deployment where they belong to one."""
+    """The tracks to read, and the uid of their deployment if they belong to one."""
     given = [name for name in _SUBJECTS if parameters.get(name)]
     if len(given) != 1:
         raise invalid([FieldProblem(" or ".join(_SUBJECTS), "give exactly one of these")])
@@ -251,7 +241,7 @@ ROUTES: Final = (
         momentary=True,
     ),
     Route("GET", _MODELS, get_cache, Access.READ, "List cached models", "workers", Page[CachedModelView],
-          query=WHOLE_PAGING),
+          query=COMPLETE_PAGING),
     Route(
         "POST", _MODELS + "/prune", prune, Access.OPERATE, "Remove cached models that no process uses", "workers",
         Page[CachedModelView], PruneBody,

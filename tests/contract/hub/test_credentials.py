@@ -6,7 +6,6 @@ import pytest
 from aiohttp import WSServerHandshakeError
 
 from controller.hub.credential_rotation import CredentialRotation
-from controller.runtime.clock import SystemClock
 from controller.store.core.database import Database
 from controller.store.workers import sessions
 from rig.agent import AgentDouble, hello
@@ -17,7 +16,7 @@ DAY_S = 86_400.0
 
 
 def rotation(hub: HubUnderTest, older_than_s: float = 30 * DAY_S) -> CredentialRotation:
-    return CredentialRotation(hub.database, SystemClock(), hub.hub._sessions, older_than_s)
+    return CredentialRotation(hub.database, hub.hub._sessions, older_than_s)
 
 
 async def aged(hub: HubUnderTest, days: int = 31) -> None:
@@ -38,7 +37,7 @@ async def connect(hub: HubUnderTest, credential: str, protocol: int = SPOKEN.hig
 
 
 async def handed_over(hub: HubUnderTest, connection: AgentDouble) -> str:
-    await rotation(hub).look()
+    await rotation(hub).rotate_due()
     message = await connection.next()
     assert isinstance(message, NewCredential)
     return message.credential
@@ -55,11 +54,11 @@ async def is_valid(hub: HubUnderTest, credential: str) -> bool:
 async def test_an_old_credential_is_replaced_once_the_next_is_used(hub: HubUnderTest) -> None:
     await hub.add_worker()
     connection = await connect(hub, "secret-gpu-1")
-    await rotation(hub).look()
+    await rotation(hub).rotate_due()
     assert await hub.value("select next_credential_hash from workers") is None  # it is new
     await aged(hub)
     given = await handed_over(hub, connection)
-    await rotation(hub).look()  # a second look sends no other
+    await rotation(hub).rotate_due()  # a second look sends no other
     assert await is_valid(hub, "secret-gpu-1")
     assert await is_valid(hub, given)
     await connect(hub, given)
@@ -109,7 +108,7 @@ async def test_the_proxys_secret_changes_with_it(hub: HubUnderTest) -> None:
     await hub.add_worker()
     connection = await connect(hub, "secret-gpu-1", takes_proxy_secrets=True)
     await aged(hub)
-    await rotation(hub).look()
+    await rotation(hub).rotate_due()
     message = await connection.next()
     assert isinstance(message, NewCredential)
     secrets = "select proxy_secret, next_proxy_secret from workers"
@@ -138,7 +137,7 @@ async def test_older_agents_keep_theirs(hub: HubUnderTest) -> None:
     await hub.add_worker()
     await connect(hub, "secret-gpu-1", protocol=NewCredential.since - 1)
     await aged(hub)
-    await rotation(hub).look()
+    await rotation(hub).rotate_due()
     assert await hub.value("select next_credential_hash from workers") is None
 
 
@@ -148,7 +147,7 @@ async def test_a_session_that_is_over_writes_none(hub: HubUnderTest, database: D
     await connect(hub, "secret-gpu-1")
     await aged(hub)
     await hub.execute("update workers set session = session + 1 where id::text = $1", worker)
-    await rotation(hub).look()
+    await rotation(hub).rotate_due()
     assert await hub.value("select next_credential_hash from workers") is None
 
 

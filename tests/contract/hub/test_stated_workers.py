@@ -84,7 +84,7 @@ async def test_values_at_the_upgrade_stay(hub: HubUnderTest) -> None:
     identity = Identity(worker, "gpu-1", deleted=False)
     said = says({"gpuward.io/zone": "b", "gpuward.io/new": "c", "team": "y"}, advertise="10.9.0.5:7000")
     behind = [address] if (address := literal("10.9.0.5")) else []
-    await handshake.accept(hub.database, identity, said, "10.0.0.7", behind=behind)
+    await handshake.accept(hub.database, identity, said, "10.0.0.7", addresses=behind)
     assert await stored(hub) == {"gpuward.io/zone": "a", "team": "y"}
     assert await hub.value("select proxy_address from workers") == "10.9.0.5:7000", "any address, as before"
 
@@ -94,14 +94,14 @@ async def test_another_address_needs_a_network(hub: HubUnderTest) -> None:
     first, address = hello(advertise="10.9.0.5:7000"), literal("10.9.0.5")
     assert address is not None
     with pytest.raises(AdvertiseRefusedError):
-        await handshake.accept(hub.database, identity, first, "10.0.0.7", behind=[address])
+        await handshake.accept(hub.database, identity, first, "10.0.0.7", addresses=[address])
     assert await hub.value("select session from workers") == 0
     # No later address of the agent's own changes what is known of another one.
     await handshake.accept(hub.database, identity, hello(), "10.0.0.7")
     with pytest.raises(AdvertiseRefusedError):
-        await handshake.accept(hub.database, identity, first, "10.0.0.7", behind=[address])
+        await handshake.accept(hub.database, identity, first, "10.0.0.7", addresses=[address])
     await state_worker(hub.database, "gpu-1", {}, ["10.9.0.5/32"])
-    await handshake.accept(hub.database, identity, first, "10.0.0.7", behind=[address])
+    await handshake.accept(hub.database, identity, first, "10.0.0.7", addresses=[address])
     assert await hub.value("select proxy_address from workers") == "10.9.0.5:7000"
 
 

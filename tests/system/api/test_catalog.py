@@ -85,14 +85,14 @@ async def test_it_takes_no_parameters_and_no_key_for_inference(api: ServedApi) -
 
 
 async def test_the_limit_does_not_leave_a_thread_behind(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    judged = catalog_route.judged
+    judged = catalog_route.catalog_view
 
     def slow(inventory: Any, at: Any) -> Any:
         time.sleep(2.0)
         return judged(inventory, at)
 
     monkeypatch.setattr(catalog_route, "READ_LIMIT_S", 1.5)
-    monkeypatch.setattr(catalog_route, "judged", slow)
+    monkeypatch.setattr(catalog_route, "catalog_view", slow)
     assert await catalog(api)
 
 

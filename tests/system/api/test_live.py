@@ -10,7 +10,7 @@ from aiohttp import web
 
 from controller.api import streams
 from controller.api.live_socket import handler
-from controller.api.live_socket.outbox import MAX_WAITING_BYTES, Outbox
+from controller.api.live_socket.handler import MAX_WAITING_BYTES, Outbox
 from controller.domain.events import NewEvent
 from controller.live import event_feed, gpu_feed
 from controller.store.access.keys import create_key, revoke_key

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import aiohttp
 import pytest
 
-from controller.api import representation
+from controller.api import body as representation
 from controller.api.app import all_routes
 from controller.api.route import Access
 from controller.store.core.database import Database

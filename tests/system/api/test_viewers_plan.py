@@ -9,13 +9,13 @@ import pytest
 
 from controller.api.dry_run import plan
 from controller.api.dry_run.allowances import (
+    AT_ONCE,
     MAX_BODY_BYTES_OF_VIEWERS,
     MAX_INSTANCES_OF_VIEWERS,
     MAX_MANIFESTS_OF_VIEWERS,
     MAX_OF_VIEWER_AT_ONCE,
     VIEWERS_AT_ONCE,
 )
-from controller.api.dry_run.passes import AT_ONCE
 from controller.domain.placement import Need
 from controller.store.core.database import Database
 from support.api_calls import PLAN, deployment

@@ -11,6 +11,7 @@ import pytest
 
 from controller.api import streams
 from controller.api.resources import watch
+from controller.live.object_feed import COALESCE_S
 from controller.store.core.database import Database
 from controller.store.deployments.verbs import scale
 from schemas.manifest.deployment import DeploymentSpec
@@ -115,7 +116,7 @@ async def test_a_client_that_does_not_read_is_cut(
                     query = "update deployments set message = $1 || repeat('x', 1000000) where uid = $2::text::uuid"
                     await connection.execute(query, str(changes), uid)
                 api.changes.publish("status", uid)
-                await asyncio.sleep(watch.COALESCE_S)
+                await asyncio.sleep(COALESCE_S)
     finally:
         writer.transport.abort()
     assert changes > 1

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.api.representation import accepts_gzip
+from controller.api.body import accepts_gzip
 
 
 @pytest.mark.parametrize(

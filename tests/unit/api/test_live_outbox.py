@@ -7,8 +7,8 @@ import orjson
 import pytest
 from aiohttp import web
 
-from controller.api.live_socket import outbox as module
-from controller.api.live_socket.outbox import Outbox
+from controller.api.live_socket import handler as module
+from controller.api.live_socket.handler import Outbox
 
 LIMIT_S = 10.0
 

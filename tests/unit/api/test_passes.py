@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from controller.api.dry_run.passes import AT_ONCE, MOST_WAITING, Passes
+from controller.api.dry_run.allowances import AT_ONCE, MOST_WAITING, Passes
 from controller.api.errors import ApiError
 
 

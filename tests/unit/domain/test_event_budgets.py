@@ -37,8 +37,7 @@ STANDS_FOR = {
     "hub/agreement.py reason": ["no_common_protocol", "advertise_refused"],
     "Reason.METADATA_UNKNOWN": ["metadata_unknown"],
     "f'worker_{change.new}'": [f"worker_{phase}" for phase in WorkerPhase],
-    "hub/host_conditions.py reason": ["disk_pressure", "disk_freed"],
-    "hub/gpu_events.py reason": ["gpus_readable", "gpus_unreadable"],
+    "hub/conditions.py reason": ["disk_pressure", "disk_freed", "gpus_readable", "gpus_unreadable"],
     "decide/instances/relocate.py reason": ["relocated", "relocation_abandoned"],
     "one.reason": ["rollout_started"],  # and all others of a rollout's attempt
 }

@@ -10,7 +10,7 @@ from controller.domain.placement import Need
 from controller.engines.base import Launch
 from controller.engines.estimates.llama_cpp_offload import host_rules, residence
 from controller.engines.registry import engine_for, validate
-from controller.model_files.gguf_facts import by_layer
+from controller.model_files.gguf_model import by_layer
 from support.builders.engine_specs import GIB, LLAMA, QUANTISED, asks, need, process, spec
 
 MIB = 2**20

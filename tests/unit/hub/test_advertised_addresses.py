@@ -8,7 +8,7 @@ import pytest
 
 from controller.hub.proxy_address import (
     Address,
-    AddressFacts,
+    AddressRules,
     AdvertiseRefusedError,
     ProxyNames,
     judged_address,
@@ -18,7 +18,7 @@ from controller.hub.proxy_address import (
 
 PEER, OWN = ipaddress.ip_address("10.0.0.7"), ipaddress.ip_address("10.0.0.1")
 ELSEWHERE = ipaddress.ip_address("10.9.0.5")
-JOINED = AddressFacts("gpu-1", PEER, frozenset({OWN, ipaddress.ip_address("127.0.0.1")}), ())
+JOINED = AddressRules("gpu-1", PEER, frozenset({OWN, ipaddress.ip_address("127.0.0.1")}), ())
 BEFORE = replace(JOINED, networks=None)
 
 
@@ -31,7 +31,7 @@ def behind(*addresses: str) -> tuple[Address, ...]:
              "fe80::1", "::", "224.0.0.1", "10.0.0.1", "::ffff:10.0.0.1"],
 )  # fmt: skip
 @pytest.mark.parametrize("facts", [JOINED, BEFORE, replace(JOINED, networks=(ipaddress.ip_network("0.0.0.0/0"),))])
-def test_no_other_place_is_believed(host: str, facts: AddressFacts) -> None:
+def test_no_other_place_is_believed(host: str, facts: AddressRules) -> None:
     address = literal(host)
     assert address is not None
     for found in ((address,), (address, address)):
@@ -64,7 +64,7 @@ def test_an_agent_of_the_same_host_may_name_any(peer: str) -> None:
         (replace(JOINED, peer=None), False),
     ],
 )
-def test_another_address_than_its_own(facts: AddressFacts, *, accepted: bool) -> None:
+def test_another_address_than_its_own(facts: AddressRules, *, accepted: bool) -> None:
     for host in ("10.9.0.5", "gpu-1.lan"):
         if accepted:
             assert judged_address(f"{host}:7070", (ELSEWHERE,), facts) == "10.9.0.5:7070"

@@ -1,13 +1,13 @@
-"""What a client asks of merged logs: which they are, and what is asked of each of their agents."""
+"""Finds the logs that a client selects, and makes the query for their agents."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Final
 
 from controller.api.errors import ApiError
 from controller.api.merged_logs.merge import MOST_LOGS, Key
-from controller.api.parameters import flag, moment, whole_number
+from controller.api.parameters import flag, integer, time_or_age
 from controller.store.core.database import Database
 from controller.store.core.refusals import NotFoundError
 from controller.store.views.logs import DeploymentLogs, InstanceLog, check_instances, deployment_logs, earlier_logs
@@ -17,29 +17,22 @@ MOST_RANK: Final = 65_535
 
 
 def agent_query(parameters: Mapping[str, str], *, timed: bool = False) -> dict[str, str]:
-    """What is asked of an agent. A moment counts on its clock."""
-    tail = whole_number(parameters, "tail", low=0, high=MAX_TAIL)
+    """The query for an agent. It compares `since` with its own clock.
+
+    Raises:
+        ApiError: 400, an invalid parameter.
+    """
+    tail = integer(parameters, "tail", low=0, high=MAX_TAIL)
     query = {name: "1" for name in ("follow", "previous") if flag(parameters, name)}
-    since = moment(parameters, "since")
+    since = time_or_age(parameters, "since")
     if timed and since is not None:
-        query["since_ms"] = str(_milliseconds(since))
+        at_s = time.time() - since.total_seconds() if isinstance(since, timedelta) else since.timestamp()
+        query["since_ms"] = str(max(0, int(at_s * 1000)))
     return query | ({} if tail is None else {"tail": str(tail)})
 
 
-def _milliseconds(since: datetime | timedelta) -> int:
-    at_s = time.time() - since.total_seconds() if isinstance(since, timedelta) else since.timestamp()
-    return max(0, int(at_s * 1000))
-
-
 class LogFinder:
-    """Finds the logs of a deployment.
-
-    Args:
-        database: where they are listed.
-        deployment: its name.
-        instances: only of these; empty: of all.
-        rank: only of this rank of each; None: of all.
-    """
+    """Finds the logs of a deployment: of these instances, or of all if none is named; of this rank, or of all."""
 
     def __init__(self, database: Database, deployment: str, instances: Sequence[str], rank: int | None) -> None:
         self._database = database
@@ -48,27 +41,27 @@ class LogFinder:
         self._rank = rank
 
     async def first(self) -> DeploymentLogs:
-        """The logs that there are now.
+        """The present logs.
 
         Raises:
-            NotFoundError: there is no such deployment, or it has none of the instances asked for.
+            NotFoundError: the deployment, or one of the named instances, does not exist.
             ApiError: 409, there are more than are merged at once.
         """
-        found = await self._find(check=True)
-        if len(found.logs) > MOST_LOGS:
-            fix = f"has {len(found.logs)} logs, at most {MOST_LOGS} are merged; name some with `instance` or one `rank`"
+        logs = await self._find(check=True)
+        if len(logs.logs) > MOST_LOGS:
+            fix = f"has {len(logs.logs)} logs, at most {MOST_LOGS} are merged; name some with `instance` or one `rank`"
             raise ApiError(409, "too_many_logs", f"deployment {self._deployment!r} {fix}")
-        return found
+        return logs
 
     async def again(self) -> DeploymentLogs:
-        """The logs that there are later; none where the deployment is gone."""
+        """The logs at a later time; empty if the deployment is gone."""
         try:
             return await self._find()
         except NotFoundError:
             return DeploymentLogs((), lives=False)
 
     async def earlier(self, after: Iterable[Key], newest: Iterable[InstanceLog]) -> tuple[InstanceLog, ...]:
-        """Of the logs that a client has begun to read, those that a newer start has replaced meanwhile."""
+        """Of the logs that a client has started to read, those that a newer start has replaced since."""
         present = {(log.instance, log.rank): log.epoch for log in newest}
         replaced = [key for key in after if key[2] < present.get(key[:2], 0)]
         if not replaced:
@@ -78,7 +71,7 @@ class LogFinder:
 
     async def _find(self, *, check: bool = False) -> DeploymentLogs:
         async with self._database.snapshot() as connection:
-            found = await deployment_logs(connection, self._deployment, instances=self._instances, rank=self._rank)
+            logs = await deployment_logs(connection, self._deployment, instances=self._instances, rank=self._rank)
             if check and self._instances:
                 await check_instances(connection, self._deployment, self._instances)
-            return found
+            return logs
