@@ -29,8 +29,7 @@ from aiohttp.typedefs import Handler
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.middlewares import route_of
 from controller.api.route import may_read_logs
-from controller.domain.access.quoted_lines import shown_json
-from controller.domain.access.redaction import Redaction
+from controller.domain.access.redaction import Redaction, shown_json
 
 LEAST_BYTES: Final = 1024  # a shorter answer fits in one packet as it is
 INLINE_BYTES: Final = 32 * 1024  # a longer one would hold up the loop for more than half a millisecond

@@ -13,7 +13,6 @@ from aiohttp import web
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.domain.access.grants import EVERY_GRANT, Grant
 from controller.domain.access.redaction import Redaction, Use
-from controller.domain.retired_args import retired_args
 from controller.engines.arguments.privileges import next_change_needs
 from controller.engines.base import SpecError
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
@@ -42,7 +41,7 @@ def grant_warnings(granted: Collection[Grant], spec: DeploymentSpec, name: str =
     A change by a caller that lacks a grant, or with retired args, is refused: this warns of nothing that just changed.
     """
     needs = next_change_needs(spec, granted)
-    retired = [f"args.{arg}: {RETIRED}" for arg in retired_args(spec)]
+    retired = [f"args.{arg}: {RETIRED}" for arg in spec.retired_args]
     return _lines(name, [*([needs] if needs else []), *retired], "retired args")
 
 

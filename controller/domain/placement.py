@@ -7,8 +7,7 @@ from typing import Any, Final, Literal
 
 from schemas.api.explain import Explain
 from schemas.api.needs import NeedView
-from schemas.manifest.gpu_requirements import CapabilityBound
-from schemas.manifest.resources import Resources
+from schemas.manifest.resources import CapabilityBound, Resources
 from schemas.placement_reasons import Reason
 
 

@@ -1,20 +1,113 @@
 """Selects the engine of a spec, and checks a spec at apply time."""
 
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Final
 
-from controller.domain.splits import count_problem
+from controller.domain.placement import Compatibility, Need
 from controller.engines.arguments.environment import reserved
-from controller.engines.auto import AutoEngine
-from controller.engines.base import Engine, SpecError
-from controller.engines.containers import check_container
+from controller.engines.arguments.flags import args_of
+from controller.engines.base import Analysis, Engine, EngineProcess, Launch, RefusedFlagError, SpecError
+from controller.engines.containers import check_container, has_default_image
 from controller.engines.custom import CustomEngine
 from controller.engines.estimates.model_analysis import reference_problem
+from controller.engines.estimates.stated_memory import too_small
 from controller.engines.servers.llama_cpp import LlamaCppEngine
 from controller.engines.servers.sglang import SglangEngine
 from controller.engines.servers.transformers import TransformersEngine
 from controller.engines.servers.vllm import VllmEngine
 from controller.engines.simulated import SimulatedEngine
 from schemas.manifest.deployment import DeploymentSpec
+
+
+class AutoEngine(Engine):
+    """Stands for several engines."""
+
+    name = "auto"
+
+    def __init__(self, engines: Sequence[Engine]) -> None:
+        self._engines = {engine.name: engine for engine in engines}
+
+    def validate(self, spec: DeploymentSpec) -> None:
+        """Raises SpecError if no engine can run this spec: the error of the last engine that loads such a model."""
+        problems: list[SpecError] = []
+        distinctive, meant = self._distinctive_flags(spec), self._meant(spec)
+        if not any(distinctive <= engine.own_flags for engine in meant):
+            raise SpecError(f"args: {', '.join(sorted(distinctive))} are flags of different engines; set engine")
+        for engine in meant:
+            try:
+                engine.validate(spec)
+            except SpecError as error:
+                problems.append(error)
+        if len(problems) == len(meant):
+            refused = [one for one in problems if isinstance(one, RefusedFlagError)]
+            own = [one for one in problems if not str(one).startswith("model: engine")]
+            raise (refused or own or problems)[-1]
+
+    def compatibility(self, spec: DeploymentSpec) -> Compatibility:
+        """That of the best engine. Each engine's ask uses its own."""
+        return self._able(spec)[0].compatibility(spec)
+
+    def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
+        return self._able(spec)[0].gpu_counts(spec)
+
+    def analysis(self, spec: DeploymentSpec) -> Analysis | None:
+        """The analysis of the first engine that needs one."""
+        return next((work for engine in self._able(spec) if (work := engine.analysis(spec)) is not None), None)
+
+    def need(self, spec: DeploymentSpec, result: Any) -> Need:
+        """The need by each engine, best first. An engine that cannot run the model is left out, with its note."""
+        needs = [(engine.name, engine.need(spec, result)) for engine in self._able(spec)]
+        loading = [(name, need) for name, need in needs if not need.refused]
+        able = [(name, need) for name, need in loading if not too_small(spec, need)] or loading
+        if not able:
+            return needs[0][1]
+        refusals = [note for _, need in needs if need.refused for note in need.notes]
+        others = ", ".join(name for name, _ in able[1:])
+        chosen = f"engine: {able[0][0]}" + (f", or {others} where that fits nowhere" if others else "")
+        best = able[0][1]
+        return replace(best, notes=(*best.notes, chosen, *refusals), by_engine=tuple(able))
+
+    def assumed(self, spec: DeploymentSpec) -> Need | None:
+        """What is assumed by each engine to which the spec says enough."""
+        assumed = ((engine.name, engine.assumed(spec)) for engine in self._able(spec))
+        able = tuple((name, need) for name, need in assumed if need is not None)
+        return replace(able[0][1], by_engine=able) if able else None
+
+    def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
+        """That of the best engine. `chosen` gives the engine that an instance runs."""
+        return self._able(spec)[0].process(spec, launch)
+
+    def chosen(self, name: str) -> Engine:
+        """The engine of that name. An empty name, as in revisions stored without one, means the last."""
+        return self._engines[name or next(reversed(self._engines))]
+
+    def _meant(self, spec: DeploymentSpec) -> list[Engine]:
+        """The engines that have all of the spec's distinctive flags; all engines if none has."""
+        distinctive = self._distinctive_flags(spec)
+        engines = [one for one in self._engines.values() if spec.runtime != "docker" or has_default_image(one.name)]
+        return [engine for engine in engines if distinctive <= engine.own_flags] or engines
+
+    def _distinctive_flags(self, spec: DeploymentSpec) -> frozenset[str]:
+        """The spec's flags that only some engines have."""
+        own = frozenset().union(*(engine.own_flags for engine in self._engines.values()))
+        return own & {arg.flag for arg in args_of(spec)}
+
+    def _able(self, spec: DeploymentSpec) -> list[Engine]:
+        """The engines that accept this spec; else those that accept all but flags that an earlier version stored."""
+        able: list[Engine] = []
+        lenient: list[Engine] = []
+        for engine in self._meant(spec):
+            try:
+                engine.validate(spec)
+            except RefusedFlagError:
+                lenient.append(engine)
+            except SpecError:
+                continue
+            else:
+                able.append(engine)
+        return able or lenient or [self.chosen("")]
+
 
 _BEST_FIRST: Final = (LlamaCppEngine(), VllmEngine(), SglangEngine(), TransformersEngine())
 _ALL: Final[tuple[Engine, ...]] = (CustomEngine(), SimulatedEngine(), *_BEST_FIRST)
@@ -37,7 +130,7 @@ def validate(spec: DeploymentSpec) -> None:
     """
     engine = engine_for(spec)
     _check_model(spec)
-    if (problem := count_problem(spec)) is not None:
+    if (problem := spec.count_problem()) is not None:
         raise SpecError(problem)
     _check_env(spec)
     if spec.runtime == "docker":

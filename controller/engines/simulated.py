@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from controller.domain.placement import Need, Share
-from controller.domain.retired_args import RETIRED
 from controller.domain.splits import splits_to_measure
 from controller.engines.base import (
     Analysis,
@@ -18,7 +17,7 @@ from controller.engines.base import (
     model_reference,
     probe_order,
 )
-from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.deployment import RETIRED_ARGS, DeploymentSpec
 from schemas.units import parse_duration_s, parse_size_mib
 from schemas.wire import SimulatedLoad
 
@@ -94,7 +93,7 @@ def parse_args(spec: DeploymentSpec) -> dict[str, Any]:
     """
     parsed = {}
     for name, value in spec.args.items():
-        if name in RETIRED:
+        if name in RETIRED_ARGS:
             continue
         if name not in ARGS:
             near = difflib.get_close_matches(name, ARGS, n=1, cutoff=0.5)

@@ -30,6 +30,11 @@ class SecretRef(Strict):
 
 SERVED_DRAIN_S: Final = 600.0
 OTHER_DRAIN_S: Final = 30.0
+# Args of the simulated engine that earlier versions knew. Stored specs may have them; they have no effect.
+RETIRED_ARGS: Final = frozenset({
+    "token_seconds", "wait_seconds", "die_after_tokens", "refuse", "silent", "usage", "slots", "kv_tokens",
+    "hang_after", "without", "served_model_name", "heads", "kv_heads", "vocab", "vision_heads",
+})  # fmt: skip
 MODEL_PATTERN: Final = r"^(hf:[\w.-]+(/[\w.-]+)?(@[\w./-]+)?|path:/.*|gguf:/.*)$"
 
 
@@ -280,6 +285,52 @@ class DeploymentSpec(Strict):
         """Whether each instance takes all GPUs that `placement.gpus` names. Otherwise they are a pool."""
         named = len(self.placement.gpus)
         return named > 0 and (self.placement.all_of or self.gpus_stated == named)
+
+    @property
+    def retired_args(self) -> list[str]:
+        """The names of args that have no effect any more."""
+        return [name for name in self.args if name in RETIRED_ARGS] if self.engine == "simulated" else []
+
+    def count_problem(self) -> str | None:
+        """The field whose count contradicts others, and the fix; None if the counts agree.
+
+        Not a validator: stored specs may have such counts.
+        """
+        resources, stated, named = self.resources, self.gpus_stated, len(self.placement.gpus)
+        if resources.gpus == 0 and (resources.gpu_memory != "auto" or resources.exclusive):
+            return "resources.gpus: is 0, but gpu_memory or exclusive asks for a GPU; remove one of them"
+        if named and stated is not None and (stated > named or not stated):
+            problem = f"names {named} GPUs, the spec needs {stated}: count_mismatch; name as many, or remove it"
+            return f"placement.gpus: {problem}"
+        return self._all_of_problem() if self.placement.all_of else None
+
+    def _all_of_problem(self) -> str | None:
+        placement, stated, named = self.placement, self.gpus_stated, len(self.placement.gpus)
+        workers, most = len(set(placement.workers)), self.resources.max_workers
+        if not named and not workers:
+            return "placement.all_of: is true, but workers and gpus name nothing; name some, or remove it"
+        if named and stated not in (None, named):
+            return (
+                f"placement.all_of: takes all {named} named GPUs, the spec needs {stated}: count_mismatch; "
+                "make the numbers equal, or remove all_of"
+            )
+        if workers and workers != most:
+            return (
+                f"resources.max_workers: must be {workers} since placement.all_of takes all named workers, got {most}; "
+                f"write {workers}, or remove all_of"
+            )
+        dp = self.parallel.dp
+        if workers and dp != "auto" and dp > 1 and dp % workers:
+            return (
+                f"parallel.dp: {dp} copies cannot be divided evenly among the {workers} workers that placement.all_of "
+                "takes: count_mismatch; write a multiple, or remove all_of"
+            )
+        if workers and not named and stated is not None and stated % workers:
+            return (
+                f"resources.gpus: {stated} GPUs cannot be divided evenly among the {workers} workers that "
+                "placement.all_of takes: count_mismatch; write a multiple, or name the GPUs"
+            )
+        return None
 
 
 # A change of these fields keeps running instances as they are. Any other change makes a revision.

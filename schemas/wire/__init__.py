@@ -5,6 +5,10 @@ the newest report wins. Only field names and values are the contract; the split 
 ignored. A new field is marked `Since` its protocol, and both sides send only what the other one's protocol has.
 """
 
+from typing import Final, TypeAlias
+
+from msgspec.json import Decoder
+
 from schemas.wire.base import MAX_GPUS, MAX_NAME, MAX_PERIODS, MAX_PROCESSES, MAX_TEXT, Since, Wire, encode, explain
 from schemas.wire.commands import (
     ClaimOrder,
@@ -32,14 +36,6 @@ from schemas.wire.join import (
     split_token,
     token_with_authority,
 )
-from schemas.wire.messages import (
-    CONNECT_PATH,
-    MAX_MESSAGE_BYTES,
-    AgentMessage,
-    ControllerMessage,
-    agent_message,
-    controller_message,
-)
 from schemas.wire.protocol import (
     HIGHEST_PROTOCOL,
     LOWEST_PROTOCOL,
@@ -65,3 +61,12 @@ from schemas.wire.proxy import (
 from schemas.wire.reports import GPU_MEMORY_HELD, NO_ANSWER, ExitReason, ProcessReport, ProcessState, ReportAck
 from schemas.wire.samples import SAMPLE_S, GpuSample, ProcessSample, Readings, SamplePeriod, Samples, SamplesAck
 from schemas.wire.session import HEARTBEAT_S, Goodbye, Heartbeat, Hello, NewCredential, Rejected, Told, Welcome
+
+CONNECT_PATH: Final = "/api/v1/agents/connect"  # Authorization: Bearer <credential>
+MAX_MESSAGE_BYTES: Final = 8 * 2**20
+
+# `type` in the JSON of a message is the tag of its class.
+AgentMessage: TypeAlias = Hello | Heartbeat | InventoryChanged | ProcessReport | Samples | CommandResult | Goodbye
+ControllerMessage: TypeAlias = Welcome | Command | ReportAck | SamplesAck | NewCredential | Rejected
+agent_message: Final[Decoder[AgentMessage]] = Decoder(AgentMessage)
+controller_message: Final[Decoder[ControllerMessage]] = Decoder(ControllerMessage)

@@ -254,3 +254,47 @@ def _texts(value: Any, path: str, *, written: bool) -> Iterator[tuple[str, str]]
 
 
 NOTHING_REDACTED: Final = Redaction()
+
+
+BEGIN: Final = "\ufdd0"
+END: Final = "\ufdd1"
+WITHHELD: Final = "(a line of its log, withheld)"
+_BEGIN: Final = BEGIN.encode()
+_END: Final = END.encode()
+_CHARACTER: Final = rb'(?:[^"\\]|\\.)'  # of a JSON string
+_QUOTED: Final = re.compile(_BEGIN + _CHARACTER + rb"*?(?:" + _END + rb'|(?="))', re.DOTALL)
+# From a quotation mark to the last part of a line, or else past the whole text: each text is looked through once.
+_CUT: Final = re.compile(rb'"(?:(' + _CHARACTER + rb"*?" + _END + rb")|" + _CHARACTER + rb"*+)", re.DOTALL)
+
+
+def quote(message: str, line: str) -> str:
+    """The message with its first occurrence of `line` marked. Where it does not hold the line, all of it is."""
+    message, line = plain(message), plain(line)
+    if not line:
+        return message
+    before, found, after = message.partition(line)
+    return f"{before}{BEGIN}{found}{END}{after}" if found else f"{BEGIN}{message}{END}"
+
+
+def plain(text: str) -> str:
+    """The text without marks."""
+    return text.replace(BEGIN, "").replace(END, "")
+
+
+def shown_json(body: bytes, *, logs: bool) -> bytes:
+    """JSON as a reader gets it.
+
+    Args:
+        body: in UTF-8.
+        logs: whether the reader may read logs: then the lines stay, and only their marks go.
+    """
+    if _BEGIN not in body and _END not in body:
+        return body
+    if not logs:
+        body = _QUOTED.sub(WITHHELD.encode(), body)
+        body = _CUT.sub(_without_cut_line, body) if _END in body else body
+    return body.replace(_BEGIN, b"").replace(_END, b"")
+
+
+def _without_cut_line(text: re.Match[bytes]) -> bytes:
+    return text[0] if text[1] is None else b'"' + WITHHELD.encode()

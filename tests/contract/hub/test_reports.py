@@ -5,7 +5,7 @@ from typing import Any
 import asyncpg
 import pytest
 
-from controller.domain.access.quoted_lines import BEGIN, END, plain
+from controller.domain.access.redaction import BEGIN, END, plain
 from controller.domain.events import WHOLE
 from rig.agent import AgentDouble, gpu, hello, process
 from schemas.exit_causes import KILLED_FOR_MEMORY
