@@ -126,7 +126,7 @@ def _lines(name: str, texts: Sequence[str], what: str) -> list[str]:
 def _warning(use: Use) -> str:
     field = use.path.partition(".")[0].partition("[")[0]
     if field == "env":
-        fix = "name it instead" if use.whole else "give it a variable of its own"
+        fix = "name it instead" if use.entire else "give it a variable of its own"
         return f"{use.path}: {_holds(use)} in plain text; {fix}: {{secret: {use.secret}}}"
     if field in ("args", "command"):
         fix = f"put it into env: {{NAME: {{secret: {use.secret}}}}}"
@@ -135,4 +135,4 @@ def _warning(use: Use) -> str:
 
 
 def _holds(use: Use) -> str:
-    return f"{'is' if use.whole else 'contains'} the value of secret {use.secret}"
+    return f"{'is' if use.entire else 'contains'} the value of secret {use.secret}"

@@ -11,41 +11,27 @@ from controller.domain.placement import Ask, PlannedClaim
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A place chosen beforehand: workers by name, GPUs by UUID."""
+    """A place chosen beforehand."""
 
-    workers: tuple[str, ...]
-    gpus: tuple[str, ...]
+    workers: tuple[str, ...]  # names
+    gpus: tuple[str, ...]  # UUIDs
 
 
 @dataclass(frozen=True, slots=True)
 class PendingInstance:
-    """An instance in the admission queue.
-
-    Attributes:
-        ask: what it asks for.
-        priority: of its deployment.
-        preempt: may preempt lower-priority instances.
-        waited_s: seconds since it became pending.
-        preempting: its preemption victims have not ended yet.
-        relocation_target: the ask for the one place that relocations free for it.
-        reserved_s: seconds since capacity was first reserved for it that only servers hold; None: never.
-        queued_at: seconds since the epoch, from which its age in the queue counts; infinite: not created yet.
-        awaited: not created yet, since the outdated instance that it succeeds is still stopping.
-        promised: the place that the instances which it preempted leave for it.
-        no_preemption: why it preempts nothing although it may; empty: nothing is against it.
-    """
+    """An instance in the admission queue."""
 
     ask: Ask
     priority: int = 0
-    preempt: bool = False
-    waited_s: float = 0.0
-    preempting: bool = False
-    relocation_target: Ask | None = None
-    reserved_s: float | None = None
-    queued_at: float = math.inf
-    awaited: bool = False
-    promised: Destination | None = None
-    no_preemption: str = ""
+    preempt: bool = False  # it may preempt lower-priority instances
+    waited_s: float = 0.0  # since it became pending
+    preempting: bool = False  # its preemption victims have not ended yet
+    relocation_target: Ask | None = None  # for the one place that relocations free for it
+    reserved_s: float | None = None  # since capacity that servers hold was first reserved for it
+    queued_at: float = math.inf  # epoch seconds, from which its age counts; infinite: not created yet
+    awaited: bool = False  # not created yet, since the outdated instance that it succeeds is still stopping
+    promised: Destination | None = None  # the place that its preemption victims leave
+    no_preemption: str = ""  # why it preempts nothing although it may
 
     def bound_for(self, to: Destination) -> Ask:
         """Its ask with a manual selection of that place."""
@@ -54,26 +40,18 @@ class PendingInstance:
 
 @dataclass(frozen=True, slots=True)
 class RefusedStart:
-    """A start that was refused, by an agent or in its stead.
+    """A start that was refused by an agent, or by the hub for it."""
 
-    Attributes:
-        code: a reason code.
-        message: why.
-        worker: its name; empty: it is gone.
-        ago_s: seconds since.
-        changed: whether its agent has connected again or reported other devices since, or the worker is gone.
-    """
-
-    code: str
+    code: str  # a reason code
     message: str
-    worker: str
+    worker: str  # name; empty: the worker is gone
     ago_s: float
-    changed: bool
+    changed: bool  # since then its agent connected again or reported other devices, or the worker is gone
 
 
 @dataclass(frozen=True, slots=True)
 class PendingRow:
-    """An instance that can be placed as soon as it fits somewhere."""
+    """A pending instance, as stored."""
 
     id: str
     deployment_uid: str
@@ -83,28 +61,28 @@ class PendingRow:
     epoch: int
     waited_s: float
     message: str
-    avoid_worker: str | None = None  # on which it failed too often in a row
+    avoid_worker: str | None = None  # id, on which it failed too often in a row
     priority: int = 0
     preempt: bool = False
     preempting: bool = False  # its preemption victims have not ended yet
-    destination: Destination | None = None  # of a relocation's replacement, which goes there and nowhere else
+    destination: Destination | None = None  # the only place for a relocation's replacement
     relocation_target: Destination | None = None  # that relocations free for it
     reserved_s: float | None = None  # since capacity that servers hold was first reserved for it
     queued_at: float = math.inf
     awaited: bool = False  # not created yet, since the outdated instance that it succeeds is still stopping
-    promised: Destination | None = None  # the place that the instances which it preempted leave for it
+    promised: Destination | None = None  # the place that its preemption victims leave
     failures: int = 0  # of its starts in a row
     refused: RefusedStart | None = None  # its last start, if it may preempt
     no_preemption: str = ""  # why it preempts nothing although it may
 
     def ask_by(self, ask: Ask) -> Ask:
-        """Its own ask, from the ask that all instances of its revision share."""
+        """Its ask, from the common ask of its revision."""
         avoid = frozenset({self.avoid_worker}) if self.avoid_worker else frozenset[str]()
         own = ask.for_instance(self.id, avoid)
         return own if self.destination is None else _bound_for(own, self.destination)
 
     def pending_by(self, ask: Ask) -> PendingInstance:
-        """Its place in the queue, from the ask that all instances of its revision share."""
+        """Its entry in the queue, from the common ask of its revision."""
         own = self.ask_by(ask)
         relocation_target = _bound_for(own, self.relocation_target) if self.relocation_target is not None else None
         return PendingInstance(
@@ -114,23 +92,20 @@ class PendingRow:
 
 
 def in_order(pending: Sequence[PendingRow], awaited: Sequence[PendingRow]) -> list[PendingRow]:
-    """All in the order in which they are placed. The awaited ones come after what is pending with their priority.
+    """All instances in the order of placement. Awaited instances follow pending ones of their priority.
 
     Args:
-        pending: as they are read: the replacements of relocations, then by priority and age.
+        pending: the replacements of relocations, then the others by priority and age.
         awaited: the successors of outdated instances that are stopping.
     """
     if not awaited:
         return list(pending)
 
-    def order(one: PendingRow) -> tuple[bool, int]:
-        return one.destination is None, -one.priority
-
-    return sorted([*pending, *awaited], key=order)
+    return sorted([*pending, *awaited], key=lambda row: (row.destination is None, -row.priority))
 
 
 def new_instance(id_: str, deployment_uid: str, deployment: str, revision: int) -> PendingRow:
-    """An instance that is about to be created and needs only a place."""
+    """The row of an instance that is to be created and needs only a place."""
     return PendingRow(
         id=id_,
         deployment_uid=deployment_uid,
@@ -144,13 +119,13 @@ def new_instance(id_: str, deployment_uid: str, deployment: str, revision: int) 
 
 
 def _bound_for(ask: Ask, to: Destination) -> Ask:
-    """The ask with a manual selection of that place: the same checks, and no other place."""
+    """The ask with a manual selection of that place: with the same checks, and only there."""
     otherwise = _bound_for(ask.otherwise, to) if ask.otherwise is not None else None
     return replace(ask, workers=() if to.gpus else to.workers, gpus=to.gpus, otherwise=otherwise)
 
 
 class Demand(NamedTuple):
-    """What an instance takes of one worker: GPUs, memory of each or the whole GPU, and the host's memory and CPU."""
+    """The demand of an instance on one worker. `memory_mib`: of each GPU."""
 
     gpus: int
     memory_mib: int
@@ -161,7 +136,7 @@ class Demand(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class InstanceLoad:
-    """Where one instance holds claims."""
+    """The places where one instance holds claims."""
 
     instance: str
     deployment_uid: str
@@ -172,16 +147,13 @@ class InstanceLoad:
 
 @dataclass(frozen=True, slots=True)
 class HeldClaim:
-    """A committed claim, with its deployment, its worker and the kind of its device.
-
-    `rendezvous_port`: at which the ranks of a gang meet, on the claim of its leader's host.
-    """
+    """A committed claim."""
 
     deployment_uid: str
     worker_id: str
-    gpu: bool
+    gpu: bool  # else the host device
     claim: PlannedClaim
-    rendezvous_port: int | None = None
+    rendezvous_port: int | None = None  # at which the ranks of a gang meet; only on the leader's host device
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +165,7 @@ class Holding:
     claims: tuple[PlannedClaim, ...]
 
     def load(self, instance: str) -> InstanceLoad:
-        """Where the instance runs. Its demand is that of its leader's worker, which represents all of its workers."""
+        """The load, with the demand on the leader's worker, which represents all workers."""
         leading = [held for held in self.by_device.values() if not held.claim.rank]
         gpus, host = [h.claim for h in leading if h.gpu], [h.claim for h in leading if not h.gpu]
         demand = Demand(
@@ -219,17 +191,16 @@ class Holdings:
                 self._on_device[uuid].add(instance)
 
     def copy(self) -> Self:
-        """The same claims, apart from these."""
+        """An independent copy."""
         return type(self)(self._of)
 
     def get(self, instance: str) -> Holding | None:
-        """The holding of this instance; None if it holds nothing."""
         return self._of.get(instance)
 
     def rendezvous_ports(self, host: str) -> set[int]:
         """The ports at which gangs meet on this host device."""
         held = (self._of[instance].by_device[host] for instance in self._on_device.get(host, ()))
-        return {one.rendezvous_port for one in held if one.rendezvous_port is not None}
+        return {claim.rendezvous_port for claim in held if claim.rendezvous_port is not None}
 
     def replace(
         self, devices: Collection[str], claims: Iterable[tuple[str, HeldClaim]]
@@ -261,7 +232,7 @@ class Holdings:
             return None
         for uuid in now:
             self._on_device[uuid].add(instance)
-        in_order = dict(sorted(now.items()))  # whatever was read first, so that equal ledgers give equal plans
+        in_order = dict(sorted(now.items()))  # equal ledgers give equal plans, whatever the order of reads
         workers = frozenset(held.worker_id for held in now.values())
         self._of[instance] = Holding(in_order, workers, tuple(held.claim for held in in_order.values()))
         return self._of[instance]
@@ -269,33 +240,19 @@ class Holdings:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """An instance that holds claims and may be preempted.
+    """An instance that holds claims and may be preempted."""
 
-    Attributes:
-        instance: its id.
-        priority: of its deployment.
-        queued_at: seconds since the epoch, from which its age in the queue counts.
-        workers: ids.
-        claims: on GPUs and hosts.
-        epoch: of the claims.
-        task: `restart: never` or `on_failure`: it loses its work if it is preempted.
-        movable: of its deployment. Others of the same priority are preempted first.
-        lost_s: seconds of work that end with it; 0 for a server.
-        protected: younger than its `minimum_runtime`, so it is not preempted yet.
-        serves: requests reach it, so it does not end by itself, whatever its `restart`.
-    """
-
-    instance: str
+    instance: str  # id
     priority: int
-    queued_at: float
-    workers: frozenset[str]
-    claims: tuple[PlannedClaim, ...]
+    queued_at: float  # epoch seconds, from which its age in the queue counts
+    workers: frozenset[str]  # ids
+    claims: tuple[PlannedClaim, ...]  # on GPUs and hosts
     epoch: int = 0
-    task: bool = False
-    movable: bool = True
-    lost_s: float = 0.0
-    protected: bool = False
-    serves: bool = False
+    task: bool = False  # `restart: never` or `on_failure`: preemption loses its work
+    movable: bool = True  # movable instances are preempted before immovable ones of their priority
+    lost_s: float = 0.0  # seconds of work that preemption loses; 0 for a server
+    protected: bool = False  # younger than its `minimum_runtime`, so it is not preempted yet
+    serves: bool = False  # requests reach it, so it does not end by itself, whatever its `restart`
 
     @property
     def ends_by_itself(self) -> bool:
@@ -304,23 +261,23 @@ class Holder:
 
     @property
     def gpus(self) -> int:
-        """Number of claims on GPUs: all claims but the one on each host."""
-        return len(self.claims) - len(self.workers)
+        """Number of claims on GPUs."""
+        return len(self.claims) - len(self.workers)  # each worker has one claim on its host device
 
     @property
     def level(self) -> int:
-        """The order of preemption: by priority, and of equal ones the movable first."""
+        """The order of preemption: by priority, then movable instances first."""
         return 2 * self.priority + (not self.movable)
 
     @property
     def weight(self) -> int:
-        """What it counts among victims: a task as much as two servers."""
+        """Its weight among victims: a task counts as two servers."""
         return 2 if self.task else 1
 
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Instances with claims: those that stay, those of them that are being relocated, and those that are leaving."""
+    """Instances with claims. Those that are being relocated are also staying."""
 
     staying: tuple[Holder, ...] = ()
     leaving: tuple[Holder, ...] = ()

@@ -1,4 +1,4 @@
-"""What is read to find out what needs an operator. Names are those of the API."""
+"""The input for the list of what needs an operator. Names are those of the API."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,16 +7,15 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """A worker that is not ready, or of which a condition does not hold.
+    """A worker that is not ready, or has a condition that does not hold.
 
     Attributes:
-        ready: its phase, apart from what an operator has set.
-        state: as in the API, but for what an operator has set: the phase, or `quarantined`.
-        reason: a code; empty: none.
-        since: when it was last heard of, where it is silent; else when its phase began.
-        conditions: code, words and begin of each that does not hold.
-        instances: how many hold claims there.
-        sample: the first of them.
+        ready, state: without what an operator has set; `state` is the phase, or `quarantined`.
+        reason: a code; may be empty.
+        since: its last message if it is silent; else the start of its phase.
+        conditions: code, text and start of each condition that does not hold.
+        instances: number with claims there.
+        sample: the first of these instances.
     """
 
     name: str
@@ -34,11 +33,11 @@ class TroubledInstance:
     """An instance that is pending, failed or failing.
 
     Attributes:
-        message: its own; of one that is pending also what holds up its rollout.
+        message: its own; while it is pending also the cause that holds up its rollout.
         failures: in a row.
-        failing_since: the first failure in the row, or the first vain reading of its model; None: unknown.
-        need_error: why the need of its model is unknown; empty: it is known, or being worked out.
-        overdue: its process starts for longer than `start_timeout`, without what was fetched before.
+        failing_since: the first failure in the row, or the first failed read of its model; None: unknown.
+        need_error: why the need of its model is unknown; empty if it is known or being analyzed.
+        overdue: its process has been starting for longer than `start_timeout`, fetches excluded.
     """
 
     id: str
@@ -90,7 +89,7 @@ class SickGpu:
 
 @dataclass(frozen=True, slots=True)
 class ExpiringKey:
-    """An API key that ends soon."""
+    """An API key that expires soon."""
 
     id: str
     name: str
@@ -99,13 +98,13 @@ class ExpiringKey:
 
 @dataclass(frozen=True, slots=True)
 class CertificateFacts:
-    """A certificate of the controller that is asked.
+    """A certificate of this controller.
 
     Attributes:
-        authority: it is the one of the authority that agents and clients learn, and not of the public port.
-        ends_at: the end of the one in use.
-        warn_s: how long before that an operator should know.
-        problem: why the files of a newer one cannot be used; empty: they can.
+        authority: the certificate of the authority that agents and clients pin; else that of the public port.
+        ends_at: the end of the certificate in use.
+        warn_s: how long before `ends_at` an operator should know.
+        problem: why the files of a newer certificate are not usable; empty if they are.
     """
 
     ends_at: datetime
@@ -119,9 +118,9 @@ class SealingFacts:
     """How the secrets of agents' proxies and the key of receipts are stored.
 
     Attributes:
-        plain: some of both is stored unencrypted, and this controller has no key.
-        waits_for: gateways that have not reported the key under which secrets shall be sealed.
-        locked_out: gateways that lack the key under which they are.
+        plain: some of them are stored unencrypted, and this controller has no key.
+        waits_for: gateways that have not reported the key under which secrets will be sealed.
+        locked_out: gateways that lack the key under which secrets are sealed.
         receipts_unreadable: this controller cannot open the key of receipts.
     """
 
@@ -133,20 +132,16 @@ class SealingFacts:
 
 @dataclass(frozen=True, slots=True)
 class AttentionFacts:
-    """Everything at one moment.
+    """Everything at one time.
 
     Attributes:
-        at: that moment.
-        leaderless_since: the last renewal of the lease; None with `leader`: there is a leader.
-        leader: whether a controller leads.
-        violations: the broken rows of the ledger, in words.
-        unreadable_secrets: how many secrets no key of this controller opens.
-        plain_secrets: how many secrets are stored unencrypted.
-        sealing: of the keys by which agents are reached and believed.
-        keys: that expire soon, the first one first.
-        certificates: of this controller.
-        database_full_since: when this controller met a full disk of the database; None: it has space, as far as known.
-        database_low: how little is free on that disk, in words; empty: enough, or unknown.
+        leaderless_since: the last renewal of the lease; None while there is a leader.
+        violations: the broken rows of the ledger, as text.
+        unreadable_secrets: number of secrets that no key of this controller opens.
+        plain_secrets: number of secrets that are stored unencrypted.
+        keys: those that expire soon, in order of expiry.
+        database_full_since: when this controller met a full disk of the database; None if it knows of none.
+        database_low: the free space on that disk, as text; empty if it is enough or unknown.
     """
 
     at: datetime

@@ -1,6 +1,6 @@
-"""The rollout of a new revision under `update: rolling`: what is stored about it, and what is known. Frozen.
+"""The rollout of a new revision under `update: rolling`: its stored record and its input.
 
-Moments are of the database's clock.
+Times are of the database's clock.
 """
 
 from dataclasses import dataclass, field
@@ -14,28 +14,27 @@ class RolloutState(StrEnum):
     CANARY = "canary"  # the new revision gets a share of the requests
     PROGRESSING = "progressing"
     COMPLETE = "complete"
-    FAILED = "failed"  # the new revision does not become ready: no further tries
-    ABORTED = "aborted"  # for its errors: the old revision takes its place again
+    FAILED = "failed"  # the new revision does not become ready
+    ABORTED = "aborted"  # for its errors: the old revision replaces it again
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutRecord:
-    """What the leader stores about a deployment's rollout.
+    """The leader's record of a deployment's rollout.
 
     Attributes:
-        revision: that is rolled out.
-        stable: the last one of which all replicas ran, to which a rollout falls back; None if there is none yet.
+        stable: the last revision of which all replicas ran, to which a rollout falls back; None if there is none yet.
         attempt: rises with each rollout and each retry; gateways count requests by it.
-        seen: number of the last request of a user (`asked`) that was acted on.
-        trying_since: since when replicas of the revision try to become available, without progress; None: none tries.
-        canary_since: since when the canary's replicas are available; None if they are not, or the canary is over.
-        progressed: the most replicas of the revision that were available.
-        holds: a replica that is missing gets the stable revision.
+        seen: number of the last user request (`asked`) that was handled.
+        trying_since: since when replicas of the revision start without becoming available; None: none starts.
+        canary_since: since when the canary's replicas are available; None if they are not or the canary is over.
+        progressed: the highest number of available replicas of the revision so far.
+        holds: a missing replica gets the stable revision.
         weight: percent of the requests for the revision; None: by least load over all replicas.
         updated: replicas of the revision.
-        available: of these, such as ran long enough.
-        kept: the replicas that it keeps up where hosts are full: those that had a place when it began, and of those
-            that got one since all but the surge; 0: not known yet.
+        available: updated replicas that ran long enough.
+        kept: replicas that it keeps up while hosts are full: those placed when it started, and those placed since,
+            without the surge; 0: not known yet.
     """
 
     revision: int
@@ -56,18 +55,18 @@ class RolloutRecord:
 
     @property
     def fallback(self) -> int | None:
-        """The other revision to which it can go back; None if there is none."""
+        """The other revision to which it can return; None if there is none."""
         return None if self.stable == self.revision else self.stable
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcomes:
-    """What gateways have counted of the revision in this attempt.
+    """The gateways' counts of the revision in this attempt.
 
     Attributes:
-        requests: that reached its engines and were answered, or broke off.
-        errors: of these, such as ended with a 5xx of the engine or with its death.
-        silent: names of gateways that do not report, so that more may be unknown.
+        requests: those that reached its engines and are finished.
+        errors: requests that ended with a 5xx of the engine or with its end.
+        silent: names of gateways that do not report, so the counts may be too low.
     """
 
     requests: int = 0
@@ -77,7 +76,7 @@ class RequestOutcomes:
 
 @dataclass(frozen=True, slots=True)
 class RevisionCount:
-    """What one gateway has counted of one revision's requests in an attempt."""
+    """One gateway's counts of one revision in an attempt."""
 
     uid: str  # of the deployment
     revision: int
@@ -88,16 +87,9 @@ class RevisionCount:
 
 @dataclass(frozen=True, slots=True)
 class RolloutFacts:
-    """A deployment's rollout as it was read.
+    """A deployment's rollout as of one snapshot."""
 
-    Attributes:
-        record: None: the leader has stored nothing yet.
-        paused: by a user.
-        asked: number of users' requests to pause or resume.
-        outcomes: of the revision's requests.
-    """
-
-    record: RolloutRecord | None = None
-    paused: bool = False
-    asked: int = 0
+    record: RolloutRecord | None = None  # None: none is stored yet
+    paused: bool = False  # by a user
+    asked: int = 0  # number of user requests to pause or resume
     outcomes: RequestOutcomes = field(default_factory=RequestOutcomes)

@@ -1,4 +1,4 @@
-"""The workers, read at one moment, and the changes of their phases. Frozen; times are the database's."""
+"""The workers as of one snapshot, and the changes of their phases. Times are the database's."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -28,14 +28,14 @@ class WorkerState:
         session: number of its newest hello.
         reported: it has sent a full report at least once.
         connected: its newest session is open, by the hub's last write.
-        clean: its agent shut down cleanly, or does so now and is still connected.
-        last_seen: time of its newest message; None: none yet.
+        clean: its agent shut down cleanly, or is shutting down.
+        last_seen: time of its newest message.
         confirmed_dead: by the operator.
-        highest_term: that its agent has seen; an agent refuses commands of lower terms.
-        stops_within_s: seconds after it loses the controller until everything with claims there has ended by itself;
-            None: something would run on.
+        highest_term: that its agent knows; an agent refuses commands of lower terms.
+        stops_within_s: seconds after the loss of the controller in which all processes with claims there end by
+            themselves; None: a process would continue.
         reported_at: time of its newest full report.
-        quarantine: why its connections contradict each other, for `quarantined_for_s` yet; empty: they do not.
+        quarantine: a reason code, for another `quarantined_for_s`; empty: not quarantined.
     """
 
     id: str
@@ -57,13 +57,13 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class WorkersSnapshot:
-    """All undeleted workers at one moment, and the current term."""
+    """All undeleted workers, and the current term."""
 
     now: datetime
     term: int
     leads_since: datetime
     workers: tuple[WorkerState, ...]
-    cut_at: datetime | None = None  # when it was noticed that the ledger lost commits, until that is settled
+    cut_at: datetime | None = None  # when the loss of commits was noticed, until it is settled
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +72,14 @@ class WorkerSettings:
 
     Attributes:
         unreachable_after_s: silence of a connected worker.
-        disconnected_after_s: silence of one whose connection has dropped.
+        disconnected_after_s: silence of a worker whose connection has dropped.
         lost_after_s: silence after which its instances are replaced.
         fence_margin_s: added to the time in which its processes end by themselves. The agent may have received a
             message after the hub's last write of its heartbeat (the hub closes connections after 25 s without
             writes), and a kill takes time.
-        settle_s: after a loss of commits agents have this long to tell what runs; before, nothing is placed.
-        breaker_one_in: the breaker opens when more than one in that many workers is silent ...
-        breaker_least: ... and at least so many are.
+        settle_s: time for agents to report what runs after a loss of commits; until then nothing is placed.
+        breaker_one_in: the breaker opens when more than one in this many workers is silent,
+        breaker_least: and at least this many are.
     """
 
     unreachable_after_s: float = 15.0
@@ -111,9 +111,9 @@ class WorkerEffects:
     """The changes to write.
 
     Attributes:
-        requeue_after_s: until the next step; None: on the next hint.
-        unsettled: the ledger lost commits, and agents have yet to tell what runs.
-        settles: they have, or have had the time to.
+        requeue_after_s: None: on the next hint.
+        unsettled: the ledger lost commits, and agents have not reported yet what runs.
+        settles: they have, or their time is over.
     """
 
     changes: tuple[WorkerChange, ...]
@@ -133,10 +133,7 @@ class Drain:
 
 
 def drain_of(request: DrainBody, at: datetime, present: Drain | None) -> Drain:
-    """The drain that a request asks for.
-
-    `present`: the drain under way, of which stays what is not written.
-    """
+    """The drain by a request. What the request leaves out stays as in the drain under way (`present`)."""
     if request.now:
         return Drain()
     until = present.until if present is not None else at + timedelta(seconds=DEFAULT_DRAIN_S)
@@ -148,7 +145,7 @@ def drain_of(request: DrainBody, at: datetime, present: Drain | None) -> Drain:
 
 @dataclass(frozen=True, slots=True)
 class HelloSeen:
-    """One hello of a worker. `identity` tells agents apart; `address` is where an operator finds the agent."""
+    """One hello of a worker. `identity` distinguishes agents; `address` is where an operator finds the agent."""
 
     at: datetime
     identity: str
@@ -157,7 +154,7 @@ class HelloSeen:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """Why a worker is quarantined, until when, and the addresses concerned, the newest last."""
+    """A quarantine of a worker, with the addresses concerned, the newest last."""
 
     reason: str
     until: datetime

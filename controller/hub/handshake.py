@@ -13,7 +13,7 @@ from aiohttp import WSMsgType, web
 
 from controller.decide.quarantine import judge
 from controller.domain.events import NewEvent
-from controller.domain.start_receipts import open_sealed, told_process
+from controller.domain.start_receipts import open_sealed, process_named_by
 from controller.hub.agent_messages import MalformedMessageError, read_message
 from controller.hub.agreement import COMPATIBLE, REACHABLE, check_protocol, check_unparsed
 from controller.hub.devices import write_inventory
@@ -278,7 +278,7 @@ def key_of(report: ProcessReport) -> tuple[str, int, int]:
 
 def _unread(hello: Hello, worker_id: str) -> frozenset[tuple[str, int, int]]:
     """The processes that have receipts, of which it is unknown whether a controller has made them."""
-    told = {told_process(text, worker_id) for text in hello.receipts}
+    told = {process_named_by(text, worker_id) for text in hello.receipts}
     return frozenset(process for process in map(key_of, hello.processes) if process in told)
 
 
