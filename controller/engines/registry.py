@@ -1,4 +1,10 @@
-"""Selects the engine of a spec, and checks a spec at apply time."""
+"""Selects the engine of a spec, and checks a spec at apply time.
+
+`engine: auto` represents all engines that can run the model, best first. Placement takes the first that fits. GGUF
+files are for llama.cpp, the only engine here that loads them. For other models the order is: vLLM, which runs most
+models and accounts for its memory; SGLang, which runs most but takes all free memory; Transformers, which runs all, one
+request at a time. A host offers only the engines that are installed on it.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +27,7 @@ from schemas.manifest.deployment import DeploymentSpec
 
 
 class AutoEngine(Engine):
-    """Stands for several engines."""
+    """All engines that can run a model."""
 
     name = "auto"
 
@@ -29,7 +35,7 @@ class AutoEngine(Engine):
         self._engines = {engine.name: engine for engine in engines}
 
     def validate(self, spec: DeploymentSpec) -> None:
-        """Raises SpecError if no engine can run this spec: the error of the last engine that loads such a model."""
+        """Raises the error of the last engine that loads such a model, if no engine can run the spec."""
         problems: list[SpecError] = []
         distinctive, meant = self._distinctive_flags(spec), self._meant(spec)
         if not any(distinctive <= engine.own_flags for engine in meant):
@@ -40,23 +46,22 @@ class AutoEngine(Engine):
             except SpecError as error:
                 problems.append(error)
         if len(problems) == len(meant):
-            refused = [one for one in problems if isinstance(one, RefusedFlagError)]
-            own = [one for one in problems if not str(one).startswith("model: engine")]
+            refused = [problem for problem in problems if isinstance(problem, RefusedFlagError)]
+            own = [problem for problem in problems if not str(problem).startswith("model: engine")]
             raise (refused or own or problems)[-1]
 
     def compatibility(self, spec: DeploymentSpec) -> Compatibility:
-        """That of the best engine. Each engine's ask uses its own."""
+        """The best engine's. The ask of each engine has its own."""
         return self._able(spec)[0].compatibility(spec)
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
         return self._able(spec)[0].gpu_counts(spec)
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
-        """The analysis of the first engine that needs one."""
         return next((work for engine in self._able(spec) if (work := engine.analysis(spec)) is not None), None)
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
-        """The need by each engine, best first. An engine that cannot run the model is left out, with its note."""
+        """The need by each engine, best first. Engines that cannot run the model leave only their notes."""
         needs = [(engine.name, engine.need(spec, result)) for engine in self._able(spec)]
         loading = [(name, need) for name, need in needs if not need.refused]
         able = [(name, need) for name, need in loading if not too_small(spec, need)] or loading
@@ -69,23 +74,23 @@ class AutoEngine(Engine):
         return replace(best, notes=(*best.notes, chosen, *refusals), by_engine=tuple(able))
 
     def assumed(self, spec: DeploymentSpec) -> Need | None:
-        """What is assumed by each engine to which the spec says enough."""
+        """The assumed need by each engine for which the spec is enough."""
         assumed = ((engine.name, engine.assumed(spec)) for engine in self._able(spec))
         able = tuple((name, need) for name, need in assumed if need is not None)
         return replace(able[0][1], by_engine=able) if able else None
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
-        """That of the best engine. `chosen` gives the engine that an instance runs."""
+        """The best engine's. `chosen` returns the engine that an instance runs."""
         return self._able(spec)[0].process(spec, launch)
 
     def chosen(self, name: str) -> Engine:
-        """The engine of that name. An empty name, as in revisions stored without one, means the last."""
+        """The engine of that name; the last if the name is empty, as in revisions stored without a name."""
         return self._engines[name or next(reversed(self._engines))]
 
     def _meant(self, spec: DeploymentSpec) -> list[Engine]:
-        """The engines that have all of the spec's distinctive flags; all engines if none has."""
+        """The engines that have all of the spec's distinctive flags; else all engines."""
         distinctive = self._distinctive_flags(spec)
-        engines = [one for one in self._engines.values() if spec.runtime != "docker" or has_default_image(one.name)]
+        engines = [e for e in self._engines.values() if spec.runtime != "docker" or has_default_image(e.name)]
         return [engine for engine in engines if distinctive <= engine.own_flags] or engines
 
     def _distinctive_flags(self, spec: DeploymentSpec) -> frozenset[str]:
@@ -94,7 +99,7 @@ class AutoEngine(Engine):
         return own & {arg.flag for arg in args_of(spec)}
 
     def _able(self, spec: DeploymentSpec) -> list[Engine]:
-        """The engines that accept this spec; else those that accept all but flags that an earlier version stored."""
+        """The engines that accept this spec; else those that refuse only flags that an earlier version stored."""
         able: list[Engine] = []
         lenient: list[Engine] = []
         for engine in self._meant(spec):
@@ -116,17 +121,17 @@ _AUTO: Final = AutoEngine(_BEST_FIRST)
 
 
 def engine_for(spec: DeploymentSpec) -> Engine:
-    """The engine of a spec. `auto` is `custom` if there is a command, else a choice of those that load the model."""
+    """The engine of a spec. `auto` is `custom` if there is a command."""
     if spec.engine == "auto":
         return _ENGINES["custom"] if spec.command else _AUTO
     return _ENGINES[spec.engine]
 
 
 def validate(spec: DeploymentSpec) -> None:
-    """Checks what the schema cannot know: whether this version can run the spec.
+    """Checks that this version can run the spec.
 
     Raises:
-        SpecError: names the field and what to do.
+        SpecError: names the field and the fix.
     """
     engine = engine_for(spec)
     _check_model(spec)

@@ -1,4 +1,7 @@
-"""What in a spec gives its process power over the host. Operators need it granted; administrators do not."""
+"""Fields of a spec that give its process power over the host, so that operators need grants for them.
+
+The flags of each version of a server are those of its own parser (`make server-flags`).
+"""
 
 import json
 import re
@@ -24,11 +27,15 @@ OPTIONS: Final[Mapping[str, Options]] = {
     "llama-cpp": LLAMA_CPP,
     "transformers": TRANSFORMERS,
 }
+_FILE: Final = Path(__file__).with_name("server_flags.json")
+# In a tag: `v0.28.0-cu129`, or the build of llama.cpp in `server-cuda-b9660`. CUDA's number has neither form.
+_VERSION: Final = re.compile(r"(?:(?<![a-z0-9.])v?|(?<![a-z0-9])b)(\d{1,5}(?:\.\d{1,5}){0,2})(?!\d)", re.ASCII)
+_PARTS: Final = 10**5  # above every part of a version that the pattern allows
 UNKNOWN: Final = "is a flag that Gpuward does not know, so that what it does is unknown"
 
 
 def powers(spec: DeploymentSpec) -> Iterator[Power]:
-    """Everything in a spec that needs a grant. With `engine: auto`, what any of the engines would need."""
+    """The fields of a spec that need a grant. With `engine: auto`, those that any engine would need."""
     if spec.command:
         yield Power("command", Grant.COMMAND, "runs a program on the host")
     if spec.image is not None:
@@ -40,7 +47,7 @@ def powers(spec: DeploymentSpec) -> Iterator[Power]:
         if (power := _of_arg(spec, arg, tables)) is not None:
             yield power
     if spec.command:
-        return  # a program sets what it likes before it runs another one
+        return  # a program can set any variables before it runs another program
     for name in spec.env:
         why = power_of(name, spec.engine)
         if why is not None:
@@ -48,14 +55,13 @@ def powers(spec: DeploymentSpec) -> Iterator[Power]:
 
 
 def ungranted(granted: Collection[Grant], spec: DeploymentSpec) -> list[Power]:
-    """What of a spec needs other grants than these."""
     return [power for power in powers(spec) if power.grant not in granted]
 
 
 def next_change_needs(spec: DeploymentSpec, granted: Collection[Grant]) -> str:
-    """What a caller with these grants lacks to change a stored spec with unlisted fields; empty: nothing.
+    """The grants that a change of a stored spec needs for its unlisted fields, as text; empty if the caller has them.
 
-    Earlier versions asked no grant for it, so that the spec may be stored. It continues running.
+    Earlier versions required no grant for these fields, so a stored spec may have them. It continues to run.
     """
     lacking = [power for power in powers(spec) if power.unlisted and power.grant not in granted]
     if not lacking:
@@ -66,13 +72,13 @@ def next_change_needs(spec: DeploymentSpec, granted: Collection[Grant]) -> str:
 
 
 def _of_arg(spec: DeploymentSpec, arg: Arg, tables: Mapping[str, Options]) -> Power | None:
-    """What an arg can do by these tables of options; a flag that none of the servers has is unknown."""
+    """The power of an arg by these tables of options. A flag that no server has is unknown."""
     for table in tables.values():
         privilege = table.privileged.get(table.destination(arg.flag))
         if privilege is not None and privilege.concerns(arg.value):
             return Power(f"args.{arg.name}", privilege.grant, privilege.why)
     if not tables or arg.value is None or arg.value is False:
-        return None  # nothing of it is on the command line, or only its negation
+        return None  # the command line has only its negation, if anything
     known = any(
         arg.flag in table.names or arg.flag in table.short or knows(spec, engine, arg.flag)
         for engine, table in tables.items()
@@ -80,18 +86,11 @@ def _of_arg(spec: DeploymentSpec, arg: Arg, tables: Mapping[str, Options]) -> Po
     return None if known else Power(f"args.{arg.name}", Grant.CODE, UNKNOWN, unlisted=True)
 
 
-_FILE: Final = Path(__file__).with_name("server_flags.json")
-# In a tag: `v0.28.0-cu129`, or the build of llama.cpp in `server-cuda-b9660`. The number of CUDA is of neither form.
-_VERSION: Final = re.compile(r"(?:(?<![a-z0-9.])v?|(?<![a-z0-9])b)(\d{1,5}(?:\.\d{1,5}){0,2})(?!\d)", re.ASCII)
-
-_PARTS: Final = 10**5  # more than the pattern takes for one part of a version
-
-
 def knows(spec: DeploymentSpec, engine: str, flag: str) -> bool:
-    """Whether this server has the flag, so that its table of options says what the flag can do.
+    """Whether this server has the flag, so that its table of options describes it.
 
-    The version is that of the image. A version without a table counts as the nearest one that has one. Where the
-    version is unknown, as for a program that is installed on the host, each may be meant, and all of them were read.
+    The version is that of the image; without its own table, the nearest version's table counts. If the version is
+    unknown, as for a program that is installed on the host, a flag of any version counts.
     """
     tables = _tables()[engine]
     version = _version(spec, engine)
@@ -101,14 +100,14 @@ def knows(spec: DeploymentSpec, engine: str, flag: str) -> bool:
 
 
 def versions(engine: str) -> tuple[str, ...]:
-    """The versions that have a table, oldest first; none: the engine has no table."""
+    """The versions that have a table, oldest first; empty if the engine has no table."""
     return tuple(_tables().get(engine, ()))
 
 
 def nearest(known: Sequence[str], version: str) -> str:
-    """Of these versions the one with the nearest number, of which a minor version counts more than any patch."""
+    """The version with the nearest number. Any minor version counts more than any patch."""
     wanted = _place(version)
-    return min(known, key=lambda one: abs(_place(one) - wanted))
+    return min(known, key=lambda candidate: abs(_place(candidate) - wanted))
 
 
 def _version(spec: DeploymentSpec, engine: str) -> str | None:
@@ -116,8 +115,8 @@ def _version(spec: DeploymentSpec, engine: str) -> str | None:
         return None
     image = spec.image or DEFAULT_IMAGES.get(engine, "")
     tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
-    found = _VERSION.search(tag)
-    return None if found is None else found[1]
+    match = _VERSION.search(tag)
+    return None if match is None else match[1]
 
 
 def _number(version: str) -> tuple[int, int, int]:
@@ -133,10 +132,10 @@ def _place(version: str) -> int:
 
 @cache
 def _tables() -> Mapping[str, Mapping[str, frozenset[str]]]:
-    """For each engine and version the flags, without dashes in front."""
+    """The flags, without leading dashes, by engine and version."""
     stored: Mapping[str, Mapping[str, Sequence[str]]] = json.loads(_FILE.read_text(encoding="utf-8"))
-    found: dict[str, dict[str, frozenset[str]]] = {}
+    tables: dict[str, dict[str, frozenset[str]]] = {}
     for engine, flags in stored.items():
-        known = sorted({version for these in flags.values() for version in these}, key=_number)
-        found[engine] = {one: frozenset(flag for flag, these in flags.items() if one in these) for one in known}
-    return found
+        known = sorted({version for having in flags.values() for version in having}, key=_number)
+        tables[engine] = {v: frozenset(flag for flag, having in flags.items() if v in having) for v in known}
+    return tables
