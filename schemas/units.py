@@ -19,7 +19,7 @@ _DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.
 _MIB: Final = 2**20
 _STEP: Final = 1024
 _MAX_MIB: Final = 2**40  # an EiB: larger than any machine, and it fits a bigint
-_MAX_DURATION_CHARS: Final = 64  # the parts of a longer text are looked for again from each digit
+_MAX_DURATION_CHARS: Final = 64  # the search for parts is quadratic
 _MAX_DURATION_S: Final = 10 * 365 * 86400.0
 
 

@@ -152,8 +152,8 @@ class DeploymentSpec(Strict):
     @field_validator("args")
     @classmethod
     def _no_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name, one in value.items():
-            if any(isinstance(part, dict) and part.keys() == {"secret"} for part in (one, *_parts(one))):
+        for name, arg in value.items():
+            if any(isinstance(part, dict) and part.keys() == {"secret"} for part in (arg, *_parts(arg))):
                 raise ValueError(
                     f"{name}: arguments cannot refer to secrets, since every account of a host can read them; "
                     "write the secret into env"
@@ -174,10 +174,10 @@ class DeploymentSpec(Strict):
     @classmethod
     def _placeholders(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for part in value:
-            for found in _PLACEHOLDER.findall(part):
-                if found not in _KNOWN_PLACEHOLDERS:
+            for placeholder in _PLACEHOLDER.findall(part):
+                if placeholder not in _KNOWN_PLACEHOLDERS:
                     known = ", ".join(f"{{{name}}}" for name in _KNOWN_PLACEHOLDERS)
-                    raise ValueError(f"unknown placeholder {{{found}}}; known: {known}")
+                    raise ValueError(f"unknown placeholder {{{placeholder}}}; known: {known}")
         return value
 
     @model_validator(mode="after")
@@ -213,7 +213,7 @@ class DeploymentSpec(Strict):
         return self
 
     def _check_container(self) -> None:
-        """What concerns containers is for `runtime: docker` alone."""
+        """Image and docker options require `runtime: docker`."""
         if self.runtime == "docker":
             if self.command and self.image is None:
                 raise ValueError("image: is required by a command with runtime: docker; name one that has the program")
@@ -223,7 +223,7 @@ class DeploymentSpec(Strict):
             raise ValueError("docker: requires runtime: docker; remove the section or set the runtime")
 
     def _check_rolling(self) -> None:
-        """Only what serves can be replaced while it works."""
+        """A rolling update requires a deployment that serves."""
         if self.update != "rolling":
             return
         if self.restart != "always":
@@ -238,7 +238,7 @@ class DeploymentSpec(Strict):
             )
 
     def _check_range(self) -> None:
-        """Only what requests reach can follow them."""
+        """A range of replicas requires a deployment that takes requests."""
         if not isinstance(self.replicas, ReplicaRange):
             return
         if self.restart != "always":
@@ -254,29 +254,28 @@ class DeploymentSpec(Strict):
 
     @property
     def secrets(self) -> dict[str, str]:
-        """The names of its secrets, by environment variable."""
+        """Names of secrets by environment variable."""
         return {variable: value.secret for variable, value in self.env.items() if isinstance(value, SecretRef)}
 
     @property
     def replica_bounds(self) -> tuple[int, int]:
-        """The fewest and the most replicas."""
         return bounds_of(self.replicas)
 
     @property
     def takes_requests(self) -> bool:
-        """Whether requests reach it; they do not reach a command without a port."""
+        """Whether requests reach it: not a command without a port."""
         return not self.command or any("{port}" in part for part in self.command)
 
     @property
     def drain_s(self) -> float:
-        """The longest time to finish requests and exit, in seconds."""
+        """The longest time to finish requests and exit."""
         if self.drain_time != "auto":
             return self.drain_time
         return SERVED_DRAIN_S if self.takes_requests and self.restart == "always" else OTHER_DRAIN_S
 
     @property
     def gpus_stated(self) -> int | None:
-        """The number of GPUs of one instance, as `resources.gpus` or `parallel` states it; None: neither does."""
+        """The number of GPUs of one instance by `resources.gpus` or `parallel`; None if neither states it."""
         gpus = self.resources.gpus
         return self.parallel.world if gpus == "auto" else gpus
 

@@ -20,7 +20,6 @@ from schemas.fields import (
 )
 
 Capability = tuple[int, int]
-_NONE: Final = "none"
 _BOUND: Final = re.compile(r"\s*(>=|<=|==|>|<)\s*(\d{1,3})(?:\.(\d{1,3}))?\s*")
 _BLANKS: Final = re.compile(r"[\s\-_]+")
 _MAX_BOUNDS: Final = 8
@@ -28,13 +27,13 @@ _MAX_BOUNDS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class CapabilityBound:
-    """One bound, such as `>= 8.0`."""
+    """A bound such as `>= 8.0`."""
 
     relation: str
     version: Capability
 
     def allows(self, capability: Capability | None) -> bool:
-        """Whether a GPU of this compute capability is within the bound. An unknown one is not."""
+        """Whether a compute capability is within the bound; False if it is unknown."""
         if capability is None:
             return False
         return {
@@ -55,15 +54,15 @@ def capability_bounds(text: str) -> tuple[CapabilityBound, ...]:
     Raises:
         ValueError: not valid, or no compute capability is within all bounds.
     """
-    if text == _NONE:
+    if text == "none":
         return ()
     matches = [_BOUND.fullmatch(part) for part in text.split(",")]
     if len(matches) > _MAX_BOUNDS or not all(matches):
         raise ValueError(f'{text!r} is not a valid requirement; write for example ">=8.0", "==9.0" or ">=8.0,<9.0"')
     bounds = tuple(CapabilityBound(m[1], (int(m[2]), int(m[3] or 0))) for m in matches if m is not None)
-    # Minor versions are whole numbers, so one just above or below a bound stands for all others.
-    near = [(major, minor + step) for major, minor in (one.version for one in bounds) for step in (-1, 0, 1)]
-    if not any(all(one.allows(version) for one in bounds) for version in near):
+    # Minor versions are integers, so those next to the bounds represent all others.
+    near = [(major, minor + step) for major, minor in (bound.version for bound in bounds) for step in (-1, 0, 1)]
+    if not any(all(bound.allows(version) for bound in bounds) for version in near):
         raise ValueError(f"{text!r} contradicts itself: no GPU can meet it")
     return bounds
 
@@ -75,7 +74,7 @@ def compute_capability_text(text: str) -> str:
 
 
 def gpu_model_text(text: str) -> str:
-    """The text itself, if it names anything.
+    """The text itself, if it names a model.
 
     Raises:
         ValueError: it has neither a letter nor a digit.
@@ -88,7 +87,7 @@ def gpu_model_text(text: str) -> str:
 def matches_model(model: str, parts: Iterable[str]) -> bool:
     """Whether a GPU's name contains one of these parts. Case does not matter, and blanks and dashes are alike.
 
-    A part begins where a word begins, and never ends within a number: `A10` is not part of `NVIDIA A100`.
+    A part starts at the start of a word, and never ends within a number: `A10` is not part of `NVIDIA A100`.
     """
     name = _canonical(model)
     return any(re.search(rf"(?<![^\W_]){re.escape(_canonical(part))}(?!(?<=\d)\d)", name) for part in parts)
@@ -167,12 +166,12 @@ class Resources(Strict):
 
     @property
     def asks_for_a_gpu_kind(self) -> bool:
-        """Whether any field says what kind of GPU is needed."""
+        """Whether any field states a kind of GPU."""
         return bool(self.gpu_models) or self.min_gpu_memory != "none" or self.compute_capability != "none"
 
     @property
     def asks_for_a_gpu(self) -> bool:
-        """Whether any field but `gpus` asks for a GPU."""
+        """Whether any field but `gpus` requires a GPU."""
         return self.gpu_memory != "auto" or self.exclusive or self.asks_for_a_gpu_kind
 
 
@@ -256,7 +255,7 @@ class ReplicaRange(Strict):
 
 
 def _no_text(value: object) -> object:
-    """Refuses what is neither a number nor a mapping, with both ways to write it."""
+    """Refuses values that are neither a number nor a mapping."""
     if isinstance(value, bool) or not isinstance(value, int | float | Mapping | ReplicaRange):
         raise ValueError(f"must be a whole number or {{min: 0, max: 4}}, got {_shown(value)}")
     return value
@@ -267,7 +266,7 @@ def _shown(value: object) -> str:
 
 
 def _target(value: object) -> object:
-    """Refuses what is neither a number nor `auto`."""
+    """Refuses values that are neither a number nor `auto`."""
     if value != "auto" and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise ValueError(f"must be a number or auto, got {value!r}")
     return value
@@ -285,7 +284,7 @@ Replicas = Annotated[
 
 
 def bounds_of(replicas: int | ReplicaRange | Mapping[str, Any]) -> tuple[int, int]:
-    """The fewest and the most replicas; equal where a number is given. Takes the stored JSON as well."""
+    """The fewest and the most replicas; also for the stored JSON."""
     match replicas:
         case int():
             return replicas, replicas

@@ -1,8 +1,8 @@
-"""What agent and controller exchange over one WebSocket: JSON objects distinguished by `type`.
+"""The messages between agent and controller over one WebSocket: JSON objects distinguished by `type`.
 
 Every message may be repeated, late or lost. A process report has a sequence number that rises over the agent's life;
-the newest report wins. Only field names and values are the contract; the split into files is not. Unknown keys are
-ignored. A new field is marked `Since` its protocol, and both sides send only what the other one's protocol has.
+the newest report counts. Only field names and values are the contract; the split into files is not. Unknown keys are
+ignored. A new field is marked `Since` its protocol, and peers of older protocols are not sent it.
 """
 
 from typing import Final, TypeAlias
@@ -60,7 +60,7 @@ from schemas.wire.proxy import (
 )
 from schemas.wire.reports import GPU_MEMORY_HELD, NO_ANSWER, ExitReason, ProcessReport, ProcessState, ReportAck
 from schemas.wire.samples import SAMPLE_S, GpuSample, ProcessSample, Readings, SamplePeriod, Samples, SamplesAck
-from schemas.wire.session import HEARTBEAT_S, Goodbye, Heartbeat, Hello, NewCredential, Rejected, Told, Welcome
+from schemas.wire.session import HEARTBEAT_S, AttestedTerm, Goodbye, Heartbeat, Hello, NewCredential, Rejected, Welcome
 
 CONNECT_PATH: Final = "/api/v1/agents/connect"  # Authorization: Bearer <credential>
 MAX_MESSAGE_BYTES: Final = 8 * 2**20
