@@ -62,17 +62,12 @@ class DeviceRoom:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """An instance that the ledger takes back, with the processes of all its ranks in order.
-
-    Attributes:
-        before: the ledger's own, older state of it; None if the ledger did not know it.
-        removed: instances without processes, which are removed for it.
-    """
+    """An instance that the ledger takes back, with the processes of all its ranks in order."""
 
     ranks: tuple[FoundProcess, ...]
     phase: InstancePhase
-    before: InstanceFacts | None
-    removed: tuple[str, ...]
+    before: InstanceFacts | None  # the ledger's own, older state of it; None if the ledger did not know it
+    removed: tuple[str, ...]  # instances without processes, which are removed for it
 
     @property
     def receipt(self) -> StartReceipt:

@@ -17,20 +17,13 @@ _ENOUGH: Final = 2  # crashes with other requests in flight
 
 @dataclass(frozen=True, slots=True)
 class RequestAtEnd:
-    """A request that was in flight when an engine's process ended.
+    """A request that was in flight when an engine's process ended."""
 
-    Attributes:
-        instance: of the engine; `epoch`: of its start.
-        request: digest of key, deployment and body.
-        age_s: since the end.
-        crashed: None: unknown yet.
-    """
-
-    instance: str
+    instance: str  # of the engine; `epoch`: of its start
     epoch: int
-    request: bytes
-    age_s: float
-    crashed: bool | None
+    request: bytes  # digest of key, deployment and body
+    age_s: float  # since the end
+    crashed: bool | None  # None: unknown yet
 
 
 @dataclass(frozen=True, slots=True)

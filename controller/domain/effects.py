@@ -137,20 +137,7 @@ class DeploymentStatus:
 
 @dataclass(slots=True)
 class DeploymentEffects:
-    """All effects of one step. The decision's sub-steps fill it; every phase change passes the edge table here.
-
-    Attributes:
-        withdrawals: ids of unsent commands, as an ordered set, since several sub-steps may withdraw the same command.
-            The step is void if one was sent since.
-        status: None: unchanged.
-        finish: deletes the row of a deleted deployment.
-        events: their objects without the deployment, which the writer adds.
-        forget_failures: instances that have run long enough.
-        analyse: the generation that must be analyzed.
-        rollout: None: unchanged.
-        forget_rollout: deletes the record of the rollout.
-        requeue_after_s: seconds until the next step at the latest; None: on the next hint.
-    """
+    """All effects of one step. The decision's sub-steps fill it; every phase change passes the edge table here."""
 
     creates: list[Create] = field(default_factory=list)
     phase_changes: list[PhaseChange] = field(default_factory=list)
@@ -158,19 +145,20 @@ class DeploymentEffects:
     restarts: list[Restart] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
+    # ids of unsent commands; an ordered set, since several sub-steps may withdraw one. The step is void if it was sent
     withdrawals: dict[int, None] = field(default_factory=dict)
     removals: list[Remove] = field(default_factory=list)
     store_need: StoreNeed | None = None
-    status: DeploymentStatus | None = None
-    finish: bool = False
-    events: list[NewEvent] = field(default_factory=list)
+    status: DeploymentStatus | None = None  # None: unchanged
+    finish: bool = False  # deletes the row of a deleted deployment
+    events: list[NewEvent] = field(default_factory=list)  # the writer adds the deployment to their objects
     relocation_ends: list[RelocationEnd] = field(default_factory=list)
-    forget_failures: list[str] = field(default_factory=list)
-    analyse: int | None = None
+    forget_failures: list[str] = field(default_factory=list)  # instances that have run long enough
+    analyse: int | None = None  # the generation that must be analyzed
     wake_placement: bool = False
-    rollout: RolloutRecord | None = None
-    forget_rollout: bool = False
-    requeue_after_s: float | None = None
+    rollout: RolloutRecord | None = None  # None: unchanged
+    forget_rollout: bool = False  # deletes the record
+    requeue_after_s: float | None = None  # until the next step at the latest; None: on the next hint
 
     @property
     def writes(self) -> bool:

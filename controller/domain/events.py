@@ -42,18 +42,15 @@ AGENT_CAUSED: Final[Mapping[str, str]] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class NewEvent:
-    """An append-only event.
-
-    Attributes:
-        objects: `deployment:<uid>`, `instance:<id>`, `worker:<id>`, `gpu:<uuid>`, `policy:<uid>`, `key:<id>`, ...
-        actor: empty: the current actor at the time of the write (`store/core/events.py`).
-    """
+    """An append-only event."""
 
     reason: str
     message: str
-    objects: tuple[str, ...] = ()
+    objects: tuple[
+        str, ...
+    ] = ()  # `deployment:<uid>`, `instance:<id>`, `worker:<id>`, `gpu:<uuid>`, `policy:<uid>`, ...
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    actor: str = ""
+    actor: str = ""  # empty: the actor at the time of the write (`store/core/events.py`)
 
 
 @dataclass(frozen=True, slots=True)

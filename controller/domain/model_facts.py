@@ -18,50 +18,29 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True)
 class CachedLayers:
-    """Layers that keep entries of one size for the tokens of a sequence.
+    """Layers that keep entries of one size for the tokens of a sequence."""
 
-    Attributes:
-        layers: number of them.
-        heads: of keys and values.
-        size: elements of one entry in one head, keys and values together.
-        window: tokens; None: all of the context.
-        tokens: entries of each sequence of any length, such as an encoder's output; None: those of the context.
-        ratio: tokens that share one entry.
-        element_bytes: fixed size of an element; None: by the type of the cache.
-        divided: whether tensor parallelism divides the heads.
-    """
-
-    layers: int
-    heads: int
-    size: int
-    window: int | None = None
-    tokens: int | None = None
-    ratio: int = 1
-    element_bytes: int | None = None
-    divided: bool = True
+    layers: int  # number of them
+    heads: int  # of keys and values
+    size: int  # elements of one entry in one head, keys and values together
+    window: int | None = None  # tokens; None: all of the context
+    tokens: int | None = None  # fixed entries of a sequence, such as an encoder's output; None: the context's
+    ratio: int = 1  # tokens that share one entry
+    element_bytes: int | None = None  # fixed size; None: by the type of the cache
+    divided: bool = True  # whether tensor parallelism divides the heads
 
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """The states that layers keep of each running sequence of any length: of a convolution, and a recurrent state.
+    """The states that layers keep of each running sequence of any length: of a convolution, and a recurrent state."""
 
-    Attributes:
-        layers: number of them.
-        conv: elements of the convolution's state in one layer that tensor parallelism divides, without the groups'.
-        groups: of inputs; each GPU keeps at least one.
-        group_conv: elements of the convolution's state for each group.
-        recurrent: elements of the recurrent state in one layer.
-        kernel: inputs that a convolution keeps.
-        recurrent_dtype: of the recurrent state; None: that of the convolution.
-    """
-
-    layers: int
-    conv: int = 0
-    groups: int = 0
-    group_conv: int = 0
-    recurrent: int = 0
-    kernel: int = 0
-    recurrent_dtype: str | None = None
+    layers: int  # number of them
+    conv: int = 0  # elements of a convolution's state that tensor parallelism divides, without groups
+    groups: int = 0  # of inputs; each GPU keeps at least one
+    group_conv: int = 0  # elements of the convolution's state for each group
+    recurrent: int = 0  # elements of the recurrent state in one layer
+    kernel: int = 0  # inputs that a convolution keeps
+    recurrent_dtype: str | None = None  # of the recurrent state; None: that of the convolution
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,12 +81,7 @@ class WatchedInstance:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFacts:
-    """A deployment as of one snapshot.
-
-    Attributes:
-        open_actions: an action that stopped replicas is not finished.
-        awake_for_s: an operator keeps it awake for this long; 0: not.
-    """
+    """A deployment as of one snapshot."""
 
     uid: str
     name: str
@@ -97,9 +92,9 @@ class PolicyFacts:
     policy: EffectivePolicy | None
     intents: tuple[IntentFacts, ...]
     instances: tuple[WatchedInstance, ...]
-    open_actions: bool
+    open_actions: bool  # an action that stopped replicas is not finished
     now: float
-    awake_for_s: float = 0.0
+    awake_for_s: float = 0.0  # an operator keeps it awake for this long; 0: not
 
     @property
     def wanted(self) -> int:

@@ -15,21 +15,13 @@ EXPIRES_S: Final = 10.0  # after this silence the places of a gateway belong to 
 
 @dataclass(frozen=True, slots=True)
 class PlacesAsk:
-    """A gateway's report of one queue.
+    """A gateway's report of one queue."""
 
-    Attributes:
-        deployment: its uid.
-        length: of the queue.
-        placed: requests that wait there with a place.
-        need: all requests that wait there.
-        since_s: wait of the oldest request without a place.
-    """
-
-    deployment: str
-    length: int
-    placed: int
-    need: int
-    since_s: float = 0.0
+    deployment: str  # its uid
+    length: int  # of the queue
+    placed: int  # requests that wait there with a place
+    need: int  # all requests that wait there
+    since_s: float = 0.0  # wait of the oldest request without a place
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +35,13 @@ class Holder:
 
 @dataclass(frozen=True, slots=True)
 class PlacesGrant:
-    """The answer.
+    """The answer."""
 
-    Attributes:
-        deployment: its uid.
-        held: places of this gateway: at least one for each request that has one.
-        usable: requests that may wait there. If more wait, other gateways have a right to the difference.
-        elsewhere: places of other gateways.
-        known_s: age of the oldest report of another gateway.
-    """
-
-    deployment: str
-    held: int
-    usable: int
-    elsewhere: int
-    known_s: float
+    deployment: str  # its uid
+    held: int  # places of this gateway, at least its `placed`
+    usable: int  # requests that may wait there; others have a right to the places of the rest
+    elsewhere: int  # places of other gateways
+    known_s: float  # age of the oldest report of another gateway
 
 
 def present(holders: Mapping[str, Holder], in_touch_s: float) -> dict[str, Holder]:

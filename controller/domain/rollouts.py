@@ -20,38 +20,23 @@ class RolloutState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RolloutRecord:
-    """The leader's record of a deployment's rollout.
-
-    Attributes:
-        stable: the last revision of which all replicas ran, to which a rollout falls back; None if there is none yet.
-        attempt: rises with each rollout and each retry; gateways count requests by it.
-        seen: number of the last user request (`asked`) that was handled.
-        trying_since: since when replicas of the revision start without becoming available; None: none starts.
-        canary_since: since when the canary's replicas are available; None if they are not or the canary is over.
-        progressed: the highest number of available replicas of the revision so far.
-        holds: a missing replica gets the stable revision.
-        weight: percent of the requests for the revision; None: by least load over all replicas.
-        updated: replicas of the revision.
-        available: updated replicas that ran long enough.
-        kept: replicas that it keeps up while hosts are full: those placed when it started, and those placed since,
-            without the surge; 0: not known yet.
-    """
+    """The leader's record of a deployment's rollout."""
 
     revision: int
-    stable: int | None = None
+    stable: int | None = None  # the last revision of which all replicas ran, to which a rollout falls back
     state: RolloutState = RolloutState.PROGRESSING
-    attempt: int = 1
-    seen: int = 0
+    attempt: int = 1  # rises with each rollout and each retry; gateways count requests by it
+    seen: int = 0  # number of the last user request (`asked`) that was handled
     reason: str = ""
     message: str = ""
-    trying_since: datetime | None = None
-    canary_since: datetime | None = None
-    progressed: int = 0
-    holds: bool = False
-    weight: int | None = None
-    updated: int = 0
-    available: int = 0
-    kept: int = 0
+    trying_since: datetime | None = None  # since when starts of the revision make no replica available
+    canary_since: datetime | None = None  # since when the replicas of the present canary are available
+    progressed: int = 0  # the highest number of available replicas of the revision so far
+    holds: bool = False  # a missing replica gets the stable revision
+    weight: int | None = None  # percent of requests for the revision; None: by load
+    updated: int = 0  # replicas of the revision
+    available: int = 0  # updated replicas that ran long enough
+    kept: int = 0  # replicas to keep up while hosts are full: those ever placed, without the surge; 0: unknown
 
     @property
     def fallback(self) -> int | None:
@@ -61,17 +46,11 @@ class RolloutRecord:
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcomes:
-    """The gateways' counts of the revision in this attempt.
+    """The gateways' counts of the revision in this attempt."""
 
-    Attributes:
-        requests: those that reached its engines and are finished.
-        errors: requests that ended with a 5xx of the engine or with its end.
-        silent: names of gateways that do not report, so the counts may be too low.
-    """
-
-    requests: int = 0
-    errors: int = 0
-    silent: tuple[str, ...] = ()
+    requests: int = 0  # those that reached its engines and are finished
+    errors: int = 0  # requests that ended with a 5xx of the engine or with its end
+    silent: tuple[str, ...] = ()  # names of gateways that do not report, so the counts may be too low
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,24 +18,17 @@ from controller.domain.placement import Layout, PlannedClaim
 
 @dataclass(frozen=True, slots=True)
 class StartReceipt:
-    """One process of a start, with the claims that it has on its worker.
-
-    Attributes:
-        revision: generation of the spec that it runs.
-        created_at: of the instance, from which its age in the queue counts.
-        engine: chosen by placement; empty: its spec leaves no choice.
-        layout: chosen by placement, without memory, which is in the claims.
-    """
+    """One process of a start, with the claims that it has on its worker."""
 
     worker_id: str
     instance: str
     epoch: int
     rank: int
     deployment_uid: str
-    revision: int
-    created_at: datetime
-    engine: str
-    layout: Layout | None
+    revision: int  # generation of the spec that it runs
+    created_at: datetime  # of the instance, from which its age in the queue counts
+    engine: str  # chosen by placement; empty: its spec leaves no choice
+    layout: Layout | None  # chosen by placement, without memory, which is in the claims
     claims: tuple[PlannedClaim, ...]
 
     @property

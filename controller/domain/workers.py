@@ -22,37 +22,23 @@ HELLOS_KEPT: Final = 16  # more than a decision needs
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """One undeleted worker.
-
-    Attributes:
-        session: number of its newest hello.
-        reported: it has sent a full report at least once.
-        connected: its newest session is open, by the hub's last write.
-        clean: its agent shut down cleanly, or is shutting down.
-        last_seen: time of its newest message.
-        confirmed_dead: by the operator.
-        highest_term: that its agent knows; an agent refuses commands of lower terms.
-        stops_within_s: seconds after the loss of the controller in which all processes with claims there end by
-            themselves; None: a process would continue.
-        reported_at: time of its newest full report.
-        quarantine: a reason code, for another `quarantined_for_s`; empty: not quarantined.
-    """
+    """One undeleted worker."""
 
     id: str
     name: str
     phase: WorkerPhase
     reason: str
-    session: int
-    reported: bool
-    connected: bool
-    clean: bool
-    last_seen: datetime | None
-    confirmed_dead: bool
-    highest_term: int
-    stops_within_s: float | None
-    quarantine: str = ""
+    session: int  # number of its newest hello
+    reported: bool  # it has sent a full report at least once
+    connected: bool  # its newest session is open, by the hub's last write
+    clean: bool  # its agent shut down cleanly, or is shutting down
+    last_seen: datetime | None  # time of its newest message
+    confirmed_dead: bool  # by the operator
+    highest_term: int  # that its agent knows; an agent refuses commands of lower terms
+    stops_within_s: float | None  # time in which all its processes end without a controller; None: some continue
+    quarantine: str = ""  # a reason code, for another `quarantined_for_s`; empty: none
     quarantined_for_s: float = 0.0
-    reported_at: datetime | None = None
+    reported_at: datetime | None = None  # time of its newest full report
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,27 +54,17 @@ class WorkersSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """Limits on silence, in seconds, and the breaker.
+    """Limits on silence, in seconds, and the breaker."""
 
-    Attributes:
-        unreachable_after_s: silence of a connected worker.
-        disconnected_after_s: silence of a worker whose connection has dropped.
-        lost_after_s: silence after which its instances are replaced.
-        fence_margin_s: added to the time in which its processes end by themselves. The agent may have received a
-            message after the hub's last write of its heartbeat (the hub closes connections after 25 s without
-            writes), and a kill takes time.
-        settle_s: time for agents to report what runs after a loss of commits; until then nothing is placed.
-        breaker_one_in: the breaker opens when more than one in this many workers is silent,
-        breaker_least: and at least this many are.
-    """
-
-    unreachable_after_s: float = 15.0
-    disconnected_after_s: float = 5.0
-    lost_after_s: float = 60.0
+    unreachable_after_s: float = 15.0  # silence of a connected worker
+    disconnected_after_s: float = 5.0  # silence of a worker whose connection has dropped
+    lost_after_s: float = 60.0  # silence after which its instances are replaced
+    # Added to the time in which its processes end by themselves. The agent may have received a message after the hub's
+    # last write of its heartbeat (the hub closes connections after 25 s without writes), and a kill takes time.
     fence_margin_s: float = 45.0
-    settle_s: float = 15.0
-    breaker_one_in: int = 3
-    breaker_least: int = 2
+    settle_s: float = 15.0  # for agents to report what runs after a loss of commits; until then nothing is placed
+    breaker_one_in: int = 3  # the breaker opens when more than one in this many workers is silent,
+    breaker_least: int = 2  # and at least this many are
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +84,14 @@ class WorkerChange:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEffects:
-    """The changes to write.
-
-    Attributes:
-        requeue_after_s: None: on the next hint.
-        unsettled: the ledger lost commits, and agents have not reported yet what runs.
-        settles: they have, or their time is over.
-    """
+    """The changes to write."""
 
     changes: tuple[WorkerChange, ...]
     breaker_open: bool
     breaker_was_open: bool
-    requeue_after_s: float | None
-    unsettled: bool = False
-    settles: bool = False
+    requeue_after_s: float | None  # None: on the next hint
+    unsettled: bool = False  # the ledger lost commits, and agents have not reported yet what runs
+    settles: bool = False  # they have, or their time is over
 
 
 @dataclass(frozen=True, slots=True)

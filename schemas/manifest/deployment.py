@@ -333,22 +333,10 @@ class DeploymentSpec(Strict):
 
 
 # A change of these fields keeps running instances as they are. Any other change makes a revision.
-IN_PLACE_FIELDS: Final = frozenset(
-    {
-        "replicas",
-        "scaling",
-        "priority",
-        "labels",
-        "utilization_policy",
-        "preempt",
-        "movable",
-        "minimum_runtime",
-        "serving",
-        "update",
-        "rollout",
-        "drain_time",
-    }
-)
+IN_PLACE_FIELDS: Final = frozenset({
+    "replicas", "scaling", "priority", "labels", "utilization_policy", "preempt", "movable", "minimum_runtime",
+    "serving", "update", "rollout", "drain_time",
+})  # fmt: skip
 
 
 class DeploymentManifest(DeploymentSpec):

@@ -34,15 +34,10 @@ MOST_PROBLEMS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """One invalid field.
+    """One invalid field."""
 
-    Attributes:
-        path: such as `resources.gpus` or `[1].placement.gpus[0]`; empty for the complete document.
-        message: the problem and the fix.
-    """
-
-    path: str
-    message: str
+    path: str  # such as `resources.gpus` or `[1].placement.gpus[0]`; empty for the complete document
+    message: str  # the problem and the fix
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message

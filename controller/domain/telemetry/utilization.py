@@ -70,15 +70,10 @@ class InstanceUse:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Idle, busy or unknown, with its reason.
-
-    Attributes:
-        low_since: start of the time without gaps in which all samples were low.
-        due_at: when it will be idle if its samples stay low.
-    """
+    """Idle, busy or unknown, with its reason."""
 
     verdict: Judgement
     reason: str
     message: str
-    low_since: float | None = None
-    due_at: float | None = None
+    low_since: float | None = None  # start of the time without gaps in which all samples were low
+    due_at: float | None = None  # when it will be idle if its samples stay low
