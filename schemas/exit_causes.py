@@ -86,14 +86,8 @@ _SIGNALS: Final = frozenset(map(int, signal.Signals))
 def telling_line(tail: str, exit_code: int | None = None) -> str:
     """The line at the end of a log that explains the end of its process: the last with a known cause, else the last.
 
-    If a signal killed the process, its last line has nothing to do with that, so only a known cause counts.
-
-    Args:
-        tail: the end of its log.
-        exit_code: negative, or above 128: the signal that ended it.
-
-    Returns:
-        Empty if no line explains it.
+    If a signal killed the process (`exit_code` negative, or above 128), its last line has nothing to do with that, so
+    only a known cause counts. Empty if no line explains the end.
     """
     lines = [shown for line in tail.splitlines() if (shown := _shown(line))]
     known = (line for line in reversed(lines) if any(text.search(line) for text in _TEXTS.values()))

@@ -60,12 +60,9 @@ class RepeatedLines:
 
 
 def configure_logs(*, json: bool, level: str = "info", **everywhere: object) -> None:
-    """Configures log lines on stderr.
+    """Configures log lines on stderr: JSON, or for people, with colours on a terminal.
 
-    Args:
-        json: one JSON object a line; else for people, with colours on a terminal.
-        level: minimum: debug, info, warning or error.
-        everywhere: fields of each line, such as the process.
+    `level`: minimum: debug, info, warning or error. `everywhere`: fields of each line, such as the process.
     """
     colours = sys.stderr is not None and sys.stderr.isatty()
 

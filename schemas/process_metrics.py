@@ -25,13 +25,9 @@ _DISK: Final = (
 
 
 class ProcessMetrics(Collector):
-    """Metrics of one kind of daemon.
+    """Metrics of one kind of daemon: `controller`, `gateway` or `agent`.
 
-    Args:
-        daemon: `controller`, `gateway` or `agent`.
-        read: the figures of each process, by the values of `labels`.
-        labels: names of the labels.
-        disk: whether its processes report their disks.
+    `read`: the figures of each process, by the values of `labels`.
     """
 
     def __init__(

@@ -94,9 +94,7 @@ class PendingRow:
 def in_order(pending: Sequence[PendingRow], awaited: Sequence[PendingRow]) -> list[PendingRow]:
     """All instances in the order of placement. Awaited instances follow pending ones of their priority.
 
-    Args:
-        pending: the replacements of relocations, then the others by priority and age.
-        awaited: the successors of outdated instances that are stopping.
+    `pending`: the replacements of relocations, then the others by priority and age.
     """
     if not awaited:
         return list(pending)
@@ -205,12 +203,7 @@ class Holdings:
     def replace(
         self, devices: Collection[str], claims: Iterable[tuple[str, HeldClaim]]
     ) -> Iterator[tuple[str, Holding | None]]:
-        """Replaces all claims on `devices`. Yields each instance whose holding changed, with its new holding.
-
-        Args:
-            devices: UUIDs of the devices that changed.
-            claims: all claims on them now, each with its instance.
-        """
+        """Replaces all claims on `devices` (UUIDs). Yields each changed instance with its new holding."""
         fresh: defaultdict[str, dict[str, HeldClaim]] = defaultdict(dict)
         for instance, held in claims:
             fresh[instance][held.claim.device] = held

@@ -39,9 +39,7 @@ def answered_at_ends(
 ) -> list[tuple[str, int, bytes]]:
     """The requests that were answered with an error shortly before an end, and so count as in flight at it.
 
-    Args:
-        errors: time of the error of each request (instance, epoch, digest), in seconds of some clock.
-        ended: when an epoch ended by itself, on the same clock.
+    `errors`: by (instance, epoch, digest), `ended`: by (instance, epoch), both in seconds of one clock.
     """
     never = float("inf")
     return [name for name, at in errors.items() if ended.get(name[:2], never) - at <= ANSWERED_S]

@@ -65,7 +65,7 @@ class ModelFacts:
             servers can divide any number.
         encoder: it generates no tokens, so it keeps no cache (embedding models and rerankers).
         pooling: by its files it answers with vectors or scores, whatever its architecture.
-        bidirectional: tokens see later ones, so that a pooling model keeps no cache either.
+        bidirectional: tokens attend to later tokens, so a pooling model keeps no cache either.
         unknown: the part of the cache that the reader does not know, as text; None if it knows all.
         elsewhere: the repository, with the config's field, that holds a part of the weights; None: all are here.
         adapter_bytes: bytes of the tensors of its adapters (LoRA).
@@ -73,7 +73,7 @@ class ModelFacts:
         layer_bytes, host_layer_bytes: stored bytes of each layer, and those that flags keep in the host's memory. Empty
             unless the analysis was to read them.
         host_other_bytes: likewise of tensors outside the layers.
-        draft: of the model that drafts tokens for this one.
+        draft: of the model that drafts tokens for it.
     """
 
     format: Literal["safetensors", "bin", "gguf"]

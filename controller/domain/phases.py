@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 
@@ -72,19 +73,9 @@ class Edge:
     on: str  # the cause
 
 
-def _instances(on: str) -> Edge:
-    return Edge("instances", on)
-
-
-def _placement(on: str) -> Edge:
-    return Edge("placement", on)
-
-
-def _workers(on: str) -> Edge:
-    return Edge("workers", on)
-
-
-_COMMITTED: Final = _placement("the placement pass commits its claims")
+_instances = partial(Edge, "instances")
+_workers = partial(Edge, "workers")
+_COMMITTED: Final = Edge("placement", "the placement pass commits its claims")
 _NO_NEED: Final = _instances("the analysis fails for good; a changed spec tries again")
 _EXIT: Final = _instances("its process ends and is restarted, after a delay if that was its fault or repeats")
 _COMPLETED: Final = _instances("its process exits with code 0 and `restart` is `never` or `on_failure`")

@@ -86,10 +86,8 @@ def container_env(spec: DeploymentSpec, engine: str) -> dict[str, str]:
 def pinned(image: str, digests: Mapping[str, str], *, of_settings: bool) -> str:
     """The image by the digest that its revision keeps of this repository, if there is one and the image has none.
 
-    Args:
-        image: the reference that would run.
-        digests: by repository; under an empty name the digest of an unknown repository.
-        of_settings: the image is an engine's default, so its repository may have changed.
+    `digests`: by repository; under an empty name the digest of an unknown repository. `of_settings`: the image is an
+    engine's default, so its repository may have changed.
     """
     digest = digests.get(short_repository(image))
     if not of_settings:  # a revision with its own image runs images of one repository only

@@ -46,12 +46,9 @@ class Wire(msgspec.Struct, frozen=True):
     """Unknown keys are ignored, so that older readers accept new fields.
 
     Bounds of fields hold for messages that are read, not for messages that are made.
-
-    Attributes:
-        since: protocol of the message. Older peers are not sent it.
     """
 
-    since: ClassVar[int] = 0
+    since: ClassVar[int] = 0  # protocol of the message. Older peers are not sent it
 
 
 def encode(message: Wire, protocol: int) -> str:

@@ -103,12 +103,9 @@ def next_seal(head: Head, entries: Sequence[Sequence[Any]], now: datetime) -> Se
 
 
 def check_seal(seal: Seal, previous: tuple[int, bytes] | None, entries: Sequence[Sequence[Any]]) -> list[Finding]:
-    """The deviations of the entries of a seal's range, and of the seal from the chain.
+    """The deviations of an authentic seal from the chain, and of the entries of its range.
 
-    Args:
-        seal: an authentic seal.
-        previous: `last_id` and digest of the seal before it; None: that seal is missing.
-        entries: of its range, by id.
+    `previous`: `last_id` and digest of the seal before it; None: that seal is missing. `entries`: by id.
     """
     there, sealed = {entry[0] for entry in entries}, set(seal.ids)
     findings: list[Finding] = []

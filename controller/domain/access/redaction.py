@@ -72,11 +72,7 @@ def _tree_of(values: Sequence[bytes]) -> _Node:
 
 
 class MultiPatternSearch:
-    """Finds many values in a body: a hash table of their first eight bytes, then a radix tree.
-
-    Args:
-        values: each of `LEAST_BYTES` or more.
-    """
+    """Finds many values of `LEAST_BYTES` or more: a hash table of their first eight bytes, then a radix tree."""
 
     def __init__(self, values: Iterable[bytes]) -> None:
         self._values = frozenset(values)
@@ -147,11 +143,7 @@ class Use:
 
 
 class Redaction:
-    """The values that are not shown.
-
-    Args:
-        values: of stored secrets, by their names. Values shorter than `LEAST_BYTES` are ignored.
-    """
+    """The values that are not shown: of stored secrets, by name. Values shorter than `LEAST_BYTES` are ignored."""
 
     def __init__(self, values: Mapping[str, str] | None = None) -> None:
         names: dict[str, list[str]] = defaultdict(list)

@@ -92,13 +92,7 @@ class MinuteSums:
         self._covered_s = minutes.covered_s.astype(np.float64)
 
     def of_claim(self, began_us: int, ended_us: int, minimum: float) -> ClaimedSeconds:
-        """The seconds from `began_us` to `ended_us`, in microseconds since 1970.
-
-        Args:
-            began_us: inclusive.
-            ended_us: exclusive.
-            minimum: percent below which a minute is wasted.
-        """
+        """The seconds in a range of microseconds since 1970. Minutes below `minimum` percent are wasted."""
         first = int(np.searchsorted(self._at_us, began_us - _MINUTE_US, side="right"))
         last = int(np.searchsorted(self._at_us, ended_us, side="left"))
         if first >= last:

@@ -60,14 +60,9 @@ class Series:
         return self._high[self._first : self._end]
 
     def put(self, at: float, period_s: float, mean: float, high: float, read_s: float | None = None) -> None:
-        """Adds one sample. Of two samples of one time the higher values count, so that neither hides use.
+        """Adds a sample that ends at `at`. Of two samples of one time the higher values count.
 
-        Args:
-            at: its end.
-            period_s: length of the sampling period.
-            mean: percent; NaN: unknown.
-            high: the same.
-            read_s: seconds that were read, up to `at`; None: all of the period.
+        `mean`, `high`: percent; NaN: unknown. `read_s`: seconds that were read, up to `at`; None: all of the period.
         """
         if self._end == len(self._at):
             self._grow()

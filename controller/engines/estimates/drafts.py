@@ -72,11 +72,7 @@ def check_draft(place: str | None, spec: DeploymentSpec, names: tuple[str, ...])
 def draft_bytes(draft: ModelFacts, split: Split, workload: Workload, dtype_bytes: int | None) -> float:
     """Weights and cache of a draft model on each GPU, for the sequences of the model that it drafts for.
 
-    Args:
-        draft: its facts.
-        split: of its matrices; each pipeline stage is assumed to hold all of it.
-        workload: of the model that it drafts for.
-        dtype_bytes: of the working type; None: as stored.
+    Each pipeline stage is assumed to hold all of it. `dtype_bytes`: of the working type; None: as stored.
     """
     own = Split(split.tp, 1, 1)
     cache = cache_per_gpu(draft, own, workload)

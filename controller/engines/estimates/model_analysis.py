@@ -29,13 +29,9 @@ def model_analysis(
     draft: str | None = None,
     to_host: Sequence[Mapping[str, Any]] | None = None,
 ) -> Analysis:
-    """The analysis that reads the facts of the spec's model.
+    """The analysis of the spec's model, its adapters (folders, files or names on the hub) and draft model.
 
-    Args:
-        spec: of a deployment with a model.
-        adapters: loaded with the model: folders, files or names on the hub.
-        draft: the model that drafts tokens, such as `path:/folder`.
-        to_host: for a GGUF model, the rules for tensors that stay in the host's memory; None: layers are not measured.
+    `to_host`: for a GGUF model, the rules for tensors that stay in the host's memory; None: layers are not measured.
     """
     payload = source_of(spec.model or "")
     if adapters:
