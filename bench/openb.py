@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from controller.domain.holdings import Demand
+from controller.domain.admission import Demand
 from controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
 from controller.scheduling.admission.consolidate import MAX_RELOCATIONS, Movable, consolidate
 from controller.scheduling.inventory.capacity import Inventory

@@ -10,24 +10,24 @@ _URL: Final = re.compile(r"https?://[^\s/,]+(/[^\s,]*)?")
 
 
 def addresses_in(text: str) -> list[str]:
-    """The URLs of a list, without a trailing slash; each once.
+    """The distinct URLs of a list, without trailing slashes.
 
     Raises:
-        ValueError: there is none, or too many, or one is not valid.
+        ValueError: a URL is not valid, or their number is not 1 to `MOST`.
     """
-    found = [one.strip().rstrip("/") for one in text.split(",") if one.strip()]
-    for one in found:
-        if not _URL.fullmatch(one):
+    urls = [part.strip().rstrip("/") for part in text.split(",") if part.strip()]
+    for url in urls:
+        if not _URL.fullmatch(url):
             raise ValueError(
-                f"{one!r} is not a valid URL; write one such as http://10.0.0.1:8420, or several with commas"
+                f"{url!r} is not a valid URL; write one such as http://10.0.0.1:8420, or several with commas"
             )
-    if not 0 < len(found) <= MOST:
-        raise ValueError(f"must have 1 to {MOST} URLs, got {len(found)}")
-    return list(dict.fromkeys(found))
+    if not 0 < len(urls) <= MOST:
+        raise ValueError(f"must have 1 to {MOST} URLs, got {len(urls)}")
+    return list(dict.fromkeys(urls))
 
 
 def page_origin(text: str) -> str:
-    """The origin of a page, such as `https://chat.example.org`, as browsers write it; or `*`.
+    """The origin of a page as browsers write it, such as `https://chat.example.org`; or `*`.
 
     Raises:
         ValueError: it is not valid.

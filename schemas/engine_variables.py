@@ -1,13 +1,13 @@
 """Variables of engines that can do nothing to a host or to secrets, each with its meaning.
 
-Operators may set these in a manifest, and agents pass them on from their own environment. A name is listed only once
-what reads it is known: a number, a switch or a word of a fixed set, never a path, a module, an address or a command.
+Operators may set these in a manifest, and agents pass them on from their own environment. A name is listed only if its
+reader is known, and takes a number, a switch or a keyword, never a path, a module, an address or a command.
 """
 
 from collections.abc import Mapping
 from typing import Final
 
-# Read by what all engines share: Python, PyTorch, CUDA, NCCL, OpenMP and the hub's library.
+# Read by the libraries of all engines: Python, PyTorch, CUDA, NCCL, OpenMP and the hub's library.
 _OF_ALL: Final[Mapping[str, str]] = {
     "PYTHONUNBUFFERED": "writes output at once",
     "PYTHONHASHSEED": "seed of hashes",
@@ -298,7 +298,7 @@ _OWN: Final[Mapping[str, Mapping[str, str]]] = {"vllm": _VLLM, "sglang": _SGLANG
 
 
 def variables_of(engine: str) -> Mapping[str, str]:
-    """The harmless variables of an engine with their meanings; of `auto` those of each that it may choose."""
+    """The harmless variables of an engine with their meanings; for `auto` those of all engines that it may choose."""
     own = _OWN.values() if engine == "auto" else [_OWN.get(engine, {})]
     return {**_OF_ALL, **{name: meaning for table in own for name, meaning in table.items()}}
 

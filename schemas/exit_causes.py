@@ -1,7 +1,7 @@
-"""Why an engine ended by itself, as far as its exit code and its last lines say. Agent and controller share it. Pure.
+"""The cause of an engine's end, by its exit code and its last lines of log, for agent and controller.
 
-The agent picks the line that tells most and reports it as the message. The controller derives the reason code from it,
-so an agent of an earlier version, which reports no line, gives `crash`.
+The agent reports the most informative line as the message, from which the controller derives the reason code. Agents of
+earlier versions report no line, which gives `crash`.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Final
 
 KILLED_FOR_MEMORY: Final = "oom_killed: the kernel killed it, since memory of the host ran out"
 _MOST: Final = 500  # characters of a line
-_USAGE_LINES: Final = 6  # a usage error is what a program says last; one line or a frame around it
+_USAGE_LINES: Final = 6  # a usage error is at the end: one line, or a frame around it
 _LISTED_LINES: Final = 150  # unless it lists its options below the error
 _COLOURS: Final = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _FRAME: Final = re.compile(r"^[\s│|╭╰─╮╯]+|[\s│|─╮╯]+$")
@@ -37,22 +37,14 @@ class Cause(StrEnum):
     PATH_UNREADABLE = "path_unreadable"
 
 
-# An agent says these itself, at the start of its message: the process was never started.
+# An agent starts its message with one of these if the process was never started.
 _OF_A_START: Final = (
-    Cause.IMAGE_NOT_FOUND,
-    Cause.IMAGE_PULL_FAILED,
-    Cause.RUNTIME_UNSUPPORTED,
-    Cause.MODEL_COMMIT_GONE,
-    Cause.ENGINE_MISSING,
-    Cause.PATH_UNREADABLE,
-    Cause.MODEL_NOT_FOUND,
-    Cause.MODEL_GATED,
-    Cause.NO_DISK_SPACE,
-)
+    Cause.IMAGE_NOT_FOUND, Cause.IMAGE_PULL_FAILED, Cause.RUNTIME_UNSUPPORTED, Cause.MODEL_COMMIT_GONE,
+    Cause.ENGINE_MISSING, Cause.PATH_UNREADABLE, Cause.MODEL_NOT_FOUND, Cause.MODEL_GATED, Cause.NO_DISK_SPACE,
+)  # fmt: skip
 
-
-# What engines print, checked against vLLM 0.11 and 0.33, SGLang 0.5, llama.cpp of 2026, and Transformers 5. The tests
-# name the source of each. The first that matches counts.
+# Output of vLLM 0.11 and 0.33, SGLang 0.5, llama.cpp of 2026 and Transformers 5; the tests name the sources. The first
+# match counts.
 _TEXTS: Final = {
     Cause.GPU_OOM: re.compile(
         r"CUDA out of memory|CUDA error: out of memory|cudaMalloc failed: out of memory|OutOfMemoryError"
@@ -78,31 +70,24 @@ _USAGE: Final = re.compile(
     r"|^(Error: )?Got unexpected extra argument|User-specified max_model_len"
 )
 _HEAD_OF_USAGE: Final = re.compile(r"^usage: ", re.IGNORECASE)
-# What vLLM's server says of its engine core, and SGLang's of its scheduler, whose own words stand above.
+# Lines of vLLM's server about its engine core, and of SGLang's about its scheduler, whose errors are above.
 _POINTER: Final = re.compile(
     r"See root cause above|See stack trace \(above\)|EngineDeadError|Received sigquit from a child process"
 )
-_POINTER_LINES: Final = 60  # what a server says between that and its end
+_POINTER_LINES: Final = 60  # of a server between such a line and its end
 _EXCEPTION: Final = re.compile(r"^(\(\w+ pid=\d+\) ERROR [^\]]*\] )?([A-Za-z_][\w.]*(?:Error|Exception): .*)")
 
-
-# By it a process ends itself, right after its last words. Any other signal may hit it at any line.
+# A process ends itself by this signal, right after its last line. Other signals may come at any line.
 _OWN_SIGNAL: Final = signal.SIGABRT
-_OF_SIGNALS: Final = 128  # a shell, and so Docker, adds it to the signal by which its program ended
-_SIGNALS: Final = frozenset(int(one) for one in signal.Signals)
+_OF_SIGNALS: Final = 128  # which shells, and so Docker, add to the signal that ended their program
+_SIGNALS: Final = frozenset(map(int, signal.Signals))
 
 
 def telling_line(tail: str, exit_code: int | None = None) -> str:
-    """The line of a log's end that says why a process ended: the last of a known cause, else the last one.
+    """The line at the end of a log that explains the end of its process: the last with a known cause, else the last.
 
-    What a process logged last has nothing to do with a signal that killed it, so then only a known cause counts.
-
-    Args:
-        tail: the end of its log.
-        exit_code: negative, or above 128: by which signal it ended.
-
-    Returns:
-        Empty if no line says it.
+    If a signal killed the process (`exit_code` negative, or above 128), its last line has nothing to do with that, so
+    only a known cause counts. Empty if no line explains the end.
     """
     lines = [shown for line in tail.splitlines() if (shown := _shown(line))]
     known = (line for line in reversed(lines) if any(text.search(line) for text in _TEXTS.values()))
@@ -112,7 +97,7 @@ def telling_line(tail: str, exit_code: int | None = None) -> str:
 
 
 def killed_by(exit_code: int | None) -> int | None:
-    """The number of the signal that ended a process; None: none did, or it is unknown."""
+    """The number of the signal that ended a process; None if no signal did, or it is unknown."""
     if exit_code is None:
         return None
     number = -exit_code if exit_code < 0 else exit_code - _OF_SIGNALS
@@ -120,37 +105,37 @@ def killed_by(exit_code: int | None) -> int | None:
 
 
 def _usage_error(lines: list[str]) -> str | None:
-    """Among the last lines, or right below the head of a usage text that ends the log."""
+    """Searches the last lines, and the lines right below the head of a usage text that ends the log."""
     heads = [at for at, line in enumerate(lines[-_LISTED_LINES:]) if _HEAD_OF_USAGE.search(line)]
     below = lines[-_LISTED_LINES:][heads[-1] :][:_USAGE_LINES] if heads else []
     return next((line for line in reversed([*below, *lines[-_USAGE_LINES:]]) if _USAGE.search(line)), None)
 
 
 def _root_cause(lines: list[str]) -> str | None:
-    """Where one of the last lines points to a cause above it: the last exception above, else that line."""
+    """If one of the last lines refers to a cause above it: the last exception above, else that line."""
     first = max(len(lines) - _POINTER_LINES, 0)
     pointer = next((at for at in range(len(lines) - 1, first - 1, -1) if _POINTER.search(lines[at])), None)
     if pointer is None:
         return None
-    found = (_EXCEPTION.search(line) for line in reversed(lines[:pointer]) if not _POINTER.search(line))
-    return next((one[2] for one in found if one is not None), lines[pointer])
+    matches = (_EXCEPTION.search(line) for line in reversed(lines[:pointer]) if not _POINTER.search(line))
+    return next((match[2] for match in matches if match is not None), lines[pointer])
 
 
 def cause_of_failed_start(message: str) -> Cause | None:
-    """Why a process or container could not be started, as its agent says; None: it says nothing that has a code."""
+    """The cause of a failed start by its agent's message; None if the message has no known cause."""
     return next((cause for cause in _OF_A_START if message.startswith(f"{cause}:")), None)
 
 
 def cause_of(message: str, exit_code: int | None) -> Cause:
-    """The reason code for the end of a process that was not told to stop."""
+    """The reason code for the end of a process without a stop command."""
     if message.startswith(f"{Cause.OOM_KILLED}:"):
         return Cause.OOM_KILLED
     if exit_code is None or exit_code == 0:
         return Cause.EXIT
-    found = next((cause for cause, text in _TEXTS.items() if text.search(message)), None)
-    if found is None and exit_code > 0 and _USAGE.search(message):
+    known = next((cause for cause, text in _TEXTS.items() if text.search(message)), None)
+    if known is None and exit_code > 0 and _USAGE.search(message):
         return Cause.ENGINE_USAGE
-    return found or Cause.CRASH
+    return known or Cause.CRASH
 
 
 def _shown(line: str) -> str:

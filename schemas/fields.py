@@ -1,6 +1,6 @@
 """Types of single fields that several schemas share, and the base of manifests and of bodies of requests.
 
-Users write `20GiB` and `5m`; inside these are MiB and seconds.
+Users write `20GiB` and `5m`; values are MiB and seconds.
 """
 
 from typing import Annotated, Any, Final, Literal, TypeVar
@@ -28,7 +28,7 @@ def _printable(text: str) -> str:
 
 
 def _scalar_text(value: object) -> object:
-    """Turns numbers and booleans of YAML into the text that was written."""
+    """Numbers and booleans of YAML as text."""
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value) if isinstance(value, int | float) else value
@@ -69,7 +69,7 @@ def _write_seconds(value: float) -> float | int:
 
 
 def _size_schema(description: str) -> WithJsonSchema:
-    """Users write sizes as text, though they are whole numbers inside."""
+    """Sizes are text in manifests, though their values are integers."""
     return WithJsonSchema({"type": "string", "description": description})
 
 
@@ -101,5 +101,5 @@ class Strict(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     def part(self, base: type[M]) -> M:
-        """The fields that this object has from `base`, one of its base classes."""
+        """The fields of a base class."""
         return base.model_construct(**{name: getattr(self, name) for name in base.model_fields})

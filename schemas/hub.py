@@ -9,7 +9,7 @@ _COMMIT: Final = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")  # SHA-1, or SHA-256
 
 
 def is_commit(revision: str) -> bool:
-    """Whether a revision names its commit itself, so that it never moves."""
+    """Whether a revision is a commit, which never moves."""
     return bool(_COMMIT.fullmatch(revision))
 
 

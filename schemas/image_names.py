@@ -1,4 +1,4 @@
-"""The parts of the name of a container image. Pure."""
+"""The parts of the name of a container image."""
 
 
 def repository_of(reference: str) -> str:
@@ -10,7 +10,7 @@ def repository_of(reference: str) -> str:
 
 
 def short_repository(reference: str) -> str:
-    """The repository as Docker shows it: without the names of Docker's own hub, so that equal ones compare equal."""
+    """The repository as Docker shows it, without the names of Docker's own hub."""
     repository = repository_of(reference)
     for hub in ("docker.io/", "index.docker.io/"):
         repository = repository.removeprefix(hub)

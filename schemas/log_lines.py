@@ -14,8 +14,8 @@ from schemas.printing import escape_log_event
 from schemas.stderr import stderr_logger
 
 _LEVELS: Final = logging.getLevelNamesMapping()
-EVERY_S: Final = 60.0  # of one failure that repeats
-MOST: Final = 1_000  # lines that are remembered
+EVERY_S: Final = 60.0  # of a repeated failure
+MOST: Final = 1_000  # remembered lines
 _VARYING: Final = frozenset(
     {"attempt", "retry_s", "restart_s", "waited_s", "more_before", "request_id", "reconcile_id"}
 )
@@ -25,9 +25,8 @@ _TEXT: Final = 300  # characters of a field
 class RepeatedLines:
     """A processor of structlog that drops repeated warnings about one failure.
 
-    A warning with the same event, error and objects as an earlier one is dropped for a minute; the next one then has
-    their number as `repeated`. Warnings about single writes that a full disk of the database refused are dropped at
-    once: that disk has a line of its own.
+    A warning with the event, error and objects of an earlier warning is dropped for a minute; the next then has their
+    number as `repeated`. Warnings about single writes without disk space are always dropped: it has its own line.
     """
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -38,7 +37,7 @@ class RepeatedLines:
         """The line to log.
 
         Raises:
-            structlog.DropEvent: there is none.
+            structlog.DropEvent: the line is dropped.
         """
         if "error" not in event or event.get("exc_info"):
             return event
@@ -61,12 +60,9 @@ class RepeatedLines:
 
 
 def configure_logs(*, json: bool, level: str = "info", **everywhere: object) -> None:
-    """Writes log lines to stderr from now on.
+    """Configures log lines on stderr: JSON, or for people, with colours on a terminal.
 
-    Args:
-        json: one JSON object a line; else for people, with colours on a terminal.
-        level: the least that is logged: debug, info, warning or error.
-        everywhere: fields of each line, such as which process writes it.
+    `level`: minimum: debug, info, warning or error. `everywhere`: fields of each line, such as the process.
     """
     colours = sys.stderr is not None and sys.stderr.isatty()
 

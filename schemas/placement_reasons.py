@@ -1,6 +1,6 @@
 """Reason codes of placement: why a worker or GPU is ruled out. `status_reasons.py` has the table of all codes.
 
-Clients match on the codes. Each has one sentence of meaning and one of remedy.
+Clients match on the codes.
 """
 
 from collections.abc import Mapping
@@ -11,14 +11,14 @@ from typing import Final
 
 @dataclass(frozen=True, slots=True)
 class ReasonText:
-    """What a reason code means, and what the user can do about it."""
+    """The meaning of a reason code, and the remedy, in a sentence each."""
 
     meaning: str
     remedy: str
 
 
 class Reason(StrEnum):
-    """Why a worker or a device is ruled out, or a whole request is refused."""
+    """Why a worker or a device is ruled out, or a request is refused."""
 
     NOT_READY = "not_ready"
     CORDONED = "cordoned"
@@ -59,7 +59,7 @@ HELD_BY_OTHERS: Final = frozenset({
     Reason.NEED_GT_FREE, Reason.EXCLUSIVE_CONFLICT, Reason.GPU_IN_USE, Reason.MIXED_ACCELERATORS, Reason.COUNT_MISMATCH,
     Reason.HOST_MEMORY, Reason.CPU,
 })  # fmt: skip
-# No instance that ends gives a place to one that is pending for such a reason.
+# The end of another instance does not help an instance that is pending for such a reason.
 NEVER_FREED: Final = frozenset({
     Reason.NOT_READY, Reason.CORDONED, Reason.DISK_PRESSURE, Reason.LABEL_MISMATCH, Reason.NOT_SELECTED,
     Reason.OS_ARCH,

@@ -1,4 +1,4 @@
-"""What a daemon of ours says of its own process: CPU, memory, open files, and the work of its garbage collector."""
+"""Figures of a daemon about its own process: CPU, memory, open files, and garbage collection."""
 
 import gc
 import os
@@ -16,7 +16,7 @@ _Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 
 
 class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Since the process's start, or now. Seconds and bytes; None: this system does not tell it."""
+    """Since the start of the process, or now. Seconds and bytes; None: unknown on this system."""
 
     cpu_s: _Seconds
     memory_bytes: _Count | None = None
@@ -29,7 +29,7 @@ class ProcessFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GcWatch:
-    """Counts collections and their time from now on. Collections stop the whole process."""
+    """Counts collections and their time. Collections stop the process."""
 
     def __init__(self) -> None:
         self.collections = 0
@@ -50,7 +50,7 @@ class GcWatch:
 
 
 def read_figures(watch: GcWatch, data_folder: str | os.PathLike[str] | None = None) -> ProcessFigures:
-    """The figures of this process now. It takes some 0.1 ms, and reads only /proc and the file system's numbers."""
+    """The figures of this process. It takes about 0.1 ms, and reads only /proc and the numbers of the file system."""
     free, size = _disk(data_folder)
     return ProcessFigures(
         cpu_s=time.process_time(),
@@ -87,7 +87,7 @@ def _disk(folder: str | os.PathLike[str] | None) -> tuple[int | None, int | None
     if folder is None:
         return None, None
     try:
-        found = os.statvfs(folder)
+        disk = os.statvfs(folder)
     except OSError:
         return None, None
-    return found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize
+    return disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize

@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 from schemas.process_figures import ProcessFigures
 
 Labels = tuple[str, ...]
-# Name behind the daemon's, what it says, the field, and whether it is a counter.
+# Suffix of the name, help, field, and whether it is a counter.
 _FAMILIES: Final = (
     ("cpu_seconds", "CPU time of the {}.", "cpu_s", True),
     ("memory_bytes", "Resident memory of the {}.", "memory_bytes", False),
@@ -25,13 +25,9 @@ _DISK: Final = (
 
 
 class ProcessMetrics(Collector):
-    """Metrics of one kind of daemon.
+    """Metrics of one kind of daemon: `controller`, `gateway` or `agent`.
 
-    Args:
-        daemon: `controller`, `gateway` or `agent`.
-        read: the figures of each process now, by the values of `labels`.
-        labels: names of the labels.
-        disk: whether its processes tell of their disks.
+    `read`: the figures of each process, by the values of `labels`.
     """
 
     def __init__(
@@ -52,15 +48,15 @@ class ProcessMetrics(Collector):
         return self._made({})
 
     def collect(self) -> Iterator[Metric]:
-        """The families; what is unknown is absent."""
+        """The families; unknown values are absent."""
         return self._made(self._read())
 
     def _made(self, figures: Mapping[Labels, ProcessFigures]) -> Iterator[Metric]:
         for suffix, text, field, counts in self._families:
-            name, told = f"gpuward_{self._daemon}_{suffix}", text.format(self._daemon)
+            name = f"gpuward_{self._daemon}_{suffix}"
             make = CounterMetricFamily if counts else GaugeMetricFamily
-            family = make(name, told, labels=self._labels)
-            for labels, one in figures.items():
-                if (value := getattr(one, field)) is not None:
+            family = make(name, text.format(self._daemon), labels=self._labels)
+            for labels, process in figures.items():
+                if (value := getattr(process, field)) is not None:
                     family.add_metric(labels, value)
             yield family

@@ -1,6 +1,6 @@
-"""How the value of a secret is shown: by a mark in its place. Agents and controllers say it alike."""
+"""The mark in place of a secret's value, for agents and controllers."""
 
 from typing import Final
 
 MARK: Final = "[redacted]"
-LEAST_BYTES: Final = 8  # shorter values are found in ordinary words, and stay
+LEAST_BYTES: Final = 8  # shorter values occur in ordinary words, and stay

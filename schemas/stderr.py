@@ -1,4 +1,4 @@
-"""Log lines on stderr that fail nothing: the work continues although what reads them has ended, or the disk is full."""
+"""Log lines on stderr that never fail: the work continues although their reader has ended, or the disk is full."""
 
 import os
 import sys
@@ -12,31 +12,31 @@ if TYPE_CHECKING:
 
 
 def stderr_logger() -> "WriteLoggerFactory":
-    """Makes structlog's loggers of lines on stderr. What it cannot take is dropped."""
+    """A factory of structlog's loggers of lines on stderr."""
     return structlog.WriteLoggerFactory(stderr_lines())
 
 
 def stderr_lines() -> "TextIO":
-    """A file for lines on stderr. What stderr cannot take is dropped."""
+    """A file for lines on stderr, which drops lines that stderr cannot take."""
     return cast("TextIO", _Lines(sys.stderr))
 
 
 class _Lines:
-    """A file for lines, none of which waits in a buffer."""
+    """An unbuffered file for lines."""
 
     def __init__(self, stream: TextIO | None) -> None:
-        """`stream`: None where it was closed before this process began."""
+        """`stream`: None if it was closed before this process started."""
         self._stream = stream
 
     def write(self, text: str) -> None:
-        """Writes whole lines, past the stream's buffer: what that cannot write, it would raise again later."""
+        """Writes past the stream's buffer, which would raise again later for lines that it could not write."""
         stream = self._stream
         if stream is None:
             return
-        with suppress(OSError, ValueError):  # ValueError: it is closed
+        with suppress(OSError, ValueError):  # ValueError: closed
             try:
                 fd = stream.fileno()
-            except OSError:  # it is a test's
+            except OSError:  # a stream of tests
                 stream.write(text)
                 return
             data = text.encode(stream.encoding, "backslashreplace")
@@ -44,4 +44,4 @@ class _Lines:
                 data = data[os.write(fd, data) :]
 
     def flush(self) -> None:
-        """Does nothing: see `write`."""
+        """Does nothing: `write` is unbuffered."""

@@ -5,35 +5,22 @@ from typing import Final
 
 _SIZE: Final = re.compile(r"^\s*(\d+(?:\.\d+)?)\s*(KiB|MiB|GiB|TiB|KB|MB|GB|TB)\s*$", re.IGNORECASE)
 _SIZE_BYTES: Final = {
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-    "kb": 10**3,
-    "mb": 10**6,
-    "gb": 10**9,
-    "tb": 10**12,
-}
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+}  # fmt: skip
 _DURATION_PART: Final = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
 _DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _MIB: Final = 2**20
 _STEP: Final = 1024
 _MAX_MIB: Final = 2**40  # an EiB: larger than any machine, and it fits a bigint
-_MAX_DURATION_CHARS: Final = 64  # the parts of a longer text are looked for again from each digit
+_MAX_DURATION_CHARS: Final = 64  # the search for parts is quadratic
 _MAX_DURATION_S: Final = 10 * 365 * 86400.0
 
 
 def parse_size_mib(value: object) -> int:
-    """Parses a size such as `20GiB` or `512 MB`.
-
-    Args:
-        value: text with a unit. A bare number is refused, since its unit is unknown.
-
-    Returns:
-        Whole MiB, rounded up, so that a claim is never smaller than requested.
+    """Parses a size such as `20GiB` or `512 MB`, rounded up, so that a claim is never smaller than requested.
 
     Raises:
-        ValueError: not a valid size.
+        ValueError: not a valid size, or a bare number, whose unit is unknown.
     """
     match = _SIZE.match(value) if isinstance(value, str) else None
     if match is None:

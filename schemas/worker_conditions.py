@@ -1,4 +1,4 @@
-"""Types of workers' conditions that several parts tell apart by name, and which statuses are trouble."""
+"""Types of workers' conditions that several modules use, and the statuses that need attention."""
 
 from typing import TYPE_CHECKING, Final
 
@@ -6,11 +6,11 @@ if TYPE_CHECKING:  # a call of the CLI must start without pydantic
     from schemas.api.envelopes import Condition
 
 CONTAINERS: Final = "ContainersUsable"  # false on most hosts, which need no containers
-DRAINED: Final = "Drained"  # false: what a drained worker waits for
-GPUS_HEALTHY: Final = "GpusHealthy"  # false: a GPU is unhealthy, which has a reason of its own
+DRAINED: Final = "Drained"  # false: its drain is not finished
+GPUS_HEALTHY: Final = "GpusHealthy"  # false: a GPU is unhealthy
 DISK_PRESSURE: Final = "DiskPressure"  # true: the disk is full, so nothing new is placed there
 
 
 def is_trouble(condition: "Condition") -> bool:
-    """Whether it needs attention: most types are of what should hold, and some of what should not."""
+    """Whether a condition needs attention: most types should be true, but some should be false."""
     return condition.status == ("true" if condition.type == DISK_PRESSURE else "false")

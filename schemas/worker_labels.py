@@ -1,6 +1,6 @@
-"""Labels of workers. Those that begin with `gpuward/` follow from what the agent reads; nothing else sets them.
+"""Labels of workers. Only the agent sets labels that start with `gpuward/`, from its readings.
 
-Those with trusted keys come from join tokens and administrators; all others are what the host says of itself.
+Labels with trusted keys come from join tokens and administrators; all others come from the host.
 """
 
 import re
@@ -17,38 +17,38 @@ _BLANKS: Final = re.compile(r"[\s\-]+")
 
 
 def agent_labels(host: HostFacts, gpus: Iterable[DeviceFacts] | None) -> dict[str, str]:
-    """The labels that the agent sets itself: model and number of GPUs, driver, host name.
+    """The agent's own labels: model and number of GPUs, driver, host name.
 
-    A label is absent where its value is unknown or empty. `gpu-model` is absent where models differ.
+    Unknown and empty values have no label; `gpu-model` is also absent if models differ.
     """
-    found = {"hostname": host.hostname, "driver": host.driver or ""}
+    texts = {"hostname": host.hostname, "driver": host.driver or ""}
     if gpus is not None:
         models = [gpu.model for gpu in gpus]
-        found["gpu-count"] = str(len(models))
-        found["gpu-model"] = models[0] if len(set(models)) == 1 else ""
-    values = {name: _label_value(value) for name, value in found.items()}
+        texts["gpu-count"] = str(len(models))
+        texts["gpu-model"] = models[0] if len(set(models)) == 1 else ""
+    values = {name: _label_value(value) for name, value in texts.items()}
     return {AGENT_PREFIX + name: value for name, value in values.items() if value}
 
 
 def with_agent_labels(host: HostFacts, gpus: Iterable[DeviceFacts] | None) -> dict[str, str]:
-    """The host's labels, of which those with the agent's prefix are replaced by what follows from its facts."""
+    """The host's labels, with those of the agent's prefix replaced by `agent_labels`."""
     own = {name: value for name, value in host.labels.items() if not name.startswith(AGENT_PREFIX)}
     return own | agent_labels(host, gpus)
 
 
 def is_trusted(key: str, patterns: Sequence[str]) -> bool:
-    """Whether labels with this key come from join tokens and administrators alone."""
+    """Whether labels with this key come from join tokens and administrators only."""
     return not key.startswith(AGENT_PREFIX) and any(fnmatchcase(key, pattern) for pattern in patterns)
 
 
 def with_stated_labels(labels: Mapping[str, str], stated: Mapping[str, str], trusted: Sequence[str]) -> dict[str, str]:
-    """A worker's labels: of those with trusted keys what is stated counts, of all others what its host says."""
-    said = {key: value for key, value in labels.items() if not is_trusted(key, trusted)}
-    return said | {key: value for key, value in stated.items() if is_trusted(key, trusted)}
+    """A worker's labels: with trusted keys from `stated`, all others from the host."""
+    own = {key: value for key, value in labels.items() if not is_trusted(key, trusted)}
+    return own | {key: value for key, value in stated.items() if is_trusted(key, trusted)}
 
 
 def configured_labels(labels: Mapping[str, str]) -> dict[str, str]:
-    """Labels as a user configures them. Raises ValueError if one has the agent's prefix."""
+    """The labels of a user's configuration. Raises ValueError if one has the agent's prefix."""
     taken = sorted(name for name in labels if name.startswith(AGENT_PREFIX))
     if taken:
         raise ValueError(f"{', '.join(taken)}: labels that begin with {AGENT_PREFIX} are set by the agent; remove it")
@@ -56,6 +56,6 @@ def configured_labels(labels: Mapping[str, str]) -> dict[str, str]:
 
 
 def _label_value(text: str) -> str:
-    """The text in printable characters, with `-` for blanks, and bounded."""
+    """The printable characters, bounded, with `-` for blanks."""
     printable = "".join(char for char in text if char.isprintable() or char.isspace())
     return _BLANKS.sub("-", printable)[:_MAX_CHARS].strip("-")

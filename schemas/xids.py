@@ -1,13 +1,13 @@
-"""Which of the driver's error events (Xids) condemn a GPU.
+"""The error events of the driver (Xids) that condemn a GPU.
 
 After NVIDIA's catalog, https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html, whose column "immediate
-action" `ACTIONS` repeats for each code that asks for more than a restart of the application. NVIDIA's NVSentinel holds
-the same table: https://github.com/NVIDIA/NVSentinel (`xiderrorsmapping.csv`). Where this project decides otherwise:
+action" is in `ACTIONS` for each code that requires more than a restart of the application. NVIDIA's NVSentinel has the
+same table: https://github.com/NVIDIA/NVSentinel (`xiderrorsmapping.csv`). This project differs in:
 
-- 94 asks to restart the application alone. The memory stays doubtful until a reset, so nothing new is placed there.
-- 109 is what an application can cause by itself, as NVIDIA's device plugin for Kubernetes says, which ignores 13, 31,
-  43, 45, 68 and 109. A driver that wants a reset says so by its recovery action.
-- 144 to 150 (NVLink 5) are grave or not by details that NVML does not pass on. These drivers name a recovery action.
+- 94 requires only a restart of the application. The memory stays doubtful until a reset, so nothing is placed there.
+- 109 can be caused by an application alone, by NVIDIA's device plugin for Kubernetes, which ignores 13, 31, 43, 45, 68
+  and 109. A driver that needs a reset reports a recovery action.
+- 144 to 150 (NVLink 5) are fatal by details that NVML does not report. These drivers report a recovery action.
 
 All other codes are counted and shown.
 """

@@ -11,6 +11,7 @@ from agent.link.channel import Channel, InvalidMessageError
 from agent.link.context import LinkContext
 from agent.link.credential import credential_refused
 from schemas.wire import (
+    AttestedTerm,
     Command,
     CommandResult,
     ControllerMessage,
@@ -18,7 +19,6 @@ from schemas.wire import (
     Rejected,
     ReportAck,
     SamplesAck,
-    Told,
     Welcome,
 )
 
@@ -61,7 +61,7 @@ async def receive_all(context: LinkContext, channel: Channel, on_ack: Callable[[
 def remember_told(context: LinkContext, welcome: Welcome) -> None:
     """Keeps what the controller has proven, to show it after a loss of commits. Older controllers prove nothing."""
     if welcome.proof:
-        told = Told(term=welcome.term, session=welcome.session, proof=welcome.proof)
+        told = AttestedTerm(term=welcome.term, session=welcome.session, proof=welcome.proof)
         context.journal.remember(told=told)
 
 

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from schemas.wire import Told, Wire
+from schemas.wire import AttestedTerm, Wire
 
 
 class Condemned(Wire, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class HostState(Wire, frozen=True, kw_only=True, omit_defaults=True):
     proxy_port: int | None = None
     highest_term: int = 0
     highest_session: int = 0  # that a welcome has named
-    told: Told | None = None  # the latest term and session that the controller has proven
+    told: AttestedTerm | None = None  # the latest term and session that the controller has proven
     report_seq: int = 0
     contact_s: float | None = None  # when the controller's last message came, in seconds since boot `contact_boot_id`
     contact_boot_id: str | None = None

@@ -17,7 +17,6 @@ from controller.api.errors import field_problem, invalid
 from controller.api.route import Access, Route
 from controller.domain.access.grants import EVERY_GRANT, Grant
 from controller.domain.access.redaction import NOTHING_REDACTED, Redaction, Use
-from controller.domain.retired_args import retired_args
 from controller.engines.arguments.privileges import next_change_needs, ungranted
 from controller.engines.base import SpecError
 from controller.engines.registry import engine_for, validate
@@ -210,7 +209,7 @@ def grant_warnings(granted: Collection[Grant], spec: DeploymentSpec, name: str =
     A change without the grant, or with retired args, is refused before, so changed fields need no warning.
     """
     needs = next_change_needs(spec, granted)
-    retired = [f"args.{arg}: {RETIRED}" for arg in retired_args(spec)]
+    retired = [f"args.{arg}: {RETIRED}" for arg in spec.retired_args]
     return _lines(name, [*([needs] if needs else []), *retired], "retired args")
 
 
@@ -291,7 +290,7 @@ def _lines(name: str, texts: Sequence[str], what: str) -> list[str]:
 def _warning(use: Use) -> str:
     field = use.path.partition(".")[0].partition("[")[0]
     if field == "env":
-        fix = "name it instead" if use.whole else "give it a variable of its own"
+        fix = "name it instead" if use.entire else "give it a variable of its own"
         return f"{use.path}: {_holds(use)} in plain text; {fix}: {{secret: {use.secret}}}"
     if field in ("args", "command"):
         fix = f"put it into env: {{NAME: {{secret: {use.secret}}}}}"
@@ -300,7 +299,7 @@ def _warning(use: Use) -> str:
 
 
 def _holds(use: Use) -> str:
-    return f"{'is' if use.whole else 'contains'} the value of secret {use.secret}"
+    return f"{'is' if use.entire else 'contains'} the value of secret {use.secret}"
 
 
 ROUTES: Final = (

@@ -31,8 +31,7 @@ from pydantic import BaseModel, ValidationError
 from controller.api.context import BODY, CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError
 from controller.api.middlewares import may_read_logs, route_of
-from controller.domain.access.quoted_lines import shown_json
-from controller.domain.access.redaction import Redaction
+from controller.domain.access.redaction import Redaction, shown_json
 from schemas.api.view import View, to_json
 from schemas.manifest.problems import (
     MOST_PROBLEMS,

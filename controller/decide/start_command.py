@@ -101,7 +101,7 @@ def start_payload(
         builds=frozenset(() if spec.runtime == "docker" else builds),  # an image has builds of its own
         context=None if own_need is None else own_need.context_of(layout),
         sequences=None if own_need is None else own_need.sequences_of(layout),
-        beside_mib=0 if share is None else share.parts.get("activations", 0) + share.parts.get("images", 0),
+        activation_mib=0 if share is None else share.parts.get("activations", 0) + share.parts.get("images", 0),
         cache_mib=0 if share is None else share.cache_mib,
         block_bytes=0 if share is None else share.block_bytes,
         host=IN_CONTAINER if spec.runtime == "docker" else LOOPBACK,

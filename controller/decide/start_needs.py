@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from controller.domain.access.secret_scopes import SECRET_REFUSALS, LacksSecret, SecretScope, missing_secret
-from controller.domain.pending import RefusedStart
+from controller.domain.admission import RefusedStart
 from controller.domain.restart_delays import RestartSettings
 from schemas.manifest.deployment import DeploymentSpec, SecretRef
 

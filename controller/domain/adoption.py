@@ -1,4 +1,4 @@
-"""Processes that agents found after the ledger lost commits, their devices, and the plan. Frozen."""
+"""Processes that agents report after the ledger lost commits, their devices, and the plan."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -11,28 +11,20 @@ from controller.domain.start_receipts import StartReceipt
 
 @dataclass(frozen=True, slots=True)
 class FoundProcess:
-    """A process that runs and is not in the ledger.
-
-    Attributes:
-        receipt: the ledger's record of its start.
-        worker: its worker's name.
-        ready: its worker can be used.
-        report: the agent's newest.
-    """
+    """A process that runs and is not in the ledger."""
 
     receipt: StartReceipt
-    worker: str
-    ready: bool
-    report: dict[str, Any]
+    worker: str  # name
+    ready: bool  # the worker can be used
+    report: dict[str, Any]  # the agent's newest
 
     @property
     def state(self) -> str:
-        """As the agent reports it."""
         return str(self.report["state"])
 
 
 class HeldClaim(NamedTuple):
-    """A claim in the ledger, with its instance."""
+    """A claim in the ledger."""
 
     instance: str
     memory_mib: int
@@ -42,9 +34,9 @@ class HeldClaim(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DeviceRoom:
-    """A device with all its claims. `usable`: it is there, healthy and not cut into slices.
+    """A device with all its claims. `usable`: present, healthy and not cut into slices.
 
-    Memory that its driver reports as used does not count: the found processes use it already.
+    Memory that its driver reports as used does not count: the orphaned processes use it already.
     """
 
     worker_id: str
@@ -56,7 +48,7 @@ class DeviceRoom:
     claims: tuple[HeldClaim, ...]
 
     def has(self, wanted: PlannedClaim, without: frozenset[str]) -> bool:
-        """Whether the claim fits, beside those of all instances but these. As placement reckons."""
+        """Whether the claim fits by the rules of placement, if the instances in `without` are gone."""
         held = [c for c in self.claims if c.instance not in without]
         if not self.usable or any(c.exclusive for c in held):
             return False
@@ -70,28 +62,22 @@ class DeviceRoom:
 
 @dataclass(frozen=True, slots=True)
 class Adopted:
-    """An instance that the ledger takes back, with the processes of all its ranks in order.
-
-    Attributes:
-        phase: in which it is.
-        before: the ledger's own, older state of it; None if it did not know it.
-        removed: instances of which nothing runs and which give way to it.
-    """
+    """An instance that the ledger takes back, with the processes of all its ranks in order."""
 
     ranks: tuple[FoundProcess, ...]
     phase: InstancePhase
-    before: InstanceFacts | None
-    removed: tuple[str, ...]
+    before: InstanceFacts | None  # the ledger's own, older state of it; None if the ledger did not know it
+    removed: tuple[str, ...]  # instances without processes, which are removed for it
 
     @property
     def receipt(self) -> StartReceipt:
-        """Of its leader."""
+        """The leader's."""
         return self.ranks[0].receipt
 
 
 @dataclass(frozen=True, slots=True)
 class NotAdopted:
-    """A start that stays out of the ledger, and why. Its processes are stopped."""
+    """A start that stays out of the ledger. Its processes are stopped."""
 
     ranks: tuple[FoundProcess, ...]
     why: str
@@ -99,7 +85,7 @@ class NotAdopted:
 
 @dataclass(frozen=True, slots=True)
 class AdoptionPlan:
-    """What is decided on all that was found. `undecided`: numbers of processes whose workers cannot be used yet."""
+    """The decisions. `undecided`: number of processes whose workers cannot be used yet."""
 
     adopted: tuple[Adopted, ...] = ()
     refused: tuple[NotAdopted, ...] = ()

@@ -1,4 +1,4 @@
-"""What is read to find out what needs an operator. Names are those of the API."""
+"""The input for the list of what needs an operator. Names are those of the API."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -7,50 +7,32 @@ from datetime import datetime
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """A worker that is not ready, or of which a condition does not hold.
-
-    Attributes:
-        ready: its phase, apart from what an operator has set.
-        state: as in the API, but for what an operator has set: the phase, or `quarantined`.
-        reason: a code; empty: none.
-        since: when it was last heard of, where it is silent; else when its phase began.
-        conditions: code, words and begin of each that does not hold.
-        instances: how many hold claims there.
-        sample: the first of them.
-    """
+    """A worker that is not ready, or has a condition that does not hold."""
 
     name: str
-    ready: bool
-    state: str
-    reason: str
-    since: datetime | None
-    conditions: Sequence[tuple[str, str, datetime | None]] = ()
-    instances: int = 0
-    sample: Sequence[str] = ()
+    ready: bool  # without flags of operators
+    state: str  # the phase, or `quarantined`
+    reason: str  # a code; may be empty
+    since: datetime | None  # its last message if it is silent; else the start of its phase
+    conditions: Sequence[tuple[str, str, datetime | None]] = ()  # code, text and start of each that does not hold
+    instances: int = 0  # number with claims there
+    sample: Sequence[str] = ()  # the first of these instances
 
 
 @dataclass(frozen=True, slots=True)
 class TroubledInstance:
-    """An instance that is pending, failed or failing.
-
-    Attributes:
-        message: its own; of one that is pending also what holds up its rollout.
-        failures: in a row.
-        failing_since: the first failure in the row, or the first vain reading of its model; None: unknown.
-        need_error: why the need of its model is unknown; empty: it is known, or being worked out.
-        overdue: its process starts for longer than `start_timeout`, without what was fetched before.
-    """
+    """An instance that is pending, failed or failing."""
 
     id: str
     deployment: str
     phase: str
     since: datetime
     reason: str
-    message: str
-    failures: int = 0
-    failing_since: datetime | None = None
-    need_error: str = ""
-    overdue: bool = False
+    message: str  # if it is pending, also the cause that holds up its rollout
+    failures: int = 0  # in a row
+    failing_since: datetime | None = None  # first failure in the row, or first failed read of its model
+    need_error: str = ""  # why the need of its model is unknown; empty: known, or being analyzed
+    overdue: bool = False  # its process has been starting for longer than `start_timeout`, fetches excluded
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +72,7 @@ class SickGpu:
 
 @dataclass(frozen=True, slots=True)
 class ExpiringKey:
-    """An API key that ends soon."""
+    """An API key that expires soon."""
 
     id: str
     name: str
@@ -99,69 +81,41 @@ class ExpiringKey:
 
 @dataclass(frozen=True, slots=True)
 class CertificateFacts:
-    """A certificate of the controller that is asked.
+    """A certificate of this controller."""
 
-    Attributes:
-        authority: it is the one of the authority that agents and clients learn, and not of the public port.
-        ends_at: the end of the one in use.
-        warn_s: how long before that an operator should know.
-        problem: why the files of a newer one cannot be used; empty: they can.
-    """
-
-    ends_at: datetime
-    warn_s: float
-    authority: bool = False
-    problem: str = ""
+    ends_at: datetime  # the end of the certificate in use
+    warn_s: float  # how long before `ends_at` an operator should know
+    authority: bool = False  # of the authority that agents and clients pin; else of the public port
+    problem: str = ""  # why the files of a newer certificate are not usable; empty if they are
 
 
 @dataclass(frozen=True, slots=True)
 class SealingFacts:
-    """How the secrets of agents' proxies and the key of receipts are stored.
+    """How the secrets of agents' proxies and the key of receipts are stored."""
 
-    Attributes:
-        plain: some of both is stored unencrypted, and this controller has no key.
-        waits_for: gateways that have not reported the key under which secrets shall be sealed.
-        locked_out: gateways that lack the key under which they are.
-        receipts_unreadable: this controller cannot open the key of receipts.
-    """
-
-    plain: bool = False
-    waits_for: Sequence[str] = ()
-    locked_out: Sequence[str] = ()
-    receipts_unreadable: bool = False
+    plain: bool = False  # some of them are stored unencrypted, and this controller has no key
+    waits_for: Sequence[str] = ()  # gateways that have not reported the key under which secrets will be sealed
+    locked_out: Sequence[str] = ()  # gateways that lack the key under which secrets are sealed
+    receipts_unreadable: bool = False  # this controller cannot open the key of receipts
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionFacts:
-    """Everything at one moment.
-
-    Attributes:
-        at: that moment.
-        leaderless_since: the last renewal of the lease; None with `leader`: there is a leader.
-        leader: whether a controller leads.
-        violations: the broken rows of the ledger, in words.
-        unreadable_secrets: how many secrets no key of this controller opens.
-        plain_secrets: how many secrets are stored unencrypted.
-        sealing: of the keys by which agents are reached and believed.
-        keys: that expire soon, the first one first.
-        certificates: of this controller.
-        database_full_since: when this controller met a full disk of the database; None: it has space, as far as known.
-        database_low: how little is free on that disk, in words; empty: enough, or unknown.
-    """
+    """Everything at one time."""
 
     at: datetime
     leader: bool = True
-    leaderless_since: datetime | None = None
-    violations: Sequence[str] = ()
+    leaderless_since: datetime | None = None  # last renewal of the lease
+    violations: Sequence[str] = ()  # the broken rows of the ledger, as text
     workers: Sequence[WorkerFacts] = ()
     instances: Sequence[TroubledInstance] = ()
     deployments: Sequence[TroubledDeployment] = ()
     idle: Sequence[IdleInstance] = ()
     gpus: Sequence[SickGpu] = field(default=())
-    unreadable_secrets: int = 0
-    plain_secrets: int = 0
+    unreadable_secrets: int = 0  # number of secrets that no key of this controller opens
+    plain_secrets: int = 0  # number of secrets that are stored unencrypted
     sealing: SealingFacts = SealingFacts()
-    keys: Sequence[ExpiringKey] = ()
+    keys: Sequence[ExpiringKey] = ()  # those that expire soon, in order of expiry
     certificates: Sequence[CertificateFacts] = ()
-    database_full_since: datetime | None = None
-    database_low: str = ""
+    database_full_since: datetime | None = None  # when this controller met a full disk of the database
+    database_low: str = ""  # free space of that disk, as text; empty: enough, or unknown

@@ -1,4 +1,4 @@
-"""Which requests crash engines: judged by what was in flight when engines ended. Pure."""
+"""Finds requests that crash engines, by what was in flight when engines ended."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping
@@ -6,76 +6,62 @@ from dataclasses import dataclass
 from typing import Final
 
 REFUSED_S: Final = 300.0  # for which a request is refused, from its last crash
-KEPT_S: Final = 2 * REFUSED_S  # of each end: two of them count together where they are no further apart than that
+KEPT_S: Final = 2 * REFUSED_S  # of each end: two ends this far apart still count together
 ALONE_AFTER_S: Final = 1.0  # by then every gateway has written what it had in flight
-UNDECIDED_S: Final = 5.0  # after which an end of which nothing was reported holds up nothing more
-# Some servers answer all they have with an error before they end themselves, and an end is reported once the memory
-# of its GPU is back. Both together take less than this.
+UNDECIDED_S: Final = 5.0  # after which an end without a report holds up no request any more
+# Some servers answer all their requests with an error before they exit, and an end is reported once the memory of its
+# GPU is free. Both together take less than this.
 ANSWERED_S: Final = 5.0
 _ENOUGH: Final = 2  # crashes with other requests in flight
 
 
 @dataclass(frozen=True, slots=True)
 class RequestAtEnd:
-    """A request that was in flight when an engine's process ended.
+    """A request that was in flight when an engine's process ended."""
 
-    Attributes:
-        instance: of the engine; `epoch`: of its start.
-        request: digest of key, deployment and body.
-        age_s: since the end.
-        crashed: whether the engine crashed; None: unknown yet.
-    """
-
-    instance: str
+    instance: str  # of the engine; `epoch`: of its start
     epoch: int
-    request: bytes
-    age_s: float
-    crashed: bool | None
+    request: bytes  # digest of key, deployment and body
+    age_s: float  # since the end
+    crashed: bool | None  # None: unknown yet
 
 
 @dataclass(frozen=True, slots=True)
 class Suspicion:
-    """What follows for a request.
+    """The verdict on a request."""
 
-    Attributes:
-        crashes: that count against it; 0: nothing is decided yet, so that it had better wait.
-        left_s: for which this holds.
-    """
-
-    crashes: int
-    left_s: float
+    crashes: int  # that count against it; 0: undecided, so it should wait
+    left_s: float  # for which this holds
 
 
 def answered_at_ends(
     errors: Mapping[tuple[str, int, bytes], float], ended: Mapping[tuple[str, int], float]
 ) -> list[tuple[str, int, bytes]]:
-    """The requests that count as in flight at an end, though they were answered: with an error shortly before it.
+    """The requests that were answered with an error shortly before an end, and so count as in flight at it.
 
-    Args:
-        errors: when each request (instance, epoch, digest) was answered with one, in seconds of some clock.
-        ended: when an epoch ended by itself, by the same clock.
+    `errors`: by (instance, epoch, digest), `ended`: by (instance, epoch), both in seconds of one clock.
     """
     never = float("inf")
     return [name for name, at in errors.items() if ended.get(name[:2], never) - at <= ANSWERED_S]
 
 
 def suspicions(ends: Iterable[RequestAtEnd]) -> Mapping[bytes, Suspicion]:
-    """The requests that are refused, and those of which it may be decided any moment.
+    """The requests that are refused, and those about which a decision is due soon.
 
-    A request is refused once it was in flight at two crashes, or alone at one. A request that was in flight beside
-    the one that crashes engines meets the first rule only where it is repeated along with it.
+    A request is refused once it was in flight at two crashes, or alone at one. An innocent request meets the first rule
+    only if it is repeated together with the request that crashes engines.
     """
     by_request: dict[bytes, list[RequestAtEnd]] = defaultdict(list)
     in_flight: Counter[tuple[str, int]] = Counter()
     for end in ends:
         by_request[end.request].append(end)
         in_flight[end.instance, end.epoch] += 1
-    found: dict[bytes, Suspicion] = {}
+    suspected: dict[bytes, Suspicion] = {}
     for request, its_ends in by_request.items():
         suspicion = _refusal(its_ends, in_flight) or _undecided(its_ends, in_flight)
         if suspicion is not None:
-            found[request] = suspicion
-    return found
+            suspected[request] = suspicion
+    return suspected
 
 
 def _refusal(ends: Iterable[RequestAtEnd], in_flight: Mapping[tuple[str, int], int]) -> Suspicion | None:

@@ -1,4 +1,4 @@
-"""A worker's devices as stored, and what a report of the worker changes."""
+"""A worker's devices as stored, and the changes by its report."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -10,7 +10,7 @@ from schemas.xids import FALLEN_OFF
 MISSING = "missing"
 UNREADABLE = "unreadable"
 MEMORY_SHRUNK = "memory_shrunk"
-UNSTEADY = "unsteady"  # begins the reason of a GPU that is back, but was lost again and again
+UNSTEADY = "unsteady"  # starts the reason of a GPU that is back after several losses
 # Codes at the start of a health reason: nothing can run on the GPU any more.
 GONE: Final = (MISSING, "gpu_lost", f"xid_{FALLEN_OFF}")
 _NEVER_READ: Final = "GPU-unreadable-"
@@ -35,15 +35,15 @@ class DeviceRow:
     vendor: str = "nvidia"
     reserved_mib: int = 0  # that the host's operator keeps back from placement
     parent: str | None = None  # the GPU of which it is a MIG slice
-    losses: int = 0  # in a row, each within a day of the one before
+    losses: int = 0  # in a row, each within a day of the previous loss
     lost: bool = False  # and not back since
-    unsteady_until: datetime | None = None  # once it is back it is not used before; None: nothing is held against it
-    dismissals: int = 0  # by operators, when that was judged: one more forgives all losses
+    unsteady_until: datetime | None = None  # not used before this time, once it is back; None: no such limit
+    dismissals: int = 0  # by operators, at the last judgement: one more forgives all losses
 
 
 @dataclass(frozen=True, slots=True)
 class KnownDevice:
-    """A stored device with its owner and its claims' counters, and the database's time at which it was read."""
+    """A stored device with its owner, the counters of its claims, and the database's time of the read."""
 
     row: DeviceRow
     worker_id: str
@@ -51,7 +51,7 @@ class KnownDevice:
     claims: int
     exclusive_claims: int
     claimed_cpu_milli: int
-    dismissed: int  # how often an operator has declared it well
+    dismissed: int  # number of times that an operator declared it healthy
     read_at: datetime
 
 
@@ -61,21 +61,21 @@ class DeviceChanges:
 
     rows: tuple[DeviceRow, ...]
     refused: tuple[KnownDevice, ...]  # reported, but held by another worker
-    missing: tuple[str, ...]  # UUIDs that are newly gone
+    missing: tuple[str, ...]  # UUIDs newly gone
     gpus_known: bool
-    recovered: tuple[tuple[str, str], ...] = ()  # UUIDs of GPUs that were unhealthy and are well, with the old reason
+    recovered: tuple[tuple[str, str], ...] = ()  # UUIDs of recovered GPUs, each with its old reason
 
 
 def host_uuid(worker_id: str) -> str:
-    """The name of the device for the host itself."""
+    """The UUID of the device that represents the host."""
     return f"host-{worker_id}"
 
 
 def reason_code(reason: str) -> str:
-    """The code of a health reason: the part before its colon, or all of it."""
+    """The code of a health reason: the part before its colon."""
     return reason.partition(":")[0]
 
 
 def never_read(uuid: str) -> bool:
-    """Whether it is the name that an agent gives to a GPU whose UUID it could never read."""
+    """Whether an agent made this name up for a GPU whose UUID it could never read."""
     return uuid.startswith(_NEVER_READ)

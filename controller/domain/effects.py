@@ -1,4 +1,4 @@
-"""What one step does to one deployment: data, which the reconciler writes in one guarded transaction."""
+"""The effects of one step on one deployment, which the reconciler writes in one guarded transaction."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ ANALYZING_MESSAGE: Final = "its need is being analyzed"
 
 
 class StaleError(Exception):
-    """A guarded write found rows changed since they were read. Nothing was written; read and decide again."""
+    """A guarded write met rows that changed since they were read. Nothing was written; read and decide again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,8 +35,8 @@ class Create:
     replaces: str | None = None
     analyzing: bool = False
     born: datetime | None = None  # its queue time, kept from the preempted instance that it replaces; None: now
-    relocation: int | None = None  # it is the replacement of this relocation
-    replaced: Replaced | None = None  # it is the replacement of this one, which is drained or restarted
+    relocation: int | None = None  # of which it is the replacement
+    replaced: Replaced | None = None  # it is the replacement of this instance, which is drained or restarted
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class PhaseChange:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """What an instance waits for, in words. Written only while it starts, or is unreachable, at this epoch."""
+    """The state of a start, as text. Written only while the instance starts, or is unreachable, at this epoch."""
 
     instance: str
     epoch: int
@@ -71,12 +71,12 @@ class Restart:
 
     instance: str
     expected: InstancePhase
-    epoch: int  # the one that ended
+    epoch: int  # that ended
 
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Releases all claims of an instance, or those of one rank: its process is dead or was never started."""
+    """Releases the claims of an instance whose processes are dead or were never started."""
 
     instance: str
     epoch: int
@@ -115,12 +115,12 @@ class RelocationEnd:
 
 @dataclass(frozen=True, slots=True)
 class StoreNeed:
-    """The result of an analysis, stored with the revision. Neither need nor error: an earlier error is forgotten."""
+    """The result of an analysis, stored with the revision. Without need and error it clears an earlier error."""
 
     generation: int
     need: Need | None
     error: NeedError | None
-    commits: Mapping[str, str] = field(default_factory=dict)  # of its models on the hub, as they were read
+    commits: Mapping[str, str] = field(default_factory=dict)  # that were read, by the model on the hub
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,20 +137,7 @@ class DeploymentStatus:
 
 @dataclass(slots=True)
 class DeploymentEffects:
-    """Everything that one step does. The decision's sub-steps fill it; every phase change passes the edge table here.
-
-    Attributes:
-        withdrawals: ids of commands that were never sent, as an ordered set, since several sub-steps may want the same.
-            The step is void if one was sent since.
-        status: the deployment's new status; None: unchanged.
-        finish: the deleted deployment's row goes.
-        events: their objects without the deployment, which the writer adds.
-        forget_failures: instances that have run long enough.
-        analyse: the generation whose analysis must run; None: none must.
-        rollout: what is stored about the rollout; None: unchanged.
-        forget_rollout: what is stored about it goes.
-        requeue_after_s: seconds until the next step at the latest; None: on the next hint.
-    """
+    """All effects of one step. The decision's sub-steps fill it; every phase change passes the edge table here."""
 
     creates: list[Create] = field(default_factory=list)
     phase_changes: list[PhaseChange] = field(default_factory=list)
@@ -158,23 +145,23 @@ class DeploymentEffects:
     restarts: list[Restart] = field(default_factory=list)
     releases: list[Release] = field(default_factory=list)
     stops: list[Stop] = field(default_factory=list)
+    # ids of unsent commands; an ordered set, since several sub-steps may withdraw one. The step is void if it was sent
     withdrawals: dict[int, None] = field(default_factory=dict)
     removals: list[Remove] = field(default_factory=list)
     store_need: StoreNeed | None = None
-    status: DeploymentStatus | None = None
-    finish: bool = False
-    events: list[NewEvent] = field(default_factory=list)
+    status: DeploymentStatus | None = None  # None: unchanged
+    finish: bool = False  # deletes the row of a deleted deployment
+    events: list[NewEvent] = field(default_factory=list)  # the writer adds the deployment to their objects
     relocation_ends: list[RelocationEnd] = field(default_factory=list)
-    forget_failures: list[str] = field(default_factory=list)
-    analyse: int | None = None
+    forget_failures: list[str] = field(default_factory=list)  # instances that have run long enough
+    analyse: int | None = None  # the generation that must be analyzed
     wake_placement: bool = False
-    rollout: RolloutRecord | None = None
-    forget_rollout: bool = False
-    requeue_after_s: float | None = None
+    rollout: RolloutRecord | None = None  # None: unchanged
+    forget_rollout: bool = False  # deletes the record
+    requeue_after_s: float | None = None  # until the next step at the latest; None: on the next hint
 
     @property
     def writes(self) -> bool:
-        """Whether the database must be written."""
         return bool(
             self.creates or self.phase_changes or self.restarts or self.releases or self.stops or self.withdrawals
             or self.removals or self.store_need or self.status or self.finish or self.events or self.forget_failures
@@ -193,7 +180,7 @@ class DeploymentEffects:
         not_before: datetime | None = None,
         stop_reason: str | None = None,
     ) -> None:
-        """Adds a phase change. Raises IllegalTransitionError where the edge table has none."""
+        """Adds a phase change. Raises IllegalTransitionError if the edge table does not have it."""
         check_instance_edge(instance.id, instance.phase, to)
         self.phase_changes.append(
             PhaseChange(
@@ -213,7 +200,7 @@ class DeploymentEffects:
     def release(self, instance: InstanceFacts) -> None:
         """Releases all claims, which frees capacity for pending instances.
 
-        Unsent commands are withdrawn with them: a host that is taken for dead may return and fetch its commands.
+        Unsent commands are withdrawn with them: a host that is presumed dead may return and fetch its commands.
         """
         for rank in instance.ranks:
             self.withdraw(instance, rank)
@@ -222,23 +209,22 @@ class DeploymentEffects:
             self.wake_placement = True
 
     def release_rank(self, instance: InstanceFacts, rank: int) -> None:
-        """Releases one rank's claims. From then on the instance can only end."""
+        """Releases one rank's claims. After that the instance can only end."""
         self.releases.append(Release(instance=instance.id, epoch=instance.epoch, rank=rank))
         self.wake_placement = True
 
     def withdraw(self, instance: InstanceFacts, rank: int) -> bool:
-        """Withdraws the rank's start command if no agent can have seen it; returns whether that is so."""
+        """Withdraws the rank's start command if no agent can have seen it; returns whether it did."""
         command_id = instance.unsent_start(rank)
         if command_id is not None:
             self.withdrawals[command_id] = None
         return command_id is not None
 
     def remove(self, instance: InstanceFacts) -> None:
-        """Releases the claims and deletes the row."""
         self.release(instance)
         self.removals.append(Remove(instance=instance.id, expected=instance.phase, epoch=instance.epoch))
 
     def requeue(self, seconds: float) -> None:
-        """Makes the next step due in that many seconds at the latest."""
+        """Makes the next step due in `seconds` at the latest."""
         seconds = max(seconds, 0.01)
         self.requeue_after_s = seconds if self.requeue_after_s is None else min(self.requeue_after_s, seconds)

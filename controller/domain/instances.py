@@ -1,4 +1,4 @@
-"""One deployment, read at one moment: the whole input of its decision. Frozen."""
+"""One deployment as of one snapshot: the input of its decision."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,15 +50,15 @@ class ClaimFacts:
     exclusive: bool
     position: int
     healthy: bool = True  # the device is present and its health is ok
-    device_mib: int = 0  # memory of the whole device
-    device_claimed_mib: int = 0  # by this claim and all others
+    device_mib: int = 0  # memory of the device
+    device_claimed_mib: int = 0  # by all claims
     gone: str = ""  # why nothing can run on the device any more, though its worker answers
     worker_engines: Sequence[str] | None = None  # its worker's engines and their builds
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessFacts:
-    """An agent's latest report of a process. `ended_at`: when its end was first reported; None if it has not ended."""
+    """An agent's latest report of a process. `ended_at`: the first report of its end; None if it has not ended."""
 
     epoch: int
     rank: int
@@ -72,10 +72,9 @@ class ProcessFacts:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """One start of an instance that has ended: when it was ordered, and when its end was first reported.
+    """A start that has ended: the times of its command and of the first report of its end, by the database's clock.
 
-    Both are stamps of the database. No later report of the agent changes them. `orderly`: it was stopped together with
-    its agent or its host.
+    No later report of the agent changes them. `orderly`: it was stopped together with its agent or its host.
     """
 
     began: datetime
@@ -133,31 +132,30 @@ class InstanceFacts:
     created_at: datetime
     engine: str = ""  # chosen by placement; empty: its spec leaves no choice
     layout: Layout | None = None  # likewise
-    start_phases: Mapping[str, float] = field(default_factory=dict)  # seconds of each phase of this start, when over
+    start_phases: Mapping[str, float] = field(default_factory=dict)  # seconds of each finished phase of this start
     start_phase_since: datetime | None = None  # start of the present phase; None: `phase_since`
     preempted_for: str | None = None  # the pending instance that gets its capacity
     mended: bool = False  # a secret that its start lacked has changed since
-    restarts_now: bool = False  # its user has asked for a restart of this start
-    requests: int = 0  # at it, as the gateways last reported
-    seen_requests: int = 0  # at it, as its agent last saw: also those of gateways that are silent
+    restarts_now: bool = False  # a user requested a restart of this start
+    requests: int = 0  # in flight, as gateways last reported
+    seen_requests: int = 0  # in flight, as its agent last observed: also those of silent gateways
     claims: tuple[ClaimFacts, ...] = ()
     processes: tuple[ProcessFacts, ...] = ()
     commands: tuple[CommandFacts, ...] = ()
-    runs: tuple[RunFacts, ...] = ()  # its newest ended starts, newest first; read only where the present one has ended
+    runs: tuple[RunFacts, ...] = ()  # its ended starts, newest first; read only if the present start has ended
 
     def process(self, rank: int = 0) -> ProcessFacts | None:
-        """The current epoch's process of that rank; None until an agent has reported it."""
+        """The current epoch's process of that rank; None until an agent reports it."""
         return next((p for p in self.processes if p.epoch == self.epoch and p.rank == rank), None)
 
     def command(self, verb: str, rank: int = 0) -> CommandFacts | None:
-        """The current epoch's command with that verb."""
         return next((c for c in self.commands if c.epoch == self.epoch and c.rank == rank and c.verb == verb), None)
 
     def unsent_start(self, rank: int) -> int | None:
         """The id of the rank's start command if no agent can have seen it."""
         start = self.command("start", rank)
-        unseen = start is not None and start.state == "open" and not start.sent and self.process(rank) is None
-        return start.id if start is not None and unseen else None
+        unknown = start is not None and start.state == "open" and not start.sent and self.process(rank) is None
+        return start.id if start is not None and unknown else None
 
     @property
     def ended_with_zero(self) -> bool:
@@ -167,19 +165,18 @@ class InstanceFacts:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that hold claims."""
+        """Those that hold claims."""
         return tuple(sorted({c.rank for c in self.claims}))
 
     def host_of(self, rank: int) -> str | None:
-        """The worker on which that rank has its claims."""
         return next((c.worker_id for c in self.claims if c.rank == rank), None)
 
 
 @dataclass(frozen=True, slots=True)
 class RelocationFacts:
-    """A relocation under way: `instance` at `epoch` stops once `replacement` runs; empty: it does not exist yet.
+    """A relocation under way: `instance` at `epoch` stops once `replacement` runs; empty: not created yet.
 
-    purpose: of a `drain` of its worker or a `restart` by its user, the replacement is placed like any instance.
+    purpose: for a `drain` of the worker or a `restart` by a user, the replacement is placed like any instance.
     """
 
     id: int
@@ -190,7 +187,7 @@ class RelocationFacts:
     purpose: Literal["plan", "drain", "restart"] = "plan"
 
 
-@dataclass(frozen=True)  # without slots: it keeps what was looked up
+@dataclass(frozen=True)  # no slots: cached properties need __dict__
 class DeploymentFacts:
     """A deployment with its newest revision, the revisions that instances still run, its instances and their hosts."""
 
@@ -208,21 +205,20 @@ class DeploymentFacts:
     ready: int
     observed_generation: int
     conditions: tuple[Mapping[str, Any], ...]
-    now: datetime  # the database's clock when it was read
+    now: datetime  # by the database's clock
     revisions: Mapping[int, RevisionFacts]
     intents: tuple[IntentFacts, ...] = ()
     instances: tuple[InstanceFacts, ...] = ()
     hosts: Mapping[str, HostFacts] = field(default_factory=dict)
     relocations: tuple[RelocationFacts, ...] = ()
-    rollout: RolloutFacts | None = None  # None: nothing is stored about one
-    placed_before: int | None = None  # replicas with a place when its revision became the newest; None: unknown
+    rollout: RolloutFacts | None = None  # None: none is stored
+    placed_before: int | None = None  # replicas that were placed when its revision became the newest; None: unknown
 
     @cached_property
     def by_id(self) -> Mapping[str, InstanceFacts]:
-        """Its instances by id."""
         return {i.id: i for i in self.instances}
 
     @cached_property
     def substitutes(self) -> Mapping[str, InstanceFacts]:
-        """Its instances that replace another, by the id of that one."""
+        """Its instances that replace another instance, by the id of the replaced instance."""
         return {i.replaces: i for i in self.instances if i.replaces is not None}

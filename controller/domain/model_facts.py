@@ -1,6 +1,6 @@
-"""The facts in a model's files, from which every estimate starts. Nothing here is computed.
+"""The facts in a model's files, from which every estimate starts.
 
-None means that the files do not state it; that is never zero.
+None means that the files do not state a fact; unknown is never zero.
 """
 
 from collections.abc import Mapping
@@ -18,50 +18,29 @@ class Quantization:
 
 @dataclass(frozen=True, slots=True)
 class CachedLayers:
-    """Layers that keep entries of one size for the tokens of a sequence.
+    """Layers that keep entries of one size for the tokens of a sequence."""
 
-    Attributes:
-        layers: how many.
-        heads: of keys and values.
-        size: elements that a head keeps of one entry, keys and values together.
-        window: tokens; None: the whole context.
-        tokens: entries of each sequence, whatever its length, such as an encoder's output; None: those of the context.
-        ratio: tokens that share one entry.
-        element_bytes: of one element, whatever the cache's type; None: that type's.
-        divided: whether tensor parallelism divides the heads.
-    """
-
-    layers: int
-    heads: int
-    size: int
-    window: int | None = None
-    tokens: int | None = None
-    ratio: int = 1
-    element_bytes: int | None = None
-    divided: bool = True
+    layers: int  # number of them
+    heads: int  # of keys and values
+    size: int  # elements of one entry in one head, keys and values together
+    window: int | None = None  # tokens; None: all of the context
+    tokens: int | None = None  # fixed entries of a sequence, such as an encoder's output; None: the context's
+    ratio: int = 1  # tokens that share one entry
+    element_bytes: int | None = None  # fixed size; None: by the type of the cache
+    divided: bool = True  # whether tensor parallelism divides the heads
 
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """What layers keep of each running sequence, whatever its length: of a convolution, and a recurrent state.
+    """The states that layers keep of each running sequence of any length: of a convolution, and a recurrent state."""
 
-    Attributes:
-        layers: that keep one.
-        conv: elements of the convolution's state in one layer that tensor parallelism divides, but for the groups'.
-        groups: of inputs; each GPU keeps at least one.
-        group_conv: elements of the convolution's state for each group.
-        recurrent: elements of the recurrent state in one layer.
-        kernel: inputs that a convolution keeps.
-        recurrent_dtype: of the recurrent state; None: as the convolution's.
-    """
-
-    layers: int
-    conv: int = 0
-    groups: int = 0
-    group_conv: int = 0
-    recurrent: int = 0
-    kernel: int = 0
-    recurrent_dtype: str | None = None
+    layers: int  # number of them
+    conv: int = 0  # elements of a convolution's state that tensor parallelism divides, without groups
+    groups: int = 0  # of inputs; each GPU keeps at least one
+    group_conv: int = 0  # elements of the convolution's state for each group
+    recurrent: int = 0  # elements of the recurrent state in one layer
+    kernel: int = 0  # inputs that a convolution keeps
+    recurrent_dtype: str | None = None  # of the recurrent state; None: that of the convolution
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,32 +48,32 @@ class ModelFacts:
     """One model.
 
     Attributes:
-        weight_bytes: stored bytes of the tensors of one format; never of two formats with the same weights.
+        weight_bytes: stored bytes of the tensors of one format; two formats of the same weights count once.
         dtypes: stored bytes by dtype (`BF16`, `F8_E4M3`, `I32`; of a GGUF file `Q4_K`, `F32`).
         parameters: elements of all tensors; packed quantized weights count as stored.
         dtype: the dtype in the config that weights are loaded as, such as `bfloat16`.
-        heads, kv_heads, head_dim: of the language part. `v_head_dim` where values are of another size than keys.
-        full_layers: layers whose cache grows with the whole context. `uncached_layers` have no cache of their own: they
+        heads, kv_heads, head_dim: of the language part. `v_head_dim` if values have another size than keys.
+        full_layers: layers whose cache grows with the full context. `uncached_layers` have no cache of their own: they
             keep a state (linear attention, Mamba), use another layer's cache, or have no attention. All others use the
             sliding window.
-        cached: the layers with a cache by size, where these differ; empty: all are as the other fields say.
-        states: of layers that keep one for each running sequence.
+        cached: the layers with a cache by size, if these differ; empty: the other fields describe all layers.
+        states: of the layers that keep one for each running sequence.
         kv_lora_rank, qk_rope_head_dim: multi-head latent attention keeps these per token and layer instead of heads.
         index_head_dim: sparse attention also keeps an index key of this size.
         vision: it has a vision tower.
-        vision_heads: attention heads of the vision tower, which tensor parallelism must divide too; None also where
+        vision_heads: attention heads of the vision tower, which tensor parallelism must divide too; None also if
             servers can divide any number.
         encoder: it generates no tokens, so it keeps no cache (embedding models and rerankers).
-        pooling: its files say that it answers with vectors or scores, whatever its architecture.
-        bidirectional: tokens see later ones, so that a pooling model keeps no cache either.
-        unknown: what the reader does not know of the cache, in words; None if there is nothing.
-        elsewhere: the repository, by the config's field, that holds a part of the weights; None: all are here.
-        adapter_bytes: bytes of the tensors of adapters (LoRA) loaded beside it.
+        pooling: by its files it answers with vectors or scores, whatever its architecture.
+        bidirectional: tokens attend to later tokens, so a pooling model keeps no cache either.
+        unknown: the part of the cache that the reader does not know, as text; None if it knows all.
+        elsewhere: the repository, with the config's field, that holds a part of the weights; None: all are here.
+        adapter_bytes: bytes of the tensors of its adapters (LoRA).
         revision: of a hub's model, the commit that was read.
         layer_bytes, host_layer_bytes: stored bytes of each layer, and those that flags keep in the host's memory. Empty
-            unless the analysis was asked for them.
+            unless the analysis was to read them.
         host_other_bytes: likewise of tensors outside the layers.
-        draft: of the model that drafts tokens for this one.
+        draft: of the model that drafts tokens for it.
     """
 
     format: Literal["safetensors", "bin", "gguf"]
@@ -139,23 +118,21 @@ class ModelFacts:
     draft: "ModelFacts | None" = None
 
 
-COMMITS: Final = "commits"  # beside the facts of an analysis: what was read of each model on the hub
+COMMITS: Final = "commits"  # next to the facts of an analysis: the commit of each model that it read on the hub
 
 
 def facts_to_json(facts: ModelFacts) -> dict[str, Any]:
-    """Facts as JSON."""
     return asdict(facts)
 
 
 def facts_from_json(value: dict[str, Any]) -> ModelFacts:
-    """The facts that `facts_to_json` wrote."""
-    facts = ModelFacts(**{name: one for name, one in value.items() if name != COMMITS})
+    facts = ModelFacts(**{name: field_value for name, field_value in value.items() if name != COMMITS})
     quantization, draft, states = value.get("quantization"), value.get("draft"), value.get("states")
     return replace(
         facts,
         architectures=tuple(facts.architectures),
         quantization=Quantization(**quantization) if quantization else None,
-        cached=tuple(CachedLayers(**one) for one in value.get("cached", ())),
+        cached=tuple(CachedLayers(**layers) for layers in value.get("cached", ())),
         states=States(**states) if states else None,
         layer_bytes=tuple(facts.layer_bytes),
         host_layer_bytes=tuple(facts.host_layer_bytes),

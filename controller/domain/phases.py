@@ -1,4 +1,4 @@
-"""Phases and their legal edges, as data: which edges exist, which reconciler takes each, and on what.
+"""Phases and their legal edges as data: the reconciler that takes each edge, and the cause.
 
 `docs/states.md` is generated from these tables. An edge that is missing here raises.
 """
@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from typing import Final
 
 
@@ -45,7 +46,7 @@ class DeploymentPhase(StrEnum):
 
 
 class WorkerPhase(StrEnum):
-    """Whether a worker can be used. The operator's `cordoned` and `draining` are flags beside the phase."""
+    """Whether a worker can be used. The operator's `cordoned` and `draining` are separate flags."""
 
     JOINING = "joining"
     READY = "ready"
@@ -57,7 +58,7 @@ P = InstancePhase
 # A process may exist in these phases.
 LIVE: Final = frozenset({P.SCHEDULED, P.STARTING, P.RUNNING, P.UNHEALTHY, P.BACKOFF})
 
-# An instance holds claims in these phases and in no other.
+# An instance holds claims in exactly these phases.
 HOLDS_CLAIMS: Final = LIVE | {P.UNREACHABLE, P.REPLACED, P.STOPPING}
 FINAL: Final = frozenset({P.SUCCEEDED, P.FAILED})
 # The phase that follows from a live process's state.
@@ -66,25 +67,15 @@ PHASE_OF_STATE: Final = {"starting": P.STARTING, "running": P.RUNNING, "unhealth
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Who takes an edge (the reconciler), and on what."""
+    """An edge between two phases."""
 
-    by: str
-    on: str
-
-
-def _instances(on: str) -> Edge:
-    return Edge("instances", on)
+    by: str  # the reconciler that takes it
+    on: str  # the cause
 
 
-def _placement(on: str) -> Edge:
-    return Edge("placement", on)
-
-
-def _workers(on: str) -> Edge:
-    return Edge("workers", on)
-
-
-_COMMITTED: Final = _placement("the placement pass commits its claims")
+_instances = partial(Edge, "instances")
+_workers = partial(Edge, "workers")
+_COMMITTED: Final = Edge("placement", "the placement pass commits its claims")
 _NO_NEED: Final = _instances("the analysis fails for good; a changed spec tries again")
 _EXIT: Final = _instances("its process ends and is restarted, after a delay if that was its fault or repeats")
 _COMPLETED: Final = _instances("its process exits with code 0 and `restart` is `never` or `on_failure`")
@@ -182,7 +173,7 @@ WORKER_EDGES: Final[Mapping[WorkerPhase, Mapping[WorkerPhase, Edge]]] = {
     W.LOST: {W.READY: _workers("it is connected and reports again")},
 }
 
-# When a deployment is in a phase: the first that holds, in this order.
+# When a deployment is in a phase: the first condition that holds, in this order.
 DEPLOYMENT_PHASES: Final[Mapping[DeploymentPhase, str]] = {
     DeploymentPhase.DELETING: "it was deleted and instances are still stopping",
     DeploymentPhase.ASLEEP: "`replicas.min` is 0, no request wants it, and no instance is left; a request wakes it",

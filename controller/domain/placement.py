@@ -1,4 +1,7 @@
-"""The scheduler's input and output: needs, asks, workers, devices, decisions. Sizes in MiB, CPU in thousandths."""
+"""The scheduler's input and output: needs, asks, workers, devices, decisions.
+
+Sizes are in MiB, CPU in thousandths of a core.
+"""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -7,97 +10,91 @@ from typing import Any, Final, Literal
 
 from schemas.api.explain import Explain
 from schemas.api.needs import NeedView
-from schemas.manifest.gpu_requirements import CapabilityBound
-from schemas.manifest.resources import Resources
+from schemas.manifest.resources import CapabilityBound, Resources
 from schemas.placement_reasons import Reason
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What a model needs in one parallel layout: tp x pp x dp GPUs, each of which must hold `memory_mib`."""
+    """The need of a model in one parallel layout: tp x pp x dp GPUs with `memory_mib` each."""
 
     tp: int
     pp: int
     dp: int
     memory_mib: int  # of the GPU with the largest part
     parts: Mapping[str, int] = field(default_factory=dict)  # memory_mib by part
-    host_memory_mib: int = 0  # of the whole instance
-    sequences: int | None = None  # concurrent sequences that it allows for; None: as in the need
-    context: int | None = None  # tokens of a sequence that it allows for; None: as in the need
-    least_mib: int = 0  # with which the engine starts: one sequence; 0: unknown
-    # Bytes of a block of its cache, of which each running sequence needs one; 0: its number bounds no sequences.
+    host_memory_mib: int = 0  # of the instance
+    sequences: int | None = None  # concurrent sequences that it allows; None: as in the need
+    context: int | None = None  # tokens of a sequence that it allows; None: as in the need
+    least_mib: int = 0  # the minimum for a start with one sequence; 0: unknown
+    # Bytes of a cache block, of which each running sequence needs one; 0: blocks do not bound sequences.
     block_bytes: int = 0
 
     @property
     def gpus(self) -> int:
-        """Total number of GPUs."""
         return self.tp * self.pp * self.dp
 
     @property
     def cache_mib(self) -> int:
-        """What is left to the cache, beside the other parts."""
+        """Memory for the cache: `memory_mib` without the other parts."""
         return self.memory_mib - sum(size for part, size in self.parts.items() if part != "cache")
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What one replica of a model needs, by its analysis; stored with the revision.
+    """The need of one replica of a model, by its analysis; stored with the revision.
 
-    If the engine knows how it splits a model, `shares` holds one for each layout that it can run, best first, and
-    `refused` the reasons against others. Otherwise `memory_mib` is divided evenly.
+    If the engine knows how it splits a model, `shares` has an entry for each layout that it can run, best first, and
+    `refused` the reasons against other layouts. Otherwise `memory_mib` is divided evenly.
     """
 
-    memory_mib: int | None  # total on GPUs; None: unknown, so whole GPUs are claimed
+    memory_mib: int | None  # total on GPUs; None: unknown, so GPUs are claimed exclusively
     host_memory_mib: int = 0
     parts: Mapping[str, int] = field(default_factory=dict)  # memory_mib by part
     heads: int | None = None  # attention heads; tensor parallelism must divide them
     kv_heads: int | None = None  # of keys and values; they must divide, or be divided by, its degree
-    vocab: int | None = None  # vocabulary; as heads, where the engine demands it
+    vocab: int | None = None  # vocabulary; as heads, if the engine requires it
     vision_heads: int | None = None  # of the vision tower; as heads
     notes: tuple[str, ...] = ()
     shares: tuple[Share, ...] = ()
     refused: tuple[Reason, ...] = ()  # why the engine cannot run this model on any host
-    compute_capability: tuple[int, int] | None = None  # minimum for the dtypes of the weights, beside the engine's own
-    context: int | None = None  # tokens of a sequence that the shares allow for
-    sequences: int | None = None  # most concurrent sequences that they allow for
+    compute_capability: tuple[int, int] | None = None  # minimum for the dtypes of the weights
+    context: int | None = None  # tokens of a sequence that the shares allow
+    sequences: int | None = None  # most concurrent sequences that they allow
     by_engine: "tuple[tuple[str, Need], ...]" = ()  # of engine auto: the need with each usable engine, best first
 
     def share_of(self, layout: "Layout") -> Share | None:
-        """The measured share of a layout; None if it was not measured.
-
-        One split may have been measured for different numbers of requests; the memory identifies which one.
-        """
+        """The measured share of a layout; None if it was not measured."""
+        # One split may have shares for different numbers of requests, which their memory identifies.
         same = [s for s in self.shares if (s.tp, s.pp, s.dp) == (layout.tp, layout.pp, layout.dp)]
         exact = (s for s in same if s.memory_mib == layout.memory_mib)
         return next(exact, same[0] if same else None)
 
     def sequences_of(self, layout: "Layout") -> int | None:
-        """The number of concurrent requests that a layout allows for."""
         share = self.share_of(layout)
         return self.sequences if share is None else share.sequences or self.sequences
 
     def context_of(self, layout: "Layout") -> int | None:
-        """The tokens of a sequence that a layout allows for."""
         share = self.share_of(layout)
         return self.context if share is None else share.context or self.context
 
 
 @dataclass(frozen=True, slots=True)
 class Compatibility:
-    """What an engine runs on; the same table for automatic choice, manual choice and plan. Empty: anything."""
+    """The hosts on which an engine runs, for automatic choice, manual choice and plan. Empty fields allow any."""
 
     os: frozenset[str] = frozenset()
     arch: frozenset[str] = frozenset()
     vendors: frozenset[str] = frozenset()
     min_driver: tuple[int, ...] = ()  # such as (525,)
     min_compute_capability: tuple[int, int] | None = None
-    simulated_only: bool = False  # runs on simulated hosts, and anywhere without GPUs
-    engine: str = ""  # that must be installed on the host, if it reports its engines
-    without_gpu: str = ""  # what the host reports of a build of it that cannot use GPUs
+    simulated_only: bool = False  # runs on simulated hosts, and without GPUs on any
+    engine: str = ""  # that must be installed, if the host reports its engines
+    without_gpu: str = ""  # the name by which the host reports a build that cannot use GPUs
     runtime: Literal["process", "docker"] = "process"
 
     def in_container(self) -> "Compatibility":
-        """That of the engine in a container: the image brings it along; Linux, and GPUs of NVIDIA alone."""
+        """The compatibility in a container: the image has the engine; Linux and GPUs of NVIDIA only."""
         return replace(
             self, runtime="docker", engine="", without_gpu="", os=frozenset({"linux"}), vendors=frozenset({"nvidia"})
         )
@@ -105,10 +102,10 @@ class Compatibility:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One way to spread an instance over `gpus` GPUs, each with `memory_mib` or, if exclusive, whole.
+    """A way to spread an instance over `gpus` GPUs, with `memory_mib` of each, or exclusively.
 
     Over several workers it is a gang: each worker gives `gpus / workers`, and the host's memory and CPU. Only GPUs
-    selected by name may be spread unevenly, over as many workers as they belong to.
+    selected by name may be spread unevenly, over the workers to which they belong.
     """
 
     gpus: int
@@ -120,15 +117,15 @@ class Layout:
     dp: int = 1
 
 
-# `auto` packs, but keeps a deployment's instances on different GPUs where it can, as the others do; `pack` does not.
+# `auto` packs, but keeps a deployment's instances on different GPUs if it can. Only `pack` never does that.
 Strategy = Literal["auto", "pack", "spread", "least_fragmentation"]
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What one instance asks for. Layouts in order of preference; the first that fits anywhere is used.
+    """The request of one instance for a place. Of its layouts, the first that fits anywhere is used.
 
-    Either all layouts use GPUs or the only one uses none, so the platform requirements are the same for all.
+    Either all layouts use GPUs or the only layout uses none, so the platform requirements are the same for all.
     """
 
     instance: str
@@ -145,28 +142,25 @@ class Ask:
     all_workers: bool = False  # the instance takes all named workers; otherwise they are a pool
     all_gpus: bool = False  # the instance takes all named GPUs; otherwise they are a pool
     compatibility: Compatibility = Compatibility()
-    avoid_workers: frozenset[str] = frozenset()  # worker ids to try last (it failed there)
+    avoid_workers: frozenset[str] = frozenset()  # worker ids to try last, since it failed there
     gpu_models: tuple[str, ...] = ()  # parts of the names of accepted models; empty: any
     min_gpu_mib: int = 0  # least size of each GPU
-    capability_bounds: tuple[CapabilityBound, ...] = ()  # beside the engine's own minimum
+    capability_bounds: tuple[CapabilityBound, ...] = ()  # in addition to the engine's minimum
     engine: str = ""
-    otherwise: "Ask | None" = None  # the ask with the next best engine, used if this one fits nowhere
+    otherwise: "Ask | None" = None  # with the next best engine, used if this ask fits nowhere
 
     def for_instance(self, instance: str, avoid_workers: frozenset[str] = frozenset()) -> "Ask":
-        """The ask of another instance of the same revision; `otherwise` included."""
+        """The ask of another instance of the same revision."""
         otherwise = None if self.otherwise is None else self.otherwise.for_instance(instance, avoid_workers)
         return replace(self, instance=instance, avoid_workers=avoid_workers, otherwise=otherwise)
 
     @property
     def keeps_apart(self) -> bool:
-        """Whether it shares a GPU with an instance of its own deployment only where nothing else fits."""
+        """Whether it shares a GPU with an instance of its deployment only as a last resort."""
         return self.strategy != "pack" and bool(self.deployment_uid)
 
     def shape(self) -> tuple[object, ...]:
-        """Equal for asks with the same decision on any inventory without instances of their deployments.
-
-        `spread` counts the deployment's instances.
-        """
+        """Equal for asks with the same decision on any inventory without instances of their deployments."""
         return (
             self.layouts, self.refused, self.tried, self.host_memory_mib, self.cpu_milli, self.strategy,
             tuple(sorted(self.labels.items())), self.workers, self.gpus, self.all_workers, self.all_gpus,
@@ -178,7 +172,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class ContainerRuntime:
-    """A worker's Docker engine: whether containers run there, and with GPUs; `reason`: why not."""
+    """A worker's Docker engine. `reason`: why it is not usable, or not with GPUs."""
 
     usable: bool
     gpus: bool
@@ -187,7 +181,7 @@ class ContainerRuntime:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFacts:
-    """A worker as the scheduler sees it."""
+    """A worker, for the scheduler."""
 
     id: str
     name: str
@@ -198,15 +192,15 @@ class WorkerFacts:
     driver: str | None
     simulated: bool
     labels: Mapping[str, str]
-    engines: frozenset[str] | None = None  # installed there; None: unknown, so not a criterion
+    engines: frozenset[str] | None = None  # installed there; None: unknown, so no criterion
     host: str = ""  # name or address of its proxy, for other workers
-    disk_full: bool = False  # nothing new may be written there
-    containers: "ContainerRuntime | None" = None  # its Docker engine; None: it reports none
+    disk_full: bool = False  # no space for models or engines
+    containers: ContainerRuntime | None = None  # None: it reports none
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """A device as the ledger knows it. kind `host`: memory and CPU of the worker itself."""
+    """A device in the ledger. Kind `host`: memory and CPU of the worker itself."""
 
     uuid: str
     worker_id: str
@@ -223,27 +217,27 @@ class DeviceState:
     healthy: bool  # present, health ok
     mig_mode: bool
     vendor: str = "nvidia"  # nvidia | amd | apple; "" of a host
-    reserved_mib: int = 0  # kept back by the host's operator; only exclusive claims get it
-    foreign_mib: int = 0  # measured use that no claim explains; a small amount does not count
+    reserved_mib: int = 0  # reserved by the host's operator; only exclusive claims get it
+    foreign_mib: int = 0  # measured use without a claim, above a tolerance
     parent: str | None = None  # the GPU of which it is a MIG slice
-    cordoned: bool = False  # an operator allows nothing new there
+    cordoned: bool = False  # by an operator: no new claims
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedClaim:
-    """One claim to be committed."""
+    """A claim to commit."""
 
     device: str
     memory_mib: int
     cpu_milli: int
     exclusive: bool
     position: int  # order in which the process sees its GPUs; the host claim is last
-    rank: int = 0  # of the gang's process that uses it; the leader is rank 0
+    rank: int = 0  # of the gang's process that uses it
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """An ask that fits, with its claims: the GPUs of each rank, and one on each rank's host device."""
+    """An ask that fits. Each rank claims its GPUs, and its host device last."""
 
     instance: str
     workers: tuple[str, ...]  # ids by rank: the leader first
@@ -253,26 +247,24 @@ class Placed:
 
     @property
     def leading_host(self) -> str:
-        """The host device of its leader."""
         return self.of_rank(0)[-1].device
 
     @property
     def worker_id(self) -> str:
-        """The leader's worker."""
+        """The leader's."""
         return self.workers[0]
 
     def of_rank(self, rank: int) -> tuple[PlannedClaim, ...]:
-        """The claims of one rank, the host's last."""
         return tuple(claim for claim in self.claims if claim.rank == rank)
 
 
 @dataclass(frozen=True, slots=True)
 class Unplaced:
-    """An ask that does not fit now, with the reasons counted."""
+    """An ask that does not fit now."""
 
     instance: str
     explain: Explain
-    reason: Reason | None = None  # if it differs from the explanation's figures
+    reason: Reason | None = None  # if the figures of `explain` do not show it
 
 
 Decision = Placed | Unplaced
@@ -280,7 +272,7 @@ Decision = Placed | Unplaced
 
 @dataclass(frozen=True, slots=True)
 class NeedError:
-    """Why a revision's need is unknown. Without `retryable` it stays until the spec changes. `reason`: its code."""
+    """Why a revision's need is unknown. Without `retryable` it stays until the spec changes."""
 
     message: str
     retryable: bool
@@ -295,12 +287,11 @@ _PLAIN: Final = tuple(f.name for f in fields(Need) if f.name not in _TYPED)
 
 
 def need_to_json(need: Need) -> dict[str, Any]:
-    """A need as JSON."""
     return asdict(need)
 
 
 def need_from_json(value: dict[str, Any]) -> Need:
-    """The need that `need_to_json` wrote. Fields that an older version did not write have their defaults."""
+    """Reads the need of any version: missing fields have their defaults."""
     capability = value.get("compute_capability")
     stored = {name: value[name] for name in _PLAIN if name in value}
     return Need(
@@ -309,31 +300,29 @@ def need_from_json(value: dict[str, Any]) -> Need:
         shares=tuple(_share_from_json(share) for share in value.get("shares", ())),
         refused=tuple(Reason(reason) for reason in value.get("refused", ())),
         compute_capability=(capability[0], capability[1]) if capability else None,
-        by_engine=tuple((name, need_from_json(one)) for name, one in value.get("by_engine", ())),
+        by_engine=tuple((name, need_from_json(need)) for name, need in value.get("by_engine", ())),
     )
 
 
 def _share_from_json(value: dict[str, Any]) -> Share:
-    """A share; what a newer version wrote besides is left out."""
     return Share(**{name: value[name] for name in _SHARE if name in value})
 
 
 def need_error_to_json(error: NeedError) -> dict[str, Any]:
-    """An analysis error as JSON."""
     return asdict(error) | {"retry_at": error.retry_at.isoformat() if error.retry_at else None}
 
 
 def need_error_from_json(value: dict[str, Any]) -> NeedError:
-    """The error that `need_error_to_json` wrote. Fields that an older version did not write have their defaults."""
+    """Reads the error of any version: missing fields have their defaults."""
     retry_at = value["retry_at"]
     error = NeedError(**{f.name: value[f.name] for f in fields(NeedError) if f.name in value})
     return replace(error, retry_at=datetime.fromisoformat(retry_at) if retry_at else None)
 
 
 def need_view(need: Need, resources: Resources, engine: str | None = None, layout: Layout | None = None) -> NeedView:
-    """The need per GPU of that layout; in total, where none is chosen or the engine did not measure it.
+    """The need per GPU of a layout; in total if no layout is chosen or the engine did not measure it.
 
-    Where the need is unknown, the memory per GPU that the user states.
+    If the need is unknown, the memory per GPU by the spec.
     """
     own = dict(need.by_engine).get(engine or "", need)
     share = own.share_of(layout) if layout is not None else None

@@ -1,4 +1,4 @@
-"""A deployment with its policy and its judged instances, and what the policy does next. Frozen.
+"""A deployment with its policy and its judged instances, and the effects of one step of the policy.
 
 Times are seconds of the database's clock.
 """
@@ -18,7 +18,7 @@ PolicyAction: TypeAlias = Literal["stop", "scale_down", "notify"]
 
 @dataclass(frozen=True, slots=True)
 class EffectivePolicy:
-    """The effective policy of a deployment. Inline: no name and no uid; its generation is the deployment's."""
+    """The effective policy of a deployment. An inline policy has no name and no uid."""
 
     name: str
     uid: str | None
@@ -44,7 +44,7 @@ class GpuClaim:
 
     @property
     def share(self) -> float:
-        """The share of the GPU that it holds; 1: the whole GPU."""
+        """The share of the GPU that it holds, 0 to 1."""
         return 1.0 if self.exclusive or not self.device_mib else self.memory_mib / self.device_mib
 
 
@@ -68,7 +68,7 @@ class StoredVerdict:
 
 @dataclass(frozen=True, slots=True)
 class WatchedInstance:
-    """One replica, reduced to what a policy needs. `substituted`: another was created in place of it."""
+    """One replica, reduced to what a policy needs. `substituted`: another instance was created in its place."""
 
     id: str
     epoch: int
@@ -81,12 +81,7 @@ class WatchedInstance:
 
 @dataclass(frozen=True, slots=True)
 class PolicyFacts:
-    """A deployment, read at one moment.
-
-    Attributes:
-        open_actions: an action that stopped replicas has not ended.
-        awake_for_s: an operator keeps it awake for that long; 0: not.
-    """
+    """A deployment as of one snapshot."""
 
     uid: str
     name: str
@@ -97,13 +92,12 @@ class PolicyFacts:
     policy: EffectivePolicy | None
     intents: tuple[IntentFacts, ...]
     instances: tuple[WatchedInstance, ...]
-    open_actions: bool
+    open_actions: bool  # an action that stopped replicas is not finished
     now: float
-    awake_for_s: float = 0.0
+    awake_for_s: float = 0.0  # an operator keeps it awake for this long; 0: not
 
     @property
     def wanted(self) -> int:
-        """The number of wanted replicas."""
         return 0 if self.deleted else wanted_replicas(self.spec, self.intents)
 
 
@@ -129,7 +123,7 @@ class Limit:
 
 @dataclass(frozen=True, slots=True)
 class NewAction:
-    """An action to take, with its event. `gpus`: number of GPUs that it frees, shares included."""
+    """An action to take, with its event. `gpus`: GPUs that it frees; shares of GPUs count as fractions."""
 
     action: PolicyAction
     policy: EffectivePolicy
@@ -147,13 +141,12 @@ class NewAction:
 
     @property
     def webhook(self) -> Webhook | None:
-        """The webhook that reports it."""
         return self.policy.spec.webhook
 
 
 @dataclass(frozen=True, slots=True)
 class PolicyEffects:
-    """Everything that one step does for one deployment."""
+    """The effects of one step on one deployment."""
 
     judged: tuple[Judgement, ...] = ()  # one per instance
     verdicts: tuple[VerdictWrite, ...] = ()
@@ -163,7 +156,6 @@ class PolicyEffects:
 
     @property
     def writes(self) -> bool:
-        """Whether the database must be written."""
         return bool(self.verdicts or self.forget or self.actions or self.end_actions)
 
 
@@ -172,5 +164,4 @@ _WOULD_ACT: Final = {"stop": "would stop", "scale_down": "would scale down", "no
 
 
 def acts_text(action: str, *, dry_run: bool) -> str:
-    """What a policy does about an idle instance, or with a dry run would do."""
     return (_WOULD_ACT if dry_run else _ACTS)[action]

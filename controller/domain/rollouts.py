@@ -1,6 +1,6 @@
-"""The rollout of a new revision under `update: rolling`: what is stored about it, and what is known. Frozen.
+"""The rollout of a new revision under `update: rolling`: its stored record and its input.
 
-Moments are of the database's clock.
+Times are of the database's clock.
 """
 
 from dataclasses import dataclass, field
@@ -14,70 +14,48 @@ class RolloutState(StrEnum):
     CANARY = "canary"  # the new revision gets a share of the requests
     PROGRESSING = "progressing"
     COMPLETE = "complete"
-    FAILED = "failed"  # the new revision does not become ready: no further tries
-    ABORTED = "aborted"  # for its errors: the old revision takes its place again
+    FAILED = "failed"  # the new revision does not become ready
+    ABORTED = "aborted"  # for its errors: the old revision replaces it again
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutRecord:
-    """What the leader stores about a deployment's rollout.
-
-    Attributes:
-        revision: that is rolled out.
-        stable: the last one of which all replicas ran, to which a rollout falls back; None if there is none yet.
-        attempt: rises with each rollout and each retry; gateways count requests by it.
-        seen: number of the last request of a user (`asked`) that was acted on.
-        trying_since: since when replicas of the revision try to become available, without progress; None: none tries.
-        canary_since: since when the canary's replicas are available; None if they are not, or the canary is over.
-        progressed: the most replicas of the revision that were available.
-        holds: a replica that is missing gets the stable revision.
-        weight: percent of the requests for the revision; None: by least load over all replicas.
-        updated: replicas of the revision.
-        available: of these, such as ran long enough.
-        kept: the replicas that it keeps up where hosts are full: those that had a place when it began, and of those
-            that got one since all but the surge; 0: not known yet.
-    """
+    """The leader's record of a deployment's rollout."""
 
     revision: int
-    stable: int | None = None
+    stable: int | None = None  # the last revision of which all replicas ran, to which a rollout falls back
     state: RolloutState = RolloutState.PROGRESSING
-    attempt: int = 1
-    seen: int = 0
+    attempt: int = 1  # rises with each rollout and each retry; gateways count requests by it
+    seen: int = 0  # number of the last user request (`asked`) that was handled
     reason: str = ""
     message: str = ""
-    trying_since: datetime | None = None
-    canary_since: datetime | None = None
-    progressed: int = 0
-    holds: bool = False
-    weight: int | None = None
-    updated: int = 0
-    available: int = 0
-    kept: int = 0
+    trying_since: datetime | None = None  # since when starts of the revision make no replica available
+    canary_since: datetime | None = None  # since when the replicas of the present canary are available
+    progressed: int = 0  # the highest number of available replicas of the revision so far
+    holds: bool = False  # a missing replica gets the stable revision
+    weight: int | None = None  # percent of requests for the revision; None: by load
+    updated: int = 0  # replicas of the revision
+    available: int = 0  # updated replicas that ran long enough
+    kept: int = 0  # replicas to keep up while hosts are full: those ever placed, without the surge; 0: unknown
 
     @property
     def fallback(self) -> int | None:
-        """The other revision to which it can go back; None if there is none."""
+        """The other revision to which it can return; None if there is none."""
         return None if self.stable == self.revision else self.stable
 
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcomes:
-    """What gateways have counted of the revision in this attempt.
+    """The gateways' counts of the revision in this attempt."""
 
-    Attributes:
-        requests: that reached its engines and were answered, or broke off.
-        errors: of these, such as ended with a 5xx of the engine or with its death.
-        silent: names of gateways that do not report, so that more may be unknown.
-    """
-
-    requests: int = 0
-    errors: int = 0
-    silent: tuple[str, ...] = ()
+    requests: int = 0  # those that reached its engines and are finished
+    errors: int = 0  # requests that ended with a 5xx of the engine or with its end
+    silent: tuple[str, ...] = ()  # names of gateways that do not report, so the counts may be too low
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionCount:
-    """What one gateway has counted of one revision's requests in an attempt."""
+    """One gateway's counts of one revision in an attempt."""
 
     uid: str  # of the deployment
     revision: int
@@ -88,16 +66,9 @@ class RevisionCount:
 
 @dataclass(frozen=True, slots=True)
 class RolloutFacts:
-    """A deployment's rollout as it was read.
+    """A deployment's rollout as of one snapshot."""
 
-    Attributes:
-        record: None: the leader has stored nothing yet.
-        paused: by a user.
-        asked: number of users' requests to pause or resume.
-        outcomes: of the revision's requests.
-    """
-
-    record: RolloutRecord | None = None
-    paused: bool = False
-    asked: int = 0
+    record: RolloutRecord | None = None  # None: none is stored yet
+    paused: bool = False  # by a user
+    asked: int = 0  # number of user requests to pause or resume
     outcomes: RequestOutcomes = field(default_factory=RequestOutcomes)

@@ -1,6 +1,6 @@
-"""The ways to split a model over GPUs that are worth trying, best first; whether the counts that a spec states agree.
+"""The splits of a model over GPUs that are worth trying, best first.
 
-The scheduler places by these splits. Engines measure them, and those that advice considers.
+The scheduler places by these splits. Engines measure them, and also the splits that advice considers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,34 +27,28 @@ class Split:
 
     @property
     def gpus(self) -> int:
-        """Total number of GPUs."""
         return self.tp * self.pp * self.dp
 
     @property
     def degrees(self) -> tuple[int, int, int]:
-        """What an engine's memory depends on; the number of workers does not matter."""
+        """The part on which an engine's memory depends; the number of workers does not matter."""
         return self.tp, self.pp, self.dp
 
 
 def splits(spec: DeploymentSpec, counts: Sequence[int]) -> tuple[Split, ...]:
     """The splits to try: fewer workers first, then fewer GPUs.
 
-    Every worker gives equally many GPUs, unless an instance takes all GPUs that the user names. Stated degrees are
-    kept. Otherwise tensor parallelism stays within a worker, where GPUs are closest to each other, and the pipeline
-    runs across workers.
+    Workers give equal numbers of GPUs, unless an instance takes all GPUs that the user names. Stated degrees are kept.
+    Otherwise tensor parallelism stays within a worker, where GPUs are closest to each other, and the pipeline runs
+    across workers.
 
-    Args:
-        spec: parallel degrees, GPUs and workers, as stated.
-        counts: numbers of GPUs of one worker to try where none is stated, best first; (0,): none are wanted.
-
-    Returns:
-        Nothing if no GPUs are wanted.
+    `counts`: numbers of GPUs of one worker to try if the spec states none, best first; (0,): no GPUs.
     """
     parallel, named = spec.parallel, len(spec.placement.gpus) if spec.takes_all_named_gpus else 0
     if parallel.world is not None:
         tp, pp, dp = (1 if degree == "auto" else degree for degree in (parallel.tp, parallel.pp, parallel.dp))
         gangs = _gangs(spec, parallel.world)
-        # Each data-parallel copy stays on one worker: servers spread copies over workers only to run more of them.
+        # Each data-parallel copy stays on one worker: servers use more workers only to run more copies.
         return tuple(Split(tp, pp, dp, n) for n in gangs if dp == 1 or dp % n == 0)
     total = spec.gpus_stated if spec.gpus_stated is not None else named or None
     if total == 0 or (total is None and not any(counts)):
@@ -65,23 +59,23 @@ def splits(spec: DeploymentSpec, counts: Sequence[int]) -> tuple[Split, ...]:
         Split(count, n, 1, n)
         for n in _gang_sizes(spec)
         for count in counts
-        if n == 1 or count.bit_count() == 1  # over several workers odd counts are not worth trying
+        if n == 1 or count.bit_count() == 1  # over several workers other counts are not worth trying
     )
 
 
 def splits_to_measure(spec: DeploymentSpec, counts: Sequence[int]) -> tuple[Split, ...]:
-    """One split per degrees: those to try, then those that might fit if the user asked differently.
+    """One split per degrees: those to try, then those that might fit with other fields of the spec.
 
     Advice about other degrees or more workers needs the engine's measure of each GPU's memory in them.
     """
-    asked = [spec, spec.model_copy(update={"parallel": Parallel()})]
+    variants = [spec, spec.model_copy(update={"parallel": Parallel()})]
     for workers in MORE_WORKERS:
         if workers > spec.resources.max_workers:
             resources = spec.resources.model_copy(update={"max_workers": workers})
-            asked.append(spec.model_copy(update={"resources": resources}))
+            variants.append(spec.model_copy(update={"resources": resources}))
     if spec.placement.all_of:
-        asked.append(spec.model_copy(update={"placement": Placement()}))
-    return tuple({split.degrees: split for one in asked for split in splits(one, counts)}.values())
+        variants.append(spec.model_copy(update={"placement": Placement()}))
+    return tuple({split.degrees: split for variant in variants for split in splits(variant, counts)}.values())
 
 
 def _of_total(total: int, workers: int) -> Split:
@@ -97,7 +91,6 @@ def _gangs(spec: DeploymentSpec, total: int) -> Iterator[int]:
 
 
 def _takes_all_workers(spec: DeploymentSpec) -> bool:
-    """Whether each instance takes all named workers, and so `max_workers` of them."""
     return spec.placement.all_of and bool(spec.placement.workers)
 
 
@@ -116,57 +109,16 @@ def _gang_sizes(spec: DeploymentSpec) -> Iterator[int]:
 
 
 def indivisible(need: Need, tp: int) -> Reason | None:
-    """Why tensor parallelism of this degree cannot split a model; None if it can, or that is unknown."""
+    """The reason why tensor parallelism of this degree cannot split a model; None if it can, or that is unknown."""
     if tp <= 1:
         return None
     if need.heads is not None and need.heads % tp:
         return Reason.HEADS_INDIVISIBLE
-    # Fewer key and value heads than GPUs are repeated on several GPUs, which must divide evenly too.
+    # Fewer key and value heads than GPUs are replicated, which must divide evenly too.
     if need.kv_heads is not None and need.kv_heads % tp and tp % need.kv_heads:
         return Reason.HEADS_INDIVISIBLE
     if need.vocab is not None and need.vocab % tp:
         return Reason.VOCAB_INDIVISIBLE
     if need.vision_heads is not None and need.vision_heads % tp:
         return Reason.VISION_INDIVISIBLE
-    return None
-
-
-def count_problem(spec: DeploymentSpec) -> str | None:
-    """What is wrong with the counts of one spec: the field, and what to write instead. None if there is nothing."""
-    resources, stated, named = spec.resources, spec.gpus_stated, len(spec.placement.gpus)
-    if resources.gpus == 0 and (resources.gpu_memory != "auto" or resources.exclusive):
-        return "resources.gpus: is 0, but gpu_memory or exclusive asks for a GPU; remove one of them"
-    if named and stated is not None and (stated > named or not stated):
-        return (
-            f"placement.gpus: names {named} GPUs, the spec needs {stated}: count_mismatch; name as many, or remove it"
-        )
-    return _all_of_problem(spec) if spec.placement.all_of else None
-
-
-def _all_of_problem(spec: DeploymentSpec) -> str | None:
-    placement, stated, named = spec.placement, spec.gpus_stated, len(spec.placement.gpus)
-    workers, most = len(set(placement.workers)), spec.resources.max_workers
-    if not named and not workers:
-        return "placement.all_of: is true, but workers and gpus name nothing; name some, or remove it"
-    if named and stated not in (None, named):
-        return (
-            f"placement.all_of: takes all {named} named GPUs, the spec needs {stated}: count_mismatch; "
-            "make the numbers equal, or remove all_of"
-        )
-    if workers and workers != most:
-        return (
-            f"resources.max_workers: must be {workers} since placement.all_of takes all named workers, got {most}; "
-            f"write {workers}, or remove all_of"
-        )
-    dp = spec.parallel.dp
-    if workers and dp != "auto" and dp > 1 and dp % workers:
-        return (
-            f"parallel.dp: {dp} copies cannot be divided evenly among the {workers} workers that placement.all_of "
-            "takes: count_mismatch; write a multiple, or remove all_of"
-        )
-    if workers and not named and stated is not None and stated % workers:
-        return (
-            f"resources.gpus: {stated} GPUs cannot be divided evenly among the {workers} workers that "
-            "placement.all_of takes: count_mismatch; write a multiple, or name the GPUs"
-        )
     return None

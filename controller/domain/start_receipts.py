@@ -1,7 +1,7 @@
-"""Receipts: the ledger's record of a start, sealed by the controller, and kept by the agent with the process.
+"""Receipts: the ledger's records of starts, sealed by the controller and kept by the agent with the process.
 
-A ledger that lost commits, by a restore or a failover, learns from them what runs. The agent cannot read anything into
-them: only what was started by a controller of this ledger is believed. Pure.
+After a restore or a failover the ledger may have lost commits, and learns from receipts what runs. Agents cannot forge
+them.
 """
 
 import hashlib
@@ -18,82 +18,71 @@ from controller.domain.placement import Layout, PlannedClaim
 
 @dataclass(frozen=True, slots=True)
 class StartReceipt:
-    """One process of a start, with the claims that it has on its worker.
-
-    Attributes:
-        worker_id: on which it was started.
-        revision: generation of the spec that it runs.
-        created_at: of the instance: its age in the queue.
-        engine: chosen by placement; empty: its spec leaves no choice.
-        layout: chosen by placement, without memory, which is in the claims.
-    """
+    """One process of a start, with the claims that it has on its worker."""
 
     worker_id: str
     instance: str
     epoch: int
     rank: int
     deployment_uid: str
-    revision: int
-    created_at: datetime
-    engine: str
-    layout: Layout | None
+    revision: int  # generation of the spec that it runs
+    created_at: datetime  # of the instance, from which its age in the queue counts
+    engine: str  # chosen by placement; empty: its spec leaves no choice
+    layout: Layout | None  # chosen by placement, without memory, which is in the claims
     claims: tuple[PlannedClaim, ...]
 
     @property
     def key(self) -> tuple[str, int, int]:
-        """Of the process."""
         return self.instance, self.epoch, self.rank
 
     @property
     def ranks(self) -> int:
-        """How many processes the start has."""
+        """The number of processes of the start."""
         return 1 if self.layout is None else self.layout.workers
 
 
-def seal(facts: dict[str, Any], key: bytes) -> str:
-    """The text that an agent keeps. `facts`: as the ledger has them, see `receipt_of`."""
-    body = orjson.dumps(facts)
+def seal(record: dict[str, Any], key: bytes) -> str:
+    """The text that an agent keeps. `record`: with the keys that `receipt_of` reads."""
+    body = orjson.dumps(record)
     return f"{_text(body)}.{_text(_digest(body, key))}"
 
 
 def open_sealed(text: str, key: bytes) -> dict[str, Any] | None:
-    """What a controller of this ledger has sealed; None if it was none of them."""
+    """The record that a controller of this ledger sealed; None if the seal is not valid."""
     body, _, digest = text.partition(".")
     try:
-        facts, given = urlsafe_b64decode(body), urlsafe_b64decode(digest)
+        content, given = urlsafe_b64decode(body), urlsafe_b64decode(digest)
     except ValueError:
         return None
-    if not hmac.compare_digest(given, _digest(facts, key)):
+    if not hmac.compare_digest(given, _digest(content, key)):
         return None
-    found: dict[str, Any] = orjson.loads(facts)
-    return found
+    record: dict[str, Any] = orjson.loads(content)
+    return record
 
 
-def told_process(text: str, worker_id: str) -> tuple[str, int, int] | None:
+def process_named_by(text: str, worker_id: str) -> tuple[str, int, int] | None:
     """The process of this worker that an unverified receipt names; None: another worker's, or malformed."""
     try:
-        facts = orjson.loads(urlsafe_b64decode(text.partition(".")[0]))
-        process = str(facts["instance"]), int(facts["epoch"]), int(facts["rank"])
-        return process if facts["worker_id"] == worker_id else None
+        record = orjson.loads(urlsafe_b64decode(text.partition(".")[0]))
+        process = str(record["instance"]), int(record["epoch"]), int(record["rank"])
+        return process if record["worker_id"] == worker_id else None
     except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
-def receipt_of(facts: dict[str, Any]) -> StartReceipt:
-    """The receipt of sealed facts."""
-    rank = facts["rank"]
-    layout = facts["layout"]
+def receipt_of(record: dict[str, Any]) -> StartReceipt:
+    rank, layout = record["rank"], record["layout"]
     return StartReceipt(
-        worker_id=facts["worker_id"],
-        instance=facts["instance"],
-        epoch=facts["epoch"],
+        worker_id=record["worker_id"],
+        instance=record["instance"],
+        epoch=record["epoch"],
         rank=rank,
-        deployment_uid=facts["deployment_uid"],
-        revision=facts["revision"],
-        created_at=datetime.fromisoformat(facts["created_at"]),
-        engine=facts["engine"],
+        deployment_uid=record["deployment_uid"],
+        revision=record["revision"],
+        created_at=datetime.fromisoformat(record["created_at"]),
+        engine=record["engine"],
         layout=None if layout is None else Layout(memory_mib=0, exclusive=False, **layout),
-        claims=tuple(PlannedClaim(**claim, rank=rank) for claim in facts["claims"]),
+        claims=tuple(PlannedClaim(**claim, rank=rank) for claim in record["claims"]),
     )
 
 

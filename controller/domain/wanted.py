@@ -1,4 +1,4 @@
-"""The number of wanted replicas: the autoscaler's number between min and max, then the caps of user and policy."""
+"""The number of wanted replicas: the autoscaler's number between min and max, then the caps of users and policies."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class LimitOfReplicas(Protocol):
 
     @property
     def source(self) -> str:
-        """Which part of the controller, or which user, wrote it."""
+        """The part of the controller, or the user, that wrote it."""
 
     @property
     def min_replicas(self) -> int:
@@ -28,7 +28,7 @@ class LimitOfReplicas(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRule:
-    """A spec's number of replicas. `dry_run`: the autoscaler's number is only shown."""
+    """The bounds of a spec's number of replicas. `dry_run`: the autoscaler's number is only shown."""
 
     low: int
     high: int
@@ -36,11 +36,11 @@ class ReplicaRule:
 
     @property
     def may_sleep(self) -> bool:
-        """Whether it runs nothing without requests, and a request wakes it."""
+        """Whether it runs no replicas without requests, and a request wakes it."""
         return self.low == 0 < self.high and not self.dry_run
 
-    def asked(self, intents: Iterable[LimitOfReplicas]) -> int:
-        """What spec and autoscaler ask for, before the caps of user and policy. A new deployment begins at min."""
+    def requested(self, intents: Iterable[LimitOfReplicas]) -> int:
+        """The number by spec and autoscaler, before the caps. A new deployment starts at min."""
         if self.low == self.high:
             return self.low
         if self.dry_run:
@@ -49,42 +49,39 @@ class ReplicaRule:
         return min(max(number, self.low), self.high)
 
     def wanted(self, intents: Iterable[LimitOfReplicas]) -> int:
-        """The number of replicas that shall run."""
         limits = tuple(intents)
         caps = [intent.max_replicas for intent in limits if intent.source != AUTOSCALER]
-        return min([self.asked(limits), *caps])
+        return min([self.requested(limits), *caps])
 
 
 def replica_rule(spec: DeploymentSpec) -> ReplicaRule:
-    """The rule of a spec."""
     return ReplicaRule(*spec.replica_bounds, spec.scaling.dry_run)
 
 
-def asked_replicas(spec: DeploymentSpec, intents: Iterable[LimitOfReplicas]) -> int:
-    """What spec and autoscaler ask for, before the caps of user and policy."""
-    return replica_rule(spec).asked(intents)
+def requested_replicas(spec: DeploymentSpec, intents: Iterable[LimitOfReplicas]) -> int:
+    """The number by spec and autoscaler, before the caps."""
+    return replica_rule(spec).requested(intents)
 
 
 def wanted_replicas(spec: DeploymentSpec, intents: Iterable[LimitOfReplicas]) -> int:
-    """The number of replicas that shall run."""
     return replica_rule(spec).wanted(intents)
 
 
 def scales(spec: DeploymentSpec) -> bool:
-    """Whether its number of replicas follows the requests."""
+    """Whether its number of replicas follows the requests, or would without a dry run."""
     low, high = spec.replica_bounds
     return low < high
 
 
 def follows_requests(spec: DeploymentSpec) -> bool:
-    """Whether the autoscaler's number takes effect: it is not only shown."""
+    """Whether the autoscaler's number takes effect."""
     return scales(spec) and not spec.scaling.dry_run
 
 
 def kept_number(before: DeploymentSpec, spec: DeploymentSpec, intents: Iterable[LimitOfReplicas]) -> int | None:
-    """The autoscaler's first number where replicas follow the requests from now on; None: its number does not change.
+    """The autoscaler's first number if replicas start to follow the requests; else None.
 
-    `intents`: with the limits of user and policy until now.
+    `intents`: until now.
     """
     if not follows_requests(spec) or follows_requests(before):
         return None
@@ -93,17 +90,16 @@ def kept_number(before: DeploymentSpec, spec: DeploymentSpec, intents: Iterable[
 
 
 def may_sleep(spec: DeploymentSpec) -> bool:
-    """Whether it runs nothing without requests, and a request wakes it."""
     return replica_rule(spec).may_sleep
 
 
 def is_put_to_sleep(spec: DeploymentSpec, intents: Iterable[LimitOfReplicas]) -> bool:
-    """Whether a utilization policy has stopped it in a way that a request ends."""
+    """Whether a utilization policy has stopped it until a request wakes it."""
     return may_sleep(spec) and any(i.source == POLICY and i.max_replicas == 0 for i in intents)
 
 
 def is_asleep(spec: DeploymentSpec, intents: Iterable[LimitOfReplicas]) -> bool:
-    """Whether it wants no replicas until a request wakes it: no user has stopped it."""
+    """Whether it wants no replicas until a request wakes it, and no user has stopped it."""
     limits = tuple(intents)
     if not may_sleep(spec) or wanted_replicas(spec, limits) > 0:
         return False

@@ -1,4 +1,4 @@
-"""The workers, read at one moment, and the changes of their phases. Frozen; times are the database's."""
+"""The workers as of one snapshot, and the changes of their phases. Times are the database's."""
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -22,73 +22,49 @@ HELLOS_KEPT: Final = 16  # more than a decision needs
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """One undeleted worker.
-
-    Attributes:
-        session: number of its newest hello.
-        reported: it has sent a full report at least once.
-        connected: its newest session is open, by the hub's last write.
-        clean: its agent shut down cleanly, or does so now and is still connected.
-        last_seen: time of its newest message; None: none yet.
-        confirmed_dead: by the operator.
-        highest_term: that its agent has seen; an agent refuses commands of lower terms.
-        stops_within_s: seconds after it loses the controller until everything with claims there has ended by itself;
-            None: something would run on.
-        reported_at: time of its newest full report.
-        quarantine: why its connections contradict each other, for `quarantined_for_s` yet; empty: they do not.
-    """
+    """One undeleted worker."""
 
     id: str
     name: str
     phase: WorkerPhase
     reason: str
-    session: int
-    reported: bool
-    connected: bool
-    clean: bool
-    last_seen: datetime | None
-    confirmed_dead: bool
-    highest_term: int
-    stops_within_s: float | None
-    quarantine: str = ""
+    session: int  # number of its newest hello
+    reported: bool  # it has sent a full report at least once
+    connected: bool  # its newest session is open, by the hub's last write
+    clean: bool  # its agent shut down cleanly, or is shutting down
+    last_seen: datetime | None  # time of its newest message
+    confirmed_dead: bool  # by the operator
+    highest_term: int  # that its agent knows; an agent refuses commands of lower terms
+    stops_within_s: float | None  # time in which all its processes end without a controller; None: some continue
+    quarantine: str = ""  # a reason code, for another `quarantined_for_s`; empty: none
     quarantined_for_s: float = 0.0
-    reported_at: datetime | None = None
+    reported_at: datetime | None = None  # time of its newest full report
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersSnapshot:
-    """All undeleted workers at one moment, and the current term."""
+    """All undeleted workers, and the current term."""
 
     now: datetime
     term: int
     leads_since: datetime
     workers: tuple[WorkerState, ...]
-    cut_at: datetime | None = None  # when it was noticed that the ledger lost commits, until that is settled
+    cut_at: datetime | None = None  # when the loss of commits was noticed, until it is settled
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerSettings:
-    """Limits on silence, in seconds, and the breaker.
+    """Limits on silence, in seconds, and the breaker."""
 
-    Attributes:
-        unreachable_after_s: silence of a connected worker.
-        disconnected_after_s: silence of one whose connection has dropped.
-        lost_after_s: silence after which its instances are replaced.
-        fence_margin_s: added to the time in which its processes end by themselves. The agent may have received a
-            message after the hub's last write of its heartbeat (the hub closes connections after 25 s without
-            writes), and a kill takes time.
-        settle_s: after a loss of commits agents have this long to tell what runs; before, nothing is placed.
-        breaker_one_in: the breaker opens when more than one in that many workers is silent ...
-        breaker_least: ... and at least so many are.
-    """
-
-    unreachable_after_s: float = 15.0
-    disconnected_after_s: float = 5.0
-    lost_after_s: float = 60.0
+    unreachable_after_s: float = 15.0  # silence of a connected worker
+    disconnected_after_s: float = 5.0  # silence of a worker whose connection has dropped
+    lost_after_s: float = 60.0  # silence after which its instances are replaced
+    # Added to the time in which its processes end by themselves. The agent may have received a message after the hub's
+    # last write of its heartbeat (the hub closes connections after 25 s without writes), and a kill takes time.
     fence_margin_s: float = 45.0
-    settle_s: float = 15.0
-    breaker_one_in: int = 3
-    breaker_least: int = 2
+    settle_s: float = 15.0  # for agents to report what runs after a loss of commits; until then nothing is placed
+    breaker_one_in: int = 3  # the breaker opens when more than one in this many workers is silent,
+    breaker_least: int = 2  # and at least this many are
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,20 +84,14 @@ class WorkerChange:
 
 @dataclass(frozen=True, slots=True)
 class WorkerEffects:
-    """The changes to write.
-
-    Attributes:
-        requeue_after_s: until the next step; None: on the next hint.
-        unsettled: the ledger lost commits, and agents have yet to tell what runs.
-        settles: they have, or have had the time to.
-    """
+    """The changes to write."""
 
     changes: tuple[WorkerChange, ...]
     breaker_open: bool
     breaker_was_open: bool
-    requeue_after_s: float | None
-    unsettled: bool = False
-    settles: bool = False
+    requeue_after_s: float | None  # None: on the next hint
+    unsettled: bool = False  # the ledger lost commits, and agents have not reported yet what runs
+    settles: bool = False  # they have, or their time is over
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,10 +103,7 @@ class Drain:
 
 
 def drain_of(request: DrainBody, at: datetime, present: Drain | None) -> Drain:
-    """The drain that a request asks for.
-
-    `present`: the drain under way, of which stays what is not written.
-    """
+    """The drain by a request. What the request leaves out stays as in the drain under way (`present`)."""
     if request.now:
         return Drain()
     until = present.until if present is not None else at + timedelta(seconds=DEFAULT_DRAIN_S)
@@ -148,7 +115,7 @@ def drain_of(request: DrainBody, at: datetime, present: Drain | None) -> Drain:
 
 @dataclass(frozen=True, slots=True)
 class HelloSeen:
-    """One hello of a worker. `identity` tells agents apart; `address` is where an operator finds the agent."""
+    """One hello of a worker. `identity` distinguishes agents; `address` is where an operator finds the agent."""
 
     at: datetime
     identity: str
@@ -157,7 +124,7 @@ class HelloSeen:
 
 @dataclass(frozen=True, slots=True)
 class Quarantine:
-    """Why a worker is quarantined, until when, and the addresses concerned, the newest last."""
+    """A quarantine of a worker, with the addresses concerned, the newest last."""
 
     reason: str
     until: datetime

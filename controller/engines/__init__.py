@@ -1,1 +1,1 @@
-"""One file per engine: what it runs on, how much memory it needs, its argv, its probes. Pure."""
+"""Engines: their platforms, memory needs, command lines and probes. Pure."""

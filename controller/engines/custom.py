@@ -35,15 +35,14 @@ class CustomEngine(Engine):
             raise SpecError("serving.apps: needs a port, and the command has no {port}; use {port} in it")
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """One GPU if the spec names GPUs, or asks for GPU memory, a whole GPU or a kind of GPU; else none."""
+        """One GPU if the spec refers to GPUs in any field; else none."""
         return (1,) if spec.resources.asks_for_a_gpu or spec.placement.gpus else (0,)
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:  # noqa: ARG002 - the same for every spec
-        """None: a command has nothing to read."""
         return None
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:  # noqa: ARG002 - the same for every spec
-        """Unknown, so GPUs are claimed whole unless the spec states their memory."""
+        """Unknown, so GPUs are claimed exclusively unless the spec states their memory."""
         return Need(memory_mib=None, notes=("the need of a command is unknown",))
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
@@ -57,12 +56,12 @@ class CustomEngine(Engine):
             argv=argv,
             needs_port=serves,
             probe=probe_order(spec, None),
-            metrics=ANY_METRICS if serves else NO_METRICS,  # if its server has none, only the proxy's count remains
+            metrics=ANY_METRICS if serves else NO_METRICS,  # a server without metrics has only the proxy's count
         )
 
 
 def _with(part: str, filled: Mapping[str, str]) -> str:
-    """The part with its placeholders filled in, each once, so that no value is read as a placeholder."""
+    """The part with its placeholders filled in, in one pass, so that no value is read as a placeholder."""
     return re.sub("|".join(map(re.escape, filled)), lambda match: filled[match[0]], part)
 
 

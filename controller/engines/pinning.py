@@ -1,7 +1,4 @@
-"""A spec whose models of the hub are named by the commits that its revision keeps. Pure.
-
-All starts of a revision then run the same weights, whatever its branches become.
-"""
+"""Pins the hub's models of a spec to the commits of its revision, so that all its starts run the same weights."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeAlias
@@ -28,12 +25,9 @@ _DRAFTS: Final[Mapping[str, _Draft]] = {
 
 
 def pinned_models(spec: DeploymentSpec, engine: str, commits: Mapping[str, str]) -> DeploymentSpec:
-    """The spec with commits instead of branches and tags. Other engines get it as it is: they load no hub's models.
+    """The spec with commits instead of branches and tags, if the engine loads models of the hub.
 
-    Args:
-        spec: a revision's.
-        engine: that runs it.
-        commits: that the revision keeps, by `org/name@revision`.
+    `commits`: those of the revision, by `org/name@revision`.
     """
     if not commits or engine not in _DRAFTS:
         return spec
@@ -44,19 +38,19 @@ def pinned_models(spec: DeploymentSpec, engine: str, commits: Mapping[str, str])
     if draft is not None and (pinned := _pinned(draft, commits)) != draft:
         changes["args"] = _with_draft_revision(spec, engine, pinned.partition("@")[2])
     adapters = {name: _pinned(place, commits) for name, place in spec.serving.adapters.items()}
-    if adapters != spec.serving.adapters and model_fetches(spec):  # else the server finds them in a cache of its own
+    if adapters != spec.serving.adapters and model_fetches(spec):  # else the server has them in its own cache
         changes["serving"] = spec.serving.model_copy(update={"adapters": adapters})
     return spec.model_copy(update=changes) if changes else spec
 
 
 def named_fetches(fetches: Iterable[ModelFetch], commits: Mapping[str, str]) -> tuple[ModelFetch, ...]:
-    """The fetches, each of a kept commit with the branch or tag that was asked for."""
+    """The fetches, each with the branch or tag that the spec names."""
     names = {(key.rpartition("@")[0], commit): key.rpartition("@")[2] for key, commit in commits.items()}
-    return tuple(replace(one, name=names.get((one.repo, one.revision), "")) for one in fetches)
+    return tuple(replace(fetch, name=names.get((fetch.repo, fetch.revision), "")) for fetch in fetches)
 
 
 def _pinned(place: str, commits: Mapping[str, str]) -> str:
-    """`hf:org/name@commit`, where one is kept."""
+    """`hf:org/name@commit` if the revision keeps a commit."""
     scheme, _, reference = place.partition(":")
     if scheme != "hf":
         return place
@@ -66,7 +60,7 @@ def _pinned(place: str, commits: Mapping[str, str]) -> str:
 
 
 def _with_draft_revision(spec: DeploymentSpec, engine: str, commit: str) -> dict[str, Any]:
-    """The args with the draft model's revision, however that is written."""
+    """The args with the draft model's revision, in any of its spellings."""
     flags = SGLANG_REVISION if engine == "sglang" else VLLM_SPECULATION
     others = {arg.name for arg in args_of(spec) if arg.flag in flags}
     kept = {name: value for name, value in spec.args.items() if name not in others and not _dotted(name, flags)}

@@ -5,7 +5,6 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from controller.domain.placement import Need, Share
-from controller.domain.retired_args import RETIRED
 from controller.domain.splits import splits_to_measure
 from controller.engines.base import (
     Analysis,
@@ -18,7 +17,7 @@ from controller.engines.base import (
     model_reference,
     probe_order,
 )
-from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.deployment import RETIRED_ARGS, DeploymentSpec
 from schemas.units import parse_duration_s, parse_size_mib
 from schemas.wire import SimulatedLoad
 
@@ -32,7 +31,7 @@ _MAX_PERCENT: Final = 100.0
 _MAX_STEPS: Final = 1000
 _GPU_COUNTS: Final = (1, 2, 4, 8)  # these commonly divide a model's heads
 _NUMBERS: Final = ("load_seconds", "exit_after", "exit_code")
-_SERVED_AS: Final = "served_model_name"  # retired, but an engine of an earlier version may run under this name
+_SERVED_AS: Final = "served_model_name"  # retired, but an engine of an earlier version may serve under this name
 Steps = tuple[tuple[float, float], ...]
 
 
@@ -87,14 +86,14 @@ ARGS: Final[dict[str, Callable[[object], Any]]] = {
 
 
 def parse_args(spec: DeploymentSpec) -> dict[str, Any]:
-    """The args by name, checked and converted: seconds, percent steps, MiB. Retired args are left out.
+    """The args by name, checked and converted to seconds, percent steps and MiB, without retired args.
 
     Raises:
-        SpecError: names the arg and what it must be.
+        SpecError: names the arg and the fix.
     """
     parsed = {}
     for name, value in spec.args.items():
-        if name in RETIRED:
+        if name in RETIRED_ARGS:
             continue
         if name not in ARGS:
             near = difflib.get_close_matches(name, ARGS, n=1, cutoff=0.5)
@@ -108,20 +107,18 @@ def parse_args(spec: DeploymentSpec) -> dict[str, Any]:
 
 
 class SimulatedEngine(Engine):
-    """Runs anywhere, also as a gang, in which rank 0 serves.
+    """Runs on any host, also as a gang, in which rank 0 serves.
 
-    Its need is the arg `memory` over all GPUs, or `need_per_gpu` for each GPU. Without them its need is unknown.
+    Its need is the arg `memory` over all GPUs, or `need_per_gpu` for each GPU; else unknown.
     """
 
     name = "simulated"
 
     def validate(self, spec: DeploymentSpec) -> None:
-        """Raises SpecError for unknown or invalid args."""
         if "need_per_gpu" in (args := parse_args(spec)) and "memory" in args:
             raise SpecError("args.need_per_gpu: conflicts with args.memory; remove one of them")
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:  # noqa: ARG002 - the same for every spec
-        """The common ones."""
         return _GPU_COUNTS
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
@@ -134,7 +131,6 @@ class SimulatedEngine(Engine):
         return Analysis(_ANALYSIS, payload, seconds + _ANALYSIS_MARGIN_S, _ANALYSIS_MEMORY_BYTES, _HASHED_AS)
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
-        """The need in the args."""
         args = parse_args(spec)
         memory_mib = args.get("memory") if result is None else result["memory_mib"]
         per_gpu_mib = args.get("need_per_gpu")
@@ -149,7 +145,6 @@ class SimulatedEngine(Engine):
         )
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
-        """The simulated engine, which is part of every agent."""
         args = parse_args(spec)
         argv = ["{simulated_engine}", "--port", "{port}", "--model", model_reference(spec) or "simulated"]
         for flag in _NUMBERS:
@@ -172,7 +167,7 @@ class SimulatedEngine(Engine):
             needs_port=True,
             probe=probe_order(spec, "/health"),
             simulated_load=load,
-            # An earlier version's engine may run on, and takes requests for this name alone; ours take any.
+            # An engine of an earlier version accepts only this name; ours accept any.
             request_model=served_as if isinstance(served_as, str) else None,
             metrics=ServerMetrics(
                 request_gauges=("simulated_requests_running", "simulated_requests_waiting"),

@@ -1,4 +1,4 @@
-"""Well-known models: what an analysis would read of them, from their published configs (`make estimates`)."""
+"""Well-known models with the facts of their analyses, from their published configs (`make estimates`)."""
 
 import json
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _FILE: Final = Path(__file__).with_name("well_known_models.json")
 
 @dataclass(frozen=True, slots=True)
 class WellKnownModel:
-    """A model with nothing else stated, as the spec of a deployment, and its estimated need."""
+    """A spec with the model alone, and its estimated need."""
 
     spec: DeploymentSpec
     source: str
@@ -26,7 +26,7 @@ class WellKnownModel:
 
 @cache
 def well_known_models() -> tuple[WellKnownModel, ...]:
-    """All of them, least bytes of weights first."""
+    """All models, by increasing bytes of weights."""
     entries = sorted(json.loads(_FILE.read_text(encoding="utf-8")), key=lambda entry: _size(entry["facts"]))
     return tuple(_model(entry) for entry in entries)
 

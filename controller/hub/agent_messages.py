@@ -16,7 +16,7 @@ from typing import Any, Final, get_type_hints
 import msgspec
 from msgspec.structs import replace
 
-from controller.domain.access.quoted_lines import BEGIN, END, plain
+from controller.domain.access.redaction import BEGIN, END, plain
 from schemas.wire import (
     MAX_GPUS,
     MAX_PERIODS,

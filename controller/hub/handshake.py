@@ -13,7 +13,7 @@ from aiohttp import WSMsgType, web
 
 from controller.decide.quarantine import judge
 from controller.domain.events import NewEvent
-from controller.domain.start_receipts import open_sealed, told_process
+from controller.domain.start_receipts import open_sealed, process_named_by
 from controller.hub.agent_messages import MalformedMessageError, read_message
 from controller.hub.agreement import COMPATIBLE, REACHABLE, check_protocol, check_unparsed
 from controller.hub.conditions import record_gpus, record_runtimes
@@ -271,7 +271,7 @@ def opened(sealed: Iterable[str], worker_id: str, key: bytes) -> dict[tuple[str,
 
 def _unread(hello: Hello, worker_id: str) -> frozenset[tuple[str, int, int]]:
     """The processes with receipts that cannot be verified here."""
-    named = {told_process(text, worker_id) for text in hello.receipts}
+    named = {process_named_by(text, worker_id) for text in hello.receipts}
     return frozenset(process for process in map(key_of, hello.processes) if process in named)
 
 

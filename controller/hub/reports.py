@@ -7,7 +7,7 @@ from typing import Final, Self
 
 from msgspec.structs import replace
 
-from controller.domain.access.quoted_lines import plain, quote
+from controller.domain.access.redaction import plain, quote
 from controller.domain.events import NewEvent
 from controller.hub.session import Session
 from controller.hub.write_queue import Unwritten, WriteQueue

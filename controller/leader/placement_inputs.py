@@ -9,11 +9,9 @@ from typing import Any, Final, Self
 import structlog
 
 from controller.decide.start_needs import secret_names, unmet_needs, why_no_preemption
-from controller.domain.holdings import Holdings
-from controller.domain.pending import PendingRow
+from controller.domain.admission import Holdings, PendingRow
 from controller.domain.placement import Ask, Need
 from controller.domain.restart_delays import RestartSettings
-from controller.domain.retired_args import retired_args
 from controller.engines.base import RefusedFlagError
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for
@@ -109,7 +107,7 @@ class RevisionAsks:
             engine = engine_for(spec)
             with suppress(RefusedFlagError):  # what an earlier version stored keeps running; an apply refuses it
                 engine.validate(spec)
-            if retired := retired_args(spec):
+            if retired := spec.retired_args:
                 log.warning("args have no effect", deployment=key[0], revision=key[1], args=retired)
             ask = asks_for(spec, need, engine, instance="", deployment_uid=key[0])
             self._kept[key] = RevisionAsk(spec, need, ask, commits or {})

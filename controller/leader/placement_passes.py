@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from controller.decide.start_command import rendezvous_port, start_payload
-from controller.domain.holdings import Holder, Holders, Holdings
-from controller.domain.pending import Destination, PendingInstance, PendingRow
+from controller.domain.admission import Destination, Holder, Holders, Holdings, PendingInstance, PendingRow
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.domain.restart_delays import RestartSettings
 from controller.leader.placement_inputs import InventoryCache, RevisionAsks, check_starts

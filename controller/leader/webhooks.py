@@ -23,8 +23,7 @@ import aiohttp
 import structlog
 import tenacity
 
-from controller.domain.access.quoted_lines import shown_json
-from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction, shown_json
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import LEADER_ERRORS, term_transaction

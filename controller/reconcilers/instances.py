@@ -7,9 +7,9 @@ from controller.decide.instances.decide import decide
 from controller.decide.instances.stop import NEW_REVISION as ROLLOUT
 from controller.decide.start_command import start_payload
 from controller.domain.access.grants import Grant
+from controller.domain.admission import new_instance
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import DeploymentFacts
-from controller.domain.pending import new_instance
 from controller.domain.restart_delays import RestartSettings
 from controller.leader.analyses import Analyses, known_need
 from controller.leader.placement_passes import NewInstance, PlacementPasses

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeVar
 
 from controller.decide.start_needs import refusal_left_s
-from controller.domain.holdings import Holders
-from controller.domain.pending import PendingRow, in_order
+from controller.domain.admission import Holders, PendingRow, in_order
 from controller.domain.restart_delays import RestartSettings
 from controller.leader.placement_passes import PlacementPasses, StillPending
 from controller.runtime.lease import term_transaction

@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol
 from controller.domain.placement import Ask, Compatibility, Layout, Need, Share
 from controller.domain.splits import Split, indivisible, splits
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.manifest.gpu_requirements import capability_bounds
+from schemas.manifest.resources import capability_bounds
 from schemas.placement_reasons import Reason
 
 _CPU_MILLI: Final = 1000

@@ -6,8 +6,7 @@ from typing import Final
 
 from controller.engines.arguments.environment import NAMES, PREFIXES, SUFFIXES
 from controller.engines.arguments.options import Limit, Privilege
-from controller.engines.arguments.privileges import OPTIONS, powers
-from controller.engines.arguments.server_flags import versions
+from controller.engines.arguments.privileges import OPTIONS, powers, versions
 from schemas.engine_variables import variables_of
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.docker import DockerOptions

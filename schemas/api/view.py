@@ -1,7 +1,7 @@
-"""The base of what the API returns, and how it is read and written as JSON.
+"""The base of the API's answers, and their JSON.
 
 Clients import these types without pydantic, which is slow to import. A manifest in a view is a model of pydantic on the
-server; `Manifest` stands for it here.
+server; `Manifest` represents it here.
 """
 
 from collections.abc import Callable
@@ -50,9 +50,8 @@ class Manifest(metaclass=_MadeElsewhere):
 
     @classmethod
     def model(cls) -> "type[BaseModel]":
-        """The model, which is imported now."""
-        found: type[BaseModel] = getattr(import_module(cls.module), cls.__name__)
-        return found
+        model: type[BaseModel] = getattr(import_module(cls.module), cls.__name__)
+        return model
 
 
 def read_model(kind: Any, value: Any) -> Any:

@@ -30,6 +30,11 @@ class SecretRef(Strict):
 
 SERVED_DRAIN_S: Final = 600.0
 OTHER_DRAIN_S: Final = 30.0
+# Args of the simulated engine that earlier versions knew. Stored specs may have them; they have no effect.
+RETIRED_ARGS: Final = frozenset({
+    "token_seconds", "wait_seconds", "die_after_tokens", "refuse", "silent", "usage", "slots", "kv_tokens",
+    "hang_after", "without", "served_model_name", "heads", "kv_heads", "vocab", "vision_heads",
+})  # fmt: skip
 MODEL_PATTERN: Final = r"^(hf:[\w.-]+(/[\w.-]+)?(@[\w./-]+)?|path:/.*|gguf:/.*)$"
 
 
@@ -147,8 +152,8 @@ class DeploymentSpec(Strict):
     @field_validator("args")
     @classmethod
     def _no_secrets(cls, value: dict[str, Any]) -> dict[str, Any]:
-        for name, one in value.items():
-            if any(isinstance(part, dict) and part.keys() == {"secret"} for part in (one, *_parts(one))):
+        for name, arg in value.items():
+            if any(isinstance(part, dict) and part.keys() == {"secret"} for part in (arg, *_parts(arg))):
                 raise ValueError(
                     f"{name}: arguments cannot refer to secrets, since every account of a host can read them; "
                     "write the secret into env"
@@ -169,10 +174,10 @@ class DeploymentSpec(Strict):
     @classmethod
     def _placeholders(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for part in value:
-            for found in _PLACEHOLDER.findall(part):
-                if found not in _KNOWN_PLACEHOLDERS:
+            for placeholder in _PLACEHOLDER.findall(part):
+                if placeholder not in _KNOWN_PLACEHOLDERS:
                     known = ", ".join(f"{{{name}}}" for name in _KNOWN_PLACEHOLDERS)
-                    raise ValueError(f"unknown placeholder {{{found}}}; known: {known}")
+                    raise ValueError(f"unknown placeholder {{{placeholder}}}; known: {known}")
         return value
 
     @model_validator(mode="after")
@@ -208,7 +213,7 @@ class DeploymentSpec(Strict):
         return self
 
     def _check_container(self) -> None:
-        """What concerns containers is for `runtime: docker` alone."""
+        """Image and docker options require `runtime: docker`."""
         if self.runtime == "docker":
             if self.command and self.image is None:
                 raise ValueError("image: is required by a command with runtime: docker; name one that has the program")
@@ -218,7 +223,7 @@ class DeploymentSpec(Strict):
             raise ValueError("docker: requires runtime: docker; remove the section or set the runtime")
 
     def _check_rolling(self) -> None:
-        """Only what serves can be replaced while it works."""
+        """A rolling update requires a deployment that serves."""
         if self.update != "rolling":
             return
         if self.restart != "always":
@@ -233,7 +238,7 @@ class DeploymentSpec(Strict):
             )
 
     def _check_range(self) -> None:
-        """Only what requests reach can follow them."""
+        """A range of replicas requires a deployment that takes requests."""
         if not isinstance(self.replicas, ReplicaRange):
             return
         if self.restart != "always":
@@ -249,29 +254,28 @@ class DeploymentSpec(Strict):
 
     @property
     def secrets(self) -> dict[str, str]:
-        """The names of its secrets, by environment variable."""
+        """Names of secrets by environment variable."""
         return {variable: value.secret for variable, value in self.env.items() if isinstance(value, SecretRef)}
 
     @property
     def replica_bounds(self) -> tuple[int, int]:
-        """The fewest and the most replicas."""
         return bounds_of(self.replicas)
 
     @property
     def takes_requests(self) -> bool:
-        """Whether requests reach it; they do not reach a command without a port."""
+        """Whether requests reach it: not a command without a port."""
         return not self.command or any("{port}" in part for part in self.command)
 
     @property
     def drain_s(self) -> float:
-        """The longest time to finish requests and exit, in seconds."""
+        """The longest time to finish requests and exit."""
         if self.drain_time != "auto":
             return self.drain_time
         return SERVED_DRAIN_S if self.takes_requests and self.restart == "always" else OTHER_DRAIN_S
 
     @property
     def gpus_stated(self) -> int | None:
-        """The number of GPUs of one instance, as `resources.gpus` or `parallel` states it; None: neither does."""
+        """The number of GPUs of one instance by `resources.gpus` or `parallel`; None if neither states it."""
         gpus = self.resources.gpus
         return self.parallel.world if gpus == "auto" else gpus
 
@@ -281,24 +285,58 @@ class DeploymentSpec(Strict):
         named = len(self.placement.gpus)
         return named > 0 and (self.placement.all_of or self.gpus_stated == named)
 
+    @property
+    def retired_args(self) -> list[str]:
+        """The names of args that have no effect any more."""
+        return [name for name in self.args if name in RETIRED_ARGS] if self.engine == "simulated" else []
+
+    def count_problem(self) -> str | None:
+        """The field whose count contradicts others, and the fix; None if the counts agree.
+
+        Not a validator: stored specs may have such counts.
+        """
+        resources, stated, named = self.resources, self.gpus_stated, len(self.placement.gpus)
+        if resources.gpus == 0 and (resources.gpu_memory != "auto" or resources.exclusive):
+            return "resources.gpus: is 0, but gpu_memory or exclusive asks for a GPU; remove one of them"
+        if named and stated is not None and (stated > named or not stated):
+            problem = f"names {named} GPUs, the spec needs {stated}: count_mismatch; name as many, or remove it"
+            return f"placement.gpus: {problem}"
+        return self._all_of_problem() if self.placement.all_of else None
+
+    def _all_of_problem(self) -> str | None:
+        placement, stated, named = self.placement, self.gpus_stated, len(self.placement.gpus)
+        workers, most = len(set(placement.workers)), self.resources.max_workers
+        if not named and not workers:
+            return "placement.all_of: is true, but workers and gpus name nothing; name some, or remove it"
+        if named and stated not in (None, named):
+            return (
+                f"placement.all_of: takes all {named} named GPUs, the spec needs {stated}: count_mismatch; "
+                "make the numbers equal, or remove all_of"
+            )
+        if workers and workers != most:
+            return (
+                f"resources.max_workers: must be {workers} since placement.all_of takes all named workers, got {most}; "
+                f"write {workers}, or remove all_of"
+            )
+        dp = self.parallel.dp
+        if workers and dp != "auto" and dp > 1 and dp % workers:
+            return (
+                f"parallel.dp: {dp} copies cannot be divided evenly among the {workers} workers that placement.all_of "
+                "takes: count_mismatch; write a multiple, or remove all_of"
+            )
+        if workers and not named and stated is not None and stated % workers:
+            return (
+                f"resources.gpus: {stated} GPUs cannot be divided evenly among the {workers} workers that "
+                "placement.all_of takes: count_mismatch; write a multiple, or name the GPUs"
+            )
+        return None
+
 
 # A change of these fields keeps running instances as they are. Any other change makes a revision.
-IN_PLACE_FIELDS: Final = frozenset(
-    {
-        "replicas",
-        "scaling",
-        "priority",
-        "labels",
-        "utilization_policy",
-        "preempt",
-        "movable",
-        "minimum_runtime",
-        "serving",
-        "update",
-        "rollout",
-        "drain_time",
-    }
-)
+IN_PLACE_FIELDS: Final = frozenset({
+    "replicas", "scaling", "priority", "labels", "utilization_policy", "preempt", "movable", "minimum_runtime",
+    "serving", "update", "rollout", "drain_time",
+})  # fmt: skip
 
 
 class DeploymentManifest(DeploymentSpec):

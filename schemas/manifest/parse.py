@@ -1,4 +1,4 @@
-"""Parses manifests into specs. Every refusal names the field and the fix. Shared by the command line and the API."""
+"""Parses manifests into specs, for the command line and the API. Every refusal names the field and the fix."""
 
 from collections.abc import Iterator, Mapping
 from itertools import islice
@@ -40,13 +40,10 @@ _BEGIN: Final = f"begins with kind: {' or kind: '.join(_KINDS)}"
 
 
 def parse_manifests(text: str) -> list[Manifest]:
-    """Parses manifests from YAML (several documents) or JSON (an object or a list of them).
-
-    Args:
-        text: at most 1 MiB.
+    """Parses manifests from YAML (several documents) or JSON (an object or a list of them), at most 1 MiB.
 
     Raises:
-        ManifestError: names every invalid field. With several manifests, paths begin with `[index]`.
+        ManifestError: names every invalid field. With several manifests, paths start with `[index]`.
     """
     objects: list[object] = []
     for document in read_documents(text):
@@ -55,7 +52,7 @@ def parse_manifests(text: str) -> list[Manifest]:
 
 
 def parse_manifest_objects(objects: list[object]) -> list[Manifest]:
-    """Like `parse_manifests`, from values that are parsed already.
+    """Like `parse_manifests`, from parsed values.
 
     Raises:
         ManifestError: as `parse_manifests`.
@@ -91,9 +88,7 @@ def parse_manifest_objects(objects: list[object]) -> list[Manifest]:
 def parse_spec(value: object, *, name: str | None = None) -> DeploymentSpec:
     """Parses the spec of a deployment: every field of its manifest except kind and name.
 
-    Args:
-        value: the fields of the spec.
-        name: of the deployment, if it is known. Then `value` may repeat kind and name, but not contradict them.
+    `name`: of the deployment, if known. Then `value` may repeat kind and name, but not contradict them.
 
     Raises:
         ManifestError: names every invalid field.
@@ -156,9 +151,9 @@ def _validate(model: type[M], value: dict[str, Any], base: str) -> M:
 
 
 def problems_of_marks(manifest: dict[str, Any], base: str) -> Iterator[FieldProblem]:
-    """A problem for each field that holds the mark which answers show in place of a secret's value.
+    """A problem for each field that holds the mark of a secret's value. Paths start with `base`.
 
-    Else a manifest that was read, and is applied again, would replace the value by the mark. Paths begin with `base`.
+    Otherwise an apply of a manifest that was read from the API would replace the value by the mark.
     """
     for field, value in manifest.items():
         path = join_path(base, field)
@@ -167,8 +162,8 @@ def problems_of_marks(manifest: dict[str, Any], base: str) -> Iterator[FieldProb
                 if any(True for _ in _marked(text, "")):
                     yield FieldProblem(join_path(path, variable), f"{_SHOWN}; name the secret: {{secret: NAME}}")
             continue
-        for found in _marked(value, path):
-            yield FieldProblem(found, f"{_SHOWN}; write the value that it stands for")
+        for marked in _marked(value, path):
+            yield FieldProblem(marked, f"{_SHOWN}; write the value that it stands for")
 
 
 def _marked(value: Any, path: str) -> Iterator[str]:
@@ -176,8 +171,8 @@ def _marked(value: Any, path: str) -> Iterator[str]:
         if MARK in value:
             yield path
     elif isinstance(value, dict):
-        for key, one in value.items():
-            yield from _marked(one, join_path(path, key))
+        for key, inner in value.items():
+            yield from _marked(inner, join_path(path, key))
     elif isinstance(value, list | tuple):
-        for index, one in enumerate(value):
-            yield from _marked(one, join_path(path, index))
+        for index, item in enumerate(value):
+            yield from _marked(item, join_path(path, index))

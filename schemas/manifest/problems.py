@@ -1,4 +1,4 @@
-"""What is wrong with a manifest, an unknown key among others: the path of the field, the problem, and the fix."""
+"""Problems of manifests, unknown keys among others: the path of the field, the problem, and the fix."""
 
 import difflib
 from bisect import bisect_left
@@ -28,21 +28,16 @@ _WORDS: Final[Mapping[str, str]] = {  # Pydantic names the types of Python
 }
 _SECRETIVE: Final = "env"  # its values may be secrets, so messages never repeat them
 _SHOWN_CHARS: Final = 80
-# Problems that one answer names: advice on each takes half a millisecond, and a body may have a hundred thousand.
+# Problems in an answer: advice on each takes half a millisecond, and a body may have a hundred thousand.
 MOST_PROBLEMS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class FieldProblem:
-    """One invalid field.
+    """One invalid field."""
 
-    Attributes:
-        path: such as `resources.gpus` or `[1].placement.gpus[0]`; empty for the whole document.
-        message: the problem and the fix.
-    """
-
-    path: str
-    message: str
+    path: str  # such as `resources.gpus` or `[1].placement.gpus[0]`; empty for the complete document
+    message: str  # the problem and the fix
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}" if self.path else self.message
@@ -58,7 +53,7 @@ class ManifestError(ValueError):
 
 
 def join_path(base: str, step: str | int) -> str:
-    """The path one level deeper: `a.b`, `a[0]`."""
+    """`a.b`, `a[0]`."""
     if isinstance(step, int):
         return f"{base}[{step}]"
     return f"{base}.{step}" if base else step
@@ -72,8 +67,8 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def from_validation(error: ValidationError, data: object, base: str = "") -> list[FieldProblem]:
-    """Turns pydantic's errors into problems. The errors of all alternatives of a field become one."""
-    found: dict[str, list[str]] = {}
+    """Turns pydantic's errors into problems. The errors of all alternatives of a field become one problem."""
+    by_path: dict[str, list[str]] = {}
     for item in error.errors(include_url=False, include_context=False):
         if item["type"] == "extra_forbidden":  # `unknown_keys` reports it with advice
             continue
@@ -82,20 +77,20 @@ def from_validation(error: ValidationError, data: object, base: str = "") -> lis
             path = join_path(path, step)
         message = _message(item)
         if item["type"] == "value_error" and not item["loc"]:
-            # The message of a rule between fields begins with one of them: `command: is required ...`.
+            # The message of a rule between fields starts with a field: `command: is required ...`.
             field, _, rest = message.partition(": ")
             if rest and field.isidentifier():
                 path, message = join_path(base, field), rest
-        messages = found.setdefault(path, [])
+        messages = by_path.setdefault(path, [])
         if message not in messages:
             messages.append(message)
-        if len(found) > MOST_PROBLEMS:
+        if len(by_path) > MOST_PROBLEMS:
             break
-    return [FieldProblem(path, _alternatives(messages)) for path, messages in found.items()]
+    return [FieldProblem(path, _alternatives(messages)) for path, messages in by_path.items()]
 
 
 def most_specific(problems: Sequence[FieldProblem]) -> list[FieldProblem]:
-    """Drops the problem of a field if there is a problem of a field inside it."""
+    """Drops the problem of a field that contains another invalid field."""
     paths = sorted(problem.path for problem in problems)
 
     def begins_another(start: str) -> bool:
@@ -144,7 +139,7 @@ def _shown(value: object) -> str:
 
 
 def _alternatives(messages: list[str]) -> str:
-    """Joins the messages of a field's alternatives and shows the value only once."""
+    """Joins the messages of a field's alternatives, and shows the value only once."""
     if len(messages) == 1:
         return messages[0]
     heads = [message.rpartition(", got ")[0] or message for message in messages[:-1]]
@@ -152,7 +147,7 @@ def _alternatives(messages: list[str]) -> str:
 
 
 def unknown_keys(model: type[BaseModel], data: object, base: str = "") -> Iterator[FieldProblem]:
-    """Finds the keys that `model` does not have, at any depth. Each comes with the most similar known key."""
+    """The unknown keys at any depth, each with the most similar known key."""
     if not isinstance(data, dict):
         return
     fields = model.model_fields
@@ -172,7 +167,7 @@ def _unknown_within(annotation: Any, value: object, path: str) -> Iterator[Field
     if origin is Annotated:
         yield from _unknown_within(arguments[0], value, path)
     elif not _holds_model(annotation):
-        return  # many values may be there, and each has a path
+        return  # not descended: there may be many values, each with a path
     elif origin is dict and isinstance(value, dict):
         for key, inner in value.items():
             yield from _unknown_within(arguments[1], inner, join_path(path, str(key)))
@@ -188,4 +183,4 @@ def _holds_model(annotation: Any) -> bool:
     """Whether any value of this type has keys that a schema knows."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return True
-    return any(_holds_model(one) for one in get_args(annotation))
+    return any(_holds_model(argument) for argument in get_args(annotation))

@@ -1,6 +1,8 @@
 """The parts of a `Deployment` that placement and scaling read: resources, parallelism, placement, and replicas."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag, field_validator, model_validator
@@ -16,7 +18,84 @@ from schemas.fields import (
     Whole,
     no_flag,
 )
-from schemas.manifest.gpu_requirements import compute_capability_text, gpu_model_text
+
+Capability = tuple[int, int]
+_BOUND: Final = re.compile(r"\s*(>=|<=|==|>|<)\s*(\d{1,3})(?:\.(\d{1,3}))?\s*")
+_BLANKS: Final = re.compile(r"[\s\-_]+")
+_MAX_BOUNDS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityBound:
+    """A bound such as `>= 8.0`."""
+
+    relation: str
+    version: Capability
+
+    def allows(self, capability: Capability | None) -> bool:
+        """Whether a compute capability is within the bound; False if it is unknown."""
+        if capability is None:
+            return False
+        return {
+            ">=": capability >= self.version,
+            "<=": capability <= self.version,
+            "==": capability == self.version,
+            ">": capability > self.version,
+            "<": capability < self.version,
+        }[self.relation]
+
+    def __str__(self) -> str:
+        return f"{self.relation}{self.version[0]}.{self.version[1]}"
+
+
+def capability_bounds(text: str) -> tuple[CapabilityBound, ...]:
+    """The bounds in a text such as `>=8.0,<9.0`; none for `none`.
+
+    Raises:
+        ValueError: not valid, or no compute capability is within all bounds.
+    """
+    if text == "none":
+        return ()
+    matches = [_BOUND.fullmatch(part) for part in text.split(",")]
+    if len(matches) > _MAX_BOUNDS or not all(matches):
+        raise ValueError(f'{text!r} is not a valid requirement; write for example ">=8.0", "==9.0" or ">=8.0,<9.0"')
+    bounds = tuple(CapabilityBound(m[1], (int(m[2]), int(m[3] or 0))) for m in matches if m is not None)
+    # Minor versions are integers, so those next to the bounds represent all others.
+    near = [(major, minor + step) for major, minor in (bound.version for bound in bounds) for step in (-1, 0, 1)]
+    if not any(all(bound.allows(version) for bound in bounds) for version in near):
+        raise ValueError(f"{text!r} contradicts itself: no GPU can meet it")
+    return bounds
+
+
+def compute_capability_text(text: str) -> str:
+    """The text itself, if it is valid."""
+    capability_bounds(text)
+    return text
+
+
+def gpu_model_text(text: str) -> str:
+    """The text itself, if it names a model.
+
+    Raises:
+        ValueError: it has neither a letter nor a digit.
+    """
+    if not re.search(r"[^\W_]", text):
+        raise ValueError(f"{text!r} is not a valid part of a GPU's name; write for example H100")
+    return text
+
+
+def matches_model(model: str, parts: Iterable[str]) -> bool:
+    """Whether a GPU's name contains one of these parts. Case does not matter, and blanks and dashes are alike.
+
+    A part starts at the start of a word, and never ends within a number: `A10` is not part of `NVIDIA A100`.
+    """
+    name = _canonical(model)
+    return any(re.search(rf"(?<![^\W_]){re.escape(_canonical(part))}(?!(?<=\d)\d)", name) for part in parts)
+
+
+def _canonical(text: str) -> str:
+    return _BLANKS.sub(" ", text).strip().lower()
+
 
 MAX_GPUS: Final = 4096
 MAX_REPLICAS: Final = 100_000
@@ -87,12 +166,12 @@ class Resources(Strict):
 
     @property
     def asks_for_a_gpu_kind(self) -> bool:
-        """Whether any field says what kind of GPU is needed."""
+        """Whether any field states a kind of GPU."""
         return bool(self.gpu_models) or self.min_gpu_memory != "none" or self.compute_capability != "none"
 
     @property
     def asks_for_a_gpu(self) -> bool:
-        """Whether any field but `gpus` asks for a GPU."""
+        """Whether any field but `gpus` requires a GPU."""
         return self.gpu_memory != "auto" or self.exclusive or self.asks_for_a_gpu_kind
 
 
@@ -176,7 +255,7 @@ class ReplicaRange(Strict):
 
 
 def _no_text(value: object) -> object:
-    """Refuses what is neither a number nor a mapping, with both ways to write it."""
+    """Refuses values that are neither a number nor a mapping."""
     if isinstance(value, bool) or not isinstance(value, int | float | Mapping | ReplicaRange):
         raise ValueError(f"must be a whole number or {{min: 0, max: 4}}, got {_shown(value)}")
     return value
@@ -187,7 +266,7 @@ def _shown(value: object) -> str:
 
 
 def _target(value: object) -> object:
-    """Refuses what is neither a number nor `auto`."""
+    """Refuses values that are neither a number nor `auto`."""
     if value != "auto" and (isinstance(value, bool) or not isinstance(value, int | float)):
         raise ValueError(f"must be a number or auto, got {value!r}")
     return value
@@ -205,7 +284,7 @@ Replicas = Annotated[
 
 
 def bounds_of(replicas: int | ReplicaRange | Mapping[str, Any]) -> tuple[int, int]:
-    """The fewest and the most replicas; equal where a number is given. Takes the stored JSON as well."""
+    """The fewest and the most replicas; also for the stored JSON."""
     match replicas:
         case int():
             return replicas, replicas

@@ -17,9 +17,9 @@ from schemas.manifest.problems import FieldProblem, ManifestError, join_path
 
 MAX_TEXT_BYTES: Final = 2**20
 MAX_DEPTH: Final = 32
-MAX_KEY: Final = 4096  # as every text that a key may stand for
-# Characters of the paths of all values. Whatever judges a value may write its path out, and Pydantic does for each that
-# it refuses, so a mebibyte of small values under one long key would take gigabytes.
+MAX_KEY: Final = 4096  # as every text that a key may represent
+# Characters of the paths of all values. Pydantic writes the path of each value that it refuses, so a mebibyte of small
+# values under one long key would take gigabytes.
 MAX_PATHS: Final = 2**25
 _INDEX_CHARS: Final = 8
 _LONG_PATHS: Final = "has too many values under long keys; shorten the keys, or split it"
@@ -30,33 +30,25 @@ _BEYOND_64_BITS: Final = "exceeds 64 bits; write a smaller number, or text in qu
 _Base: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-@dataclass(slots=True)  # not frozen: that takes three times as long to make, and there may be 100,000
+@dataclass(slots=True)  # not frozen: that is three times slower, and there may be 100,000
 class _Steps:
-    """The steps to a value, without its path: that is written out for a problem alone.
+    """The steps to a value. Only a problem writes them out as a path."""
 
-    Attributes:
-        outer: the steps to what holds it; None: the whole document does.
-        step: the key or the index.
-        length: characters of the path, about.
-        depth: number of steps.
-    """
-
-    outer: "_Steps | None"
+    outer: "_Steps | None"  # to its container; None: the document
     step: str | int
-    length: int
+    length: int  # characters of the path, about
     depth: int
 
     @classmethod
     def after(cls, outer: "_Steps | None", step: str | int) -> "_Steps":
-        """One step more."""
         if outer is None:
             return cls(None, step, _length(step), 1)
         return cls(outer, step, outer.length + _length(step), outer.depth + 1)
 
 
 @dataclass(slots=True)
-class _Room:
-    """What is left of `MAX_PATHS`."""
+class _Budget:
+    """Characters left of `MAX_PATHS`."""
 
     left: int
 
@@ -67,7 +59,7 @@ class _StrictLoader(_Base):  # type: ignore[misc]  # the base is chosen at run t
     yaml_implicit_resolvers: dict[str, Any] = {}
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:  # noqa: ARG002 - the signature of the base
-        """Builds a mapping; refuses duplicate keys."""
+        """Refuses duplicate keys."""
         mapping: dict[Any, Any] = {}
         for key_node, value_node in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -100,7 +92,7 @@ def read_documents(text: str) -> list[object]:
         try:
             return [_load_json(text)]
         except json.JSONDecodeError:
-            # It may be YAML in flow style. If not, the YAML parser below reports the problem with its line.
+            # It may be YAML in flow style. Otherwise the YAML parser reports the problem with its line.
             pass
     try:
         _check_events(text)
@@ -144,7 +136,7 @@ def _load_json(text: str | bytes) -> object:
 
 
 def _bounded_int(digits: str) -> int:
-    if len(digits) > _INT64_DIGITS:  # the message of Python itself would be for programmers
+    if len(digits) > _INT64_DIGITS:  # Python's own message is for programmers
         raise ManifestError([FieldProblem("", f"{digits[:20]}... {_BEYOND_64_BITS}")])
     return int(digits)
 
@@ -181,22 +173,22 @@ def _too_deep() -> ManifestError:
 
 
 def _object_of_distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
+    mapping: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in mapping:
             raise ManifestError([FieldProblem("", f"duplicate key {key!r} in an object; remove one")])
-        found[key] = value
-    return found
+        mapping[key] = value
+    return mapping
 
 
 def _check_tree(root: object) -> None:
-    """Refuses values that cannot be stored as JSON, with their path; and paths that are too long, taken together."""
+    """Refuses values that cannot be stored as JSON, with their path; and too long paths in total."""
     if problem := _scalar_problem(root):
         raise ManifestError([FieldProblem("", problem)])
-    _check_inside(root, None, _Room(MAX_PATHS))
+    _check_inside(root, None, _Budget(MAX_PATHS))
 
 
-def _check_inside(value: object, steps: _Steps | None, room: _Room) -> None:
+def _check_inside(value: object, steps: _Steps | None, budget: _Budget) -> None:
     if steps is not None and steps.depth == MAX_DEPTH:
         raise _too_deep()
     children: Iterable[tuple[str | int, object]] = ()
@@ -209,11 +201,11 @@ def _check_inside(value: object, steps: _Steps | None, room: _Room) -> None:
             raise ManifestError([FieldProblem(_path(steps), f"a key {problem}")])
         if problem := _scalar_problem(inner):
             raise ManifestError([FieldProblem(_path(_Steps.after(steps, step)), problem)])
-        room.left -= (steps.length if steps else 0) + _length(step)
-        if room.left < 0:
+        budget.left -= (steps.length if steps else 0) + _length(step)
+        if budget.left < 0:
             raise ManifestError([FieldProblem("", _LONG_PATHS)])
         if inner and isinstance(inner, dict | list):
-            _check_inside(inner, _Steps.after(steps, step), room)
+            _check_inside(inner, _Steps.after(steps, step), budget)
 
 
 def _path(steps: _Steps | None) -> str:

@@ -1,9 +1,13 @@
-"""What agent and controller exchange over one WebSocket: JSON objects distinguished by `type`.
+"""The messages between agent and controller over one WebSocket: JSON objects distinguished by `type`.
 
 Every message may be repeated, late or lost. A process report has a sequence number that rises over the agent's life;
-the newest report wins. Only field names and values are the contract; the split into files is not. Unknown keys are
-ignored. A new field is marked `Since` its protocol, and both sides send only what the other one's protocol has.
+the newest report counts. Only field names and values are the contract; the split into files is not. Unknown keys are
+ignored. A new field is marked `Since` its protocol, and peers of older protocols are not sent it.
 """
+
+from typing import Final, TypeAlias
+
+from msgspec.json import Decoder
 
 from schemas.wire.base import MAX_GPUS, MAX_NAME, MAX_PERIODS, MAX_PROCESSES, MAX_TEXT, Since, Wire, encode, explain
 from schemas.wire.commands import (
@@ -32,14 +36,6 @@ from schemas.wire.join import (
     split_token,
     token_with_authority,
 )
-from schemas.wire.messages import (
-    CONNECT_PATH,
-    MAX_MESSAGE_BYTES,
-    AgentMessage,
-    ControllerMessage,
-    agent_message,
-    controller_message,
-)
 from schemas.wire.protocol import (
     HIGHEST_PROTOCOL,
     LOWEST_PROTOCOL,
@@ -64,4 +60,13 @@ from schemas.wire.proxy import (
 )
 from schemas.wire.reports import GPU_MEMORY_HELD, NO_ANSWER, ExitReason, ProcessReport, ProcessState, ReportAck
 from schemas.wire.samples import SAMPLE_S, GpuSample, ProcessSample, Readings, SamplePeriod, Samples, SamplesAck
-from schemas.wire.session import HEARTBEAT_S, Goodbye, Heartbeat, Hello, NewCredential, Rejected, Told, Welcome
+from schemas.wire.session import HEARTBEAT_S, AttestedTerm, Goodbye, Heartbeat, Hello, NewCredential, Rejected, Welcome
+
+CONNECT_PATH: Final = "/api/v1/agents/connect"  # Authorization: Bearer <credential>
+MAX_MESSAGE_BYTES: Final = 8 * 2**20
+
+# `type` in the JSON of a message is the tag of its class.
+AgentMessage: TypeAlias = Hello | Heartbeat | InventoryChanged | ProcessReport | Samples | CommandResult | Goodbye
+ControllerMessage: TypeAlias = Welcome | Command | ReportAck | SamplesAck | NewCredential | Rejected
+agent_message: Final[Decoder[AgentMessage]] = Decoder(AgentMessage)
+controller_message: Final[Decoder[ControllerMessage]] = Decoder(ControllerMessage)

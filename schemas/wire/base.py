@@ -1,4 +1,4 @@
-"""The base of what agent and controller exchange, bounds that many of its fields share, and its JSON."""
+"""The base of messages between agent and controller, common bounds of fields, and JSON."""
 
 from dataclasses import dataclass
 from functools import cache
@@ -26,7 +26,7 @@ LongText = Annotated[str, Meta(max_length=2**20)]
 GpuUuid = Annotated[str, Meta(pattern=r"\A(GPU|MIG)-[\w.:/-]{1,200}\Z")]
 Int = Annotated[int, Meta(ge=0, le=2**31 - 1)]  # the database's
 BigInt = Annotated[int, Meta(ge=0, le=2**62)]
-Counter = Annotated[int, Meta(ge=0, le=2**53)]  # which the controller continues from
+Counter = Annotated[int, Meta(ge=0, le=2**53)]  # from which the controller continues
 Mib = Annotated[int, Meta(ge=0, le=2**40)]
 Percent = Annotated[float, Meta(ge=0, le=100)]
 AgentSeconds = Annotated[float, Meta(ge=0, le=1e10)]  # on the agent's clock
@@ -34,7 +34,7 @@ AgentSeconds = Annotated[float, Meta(ge=0, le=1e10)]  # on the agent's clock
 
 @dataclass(frozen=True, slots=True)
 class Since:
-    """Marks a field that came with a later protocol: `read_s: Annotated[float | None, Since(4)] = None`.
+    """Marks a field of a later protocol: `read_s: Annotated[float | None, Since(4)] = None`.
 
     Peers of earlier protocols refuse unknown keys, so the field is not sent to them. It needs a default.
     """
@@ -43,19 +43,16 @@ class Since:
 
 
 class Wire(msgspec.Struct, frozen=True):
-    """Unknown keys are ignored, so that a field can be added without turning older readers away.
+    """Unknown keys are ignored, so that older readers accept new fields.
 
-    Bounds of fields hold when a message is read, not when it is made.
-
-    Attributes:
-        since: protocol in which the message appeared. Older peers are not sent it.
+    Bounds of fields hold for messages that are read, not for messages that are made.
     """
 
-    since: ClassVar[int] = 0
+    since: ClassVar[int] = 0  # protocol of the message. Older peers are not sent it
 
 
 def encode(message: Wire, protocol: int) -> str:
-    """The message as JSON, without the fields that came after `protocol`."""
+    """The message as JSON, without fields of later protocols."""
     if message.since > protocol:
         raise AssertionError(f"{type(message).__name__} is of protocol {message.since}, the peer speaks {protocol}")
     return msgspec.json.encode(message if protocol >= HIGHEST_PROTOCOL else _for_peer(message, protocol)).decode()
@@ -88,7 +85,7 @@ def _since(annotation: Any) -> int:
 
 
 def explain(error: Exception) -> str:
-    """The text of a decoder's error, which begins with the field: `host.os: expected `str`, got `int``."""
+    """The text of a decoder's error, starting with the field: `host.os: expected `str`, got `int``."""
     what, _, where = str(error).rpartition(" - at ")
     field = where.replace("`", "").replace("key in ", "").removeprefix("$").removeprefix(".")
     return f"{field or 'message'}: {what[0].lower()}{what[1:]}" if what else str(error)

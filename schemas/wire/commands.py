@@ -15,7 +15,7 @@ class ClaimOrder(Wire, frozen=True, kw_only=True):
 
 
 class GenerateOrder(Wire, frozen=True, kw_only=True):
-    """One token is asked for after so long without a sign that the engine generates."""
+    """A token is requested after `every_s` without a sign that the engine generates."""
 
     every_s: float
     timeout_s: float
@@ -28,11 +28,11 @@ class ProbeOrder(Wire, frozen=True, kw_only=True):
     period_s: float
     timeout_s: float
     failures: int
-    generate: Annotated[GenerateOrder | None, Since(4)] = None  # None: no tokens are asked for
+    generate: Annotated[GenerateOrder | None, Since(4)] = None  # None: no tokens are requested
 
 
 class SimulatedLoad(Wire, frozen=True, kw_only=True):
-    """What a simulated GPU reports while this process is running: (seconds, percent) steps, and memory."""
+    """The readings of a simulated GPU while this process runs: (seconds, percent) steps, and memory."""
 
     utilization: tuple[tuple[float, float], ...]
     memory_mib: int | None = None
@@ -42,7 +42,7 @@ class ModelFetch(Wire, frozen=True, kw_only=True):
     """A model of the hub that must be on the host before the process starts.
 
     `by_folder`: the server takes no revision of it, so argv's `NAME=repo` gets the folder of this commit instead.
-    `name`: the branch or tag that was asked for, where `revision` is the commit that was kept of it.
+    `name`: the branch or tag of which `revision` is the kept commit.
     """
 
     repo: str
@@ -52,7 +52,7 @@ class ModelFetch(Wire, frozen=True, kw_only=True):
 
 
 class StartOrder(Wire, frozen=True, kw_only=True):
-    """Everything needed to start one process.
+    """The start of one process.
 
     Placeholders in argv: {port}, {python} (the agent's interpreter), {simulated_engine} (argv[0] only).
     """
@@ -61,7 +61,7 @@ class StartOrder(Wire, frozen=True, kw_only=True):
     deployment_uid: str
     argv: tuple[str, ...]
     env: dict[str, str] = {}
-    claims: tuple[ClaimOrder, ...]  # GPUs only, in the order in which the process sees them
+    claims: tuple[ClaimOrder, ...]  # GPUs only, in the order of the process
     needs_port: bool
     probe: ProbeOrder | None
     start_timeout_s: float
@@ -69,23 +69,23 @@ class StartOrder(Wire, frozen=True, kw_only=True):
     drain_time_s: float
     stop_on_disconnect_after_s: float | None = None
     simulated_load: SimulatedLoad | None = None
-    gpus_by_index: bool = False  # the engine does not support UUIDs: it gets the GPUs' indexes on the host
+    gpus_by_index: bool = False  # the engine does not support UUIDs and gets the GPUs' indices
     request_gauges: tuple[str, ...] = ()  # gauges of the engine's /metrics whose sum is the requests at once
-    queue_gauges: Annotated[tuple[str, ...], Since(4)] = ()  # likewise: the requests in the engine's own queue
-    host_memory_mib: Annotated[int | None, Since(4)] = None  # its limit of host memory, as its user states; None: none
+    queue_gauges: Annotated[tuple[str, ...], Since(4)] = ()  # likewise for the engine's own queue
+    host_memory_mib: Annotated[int | None, Since(4)] = None  # limit of host memory by its user; None: none
     cache_gauges: Annotated[tuple[str, ...], Since(4)] = ()  # the share of its KV cache in use, 0 to 1
     progress_counters: Annotated[tuple[str, ...], Since(4)] = ()  # counters of its tokens, which rise while it works
-    stalled_requests: Annotated[int, Since(4)] = 0  # so many without an answer make it unhealthy; 0: none do
+    stalled_requests: Annotated[int, Since(4)] = 0  # this number without an answer makes it unhealthy; 0: never
     stalled_after_s: Annotated[float, Since(4)] = 120.0
     fetches: Annotated[tuple[ModelFetch, ...], Since(4)] = ()  # fetched by the agent, with the token in `env`
     container: Annotated[ContainerOrder | None, Since(4)] = None  # None: a process of the host
     secret_env: Annotated[tuple[str, ...], Since(4)] = ()  # names in `env` whose values are secrets
-    reads: Annotated[tuple[str, ...], Since(5)] = ()  # folders and files of the host: models and what goes with them
-    receipt: Annotated[str, Since(5)] = ""  # kept by the agent, and told in its hello for as long as the process lives
+    reads: Annotated[tuple[str, ...], Since(5)] = ()  # folders and files of the host: models, adapters
+    receipt: Annotated[str, Since(5)] = ""  # kept by the agent, and sent in its hello while the process lives
 
 
 class StopOrder(Wire, frozen=True, kw_only=True):
-    """Stop gracefully: no new requests, then SIGTERM; after `drain_time_s`, SIGKILL of the whole group."""
+    """A graceful stop: no new requests, then SIGTERM; after `drain_time_s`, SIGKILL of the process group."""
 
     drain_time_s: float
     reason: str = ""
@@ -105,7 +105,7 @@ class Command(Wire, frozen=True, kw_only=True, tag="command"):
 
 
 class CommandResult(Wire, frozen=True, kw_only=True, tag="result"):
-    """The agent's answer to a command, sent after it was journalled."""
+    """The agent's answer to a command, sent after the journal's write."""
 
     command_id: BigInt
     outcome: Literal["accepted", "refused"]

@@ -1,4 +1,4 @@
-"""Processes that run in containers: what the controller orders, and what a host can run."""
+"""Processes in containers: the order, and the runtimes of a host."""
 
 from typing import Annotated, Final, Literal
 
@@ -6,17 +6,17 @@ from msgspec import Meta
 
 from schemas.wire.base import Wire, WireName, WireText
 
-PULLING: Final = "pulling image "  # begins the message of a starting process while its image is fetched
+PULLING: Final = "pulling image "  # starts the message of a process while its image is fetched
 RUNTIME_DOCKER: Final = "docker"
 
 
 class ContainerOrder(Wire, frozen=True, kw_only=True):
     """The container of one process. Argv, environment, GPUs, port and host memory are those of its start order.
 
-    Within the container {port} is the port that the engine listens on, and {host} the address.
+    In the container {port} is the engine's port, and {host} its address.
     """
 
-    image: Annotated[str, Meta(min_length=1)]  # with a digest where the revision has kept one
+    image: Annotated[str, Meta(min_length=1)]  # with the digest of the revision, if it keeps one
     pull: Literal["missing", "always", "never"] = "missing"
     shm_size_mib: int | None = None  # None: Docker's default
     volumes: dict[str, str] = {}  # folder of the host -> folder in the container, optionally with ":ro"
@@ -25,10 +25,10 @@ class ContainerOrder(Wire, frozen=True, kw_only=True):
 
 
 class RuntimeFacts(Wire, frozen=True, kw_only=True):
-    """What a host can run besides its own processes."""
+    """A runtime of a host, in addition to its own processes."""
 
     name: WireName  # RUNTIME_DOCKER
     usable: bool
     gpus: bool = False  # containers can get NVIDIA GPUs
-    reason: WireText = ""  # why containers or their GPUs cannot be had, and what to do
+    reason: WireText = ""  # why containers or their GPUs are not usable, and the fix
     version: WireName = ""

@@ -1,4 +1,4 @@
-"""What else an agent reads of a GPU, for operators and metrics: nothing is decided by it."""
+"""Further readings of a GPU, for operators and metrics. No decision depends on them."""
 
 from typing import Annotated
 

@@ -15,7 +15,7 @@ Vendor = Literal["nvidia", "amd", "apple"]
 class DeviceFacts(Wire, frozen=True, kw_only=True):
     """One GPU. Sizes in MiB, utilization in percent; None is unknown, never zero.
 
-    `reserved_mib` of `memory_mib` is what the host's operator reserves for other uses: placement must not use it.
+    `reserved_mib` of `memory_mib` is reserved by the host's operator: placement must not use it.
     """
 
     uuid: GpuUuid
@@ -30,15 +30,15 @@ class DeviceFacts(Wire, frozen=True, kw_only=True):
     mig_mode: bool = False
     used_mib: Mib | None = None
     utilization: Percent | None = None
-    parent: Annotated[GpuUuid | None, Since(4)] = None  # the GPU of which this is a MIG slice
-    details: Annotated[GpuDetails | None, Since(4)] = None  # now and then; None: as last reported
+    parent: Annotated[GpuUuid | None, Since(4)] = None  # the GPU of a MIG slice
+    details: Annotated[GpuDetails | None, Since(4)] = None  # occasionally; None: as last reported
 
 
 Gpus = Annotated[tuple[DeviceFacts, ...], Meta(max_length=MAX_GPUS)]
 
 
 class HostFacts(Wire, frozen=True, kw_only=True):
-    """The host itself. `reserved_mib` of its memory is what placement must not use."""
+    """The host itself. Placement must not use `reserved_mib` of its memory."""
 
     os: WireName
     arch: WireName
@@ -51,12 +51,12 @@ class HostFacts(Wire, frozen=True, kw_only=True):
     labels: Annotated[dict[WireName, WireName], Meta(max_length=MAX_ENTRIES)] = {}
     # Installed model servers, by the names in manifests; None: unknown.
     engines: Annotated[tuple[WireName, ...], Meta(max_length=MAX_ENTRIES)] | None = None
-    # What the host can run besides its own processes.
+    # Runtimes for processes in containers.
     runtimes: Annotated[tuple[RuntimeFacts, ...], Meta(max_length=MAX_ENTRIES), Since(4)] = ()
 
 
 class Inventory(Wire, frozen=True, kw_only=True):
-    """Facts of host and GPUs. `gpus` None: the GPUs could not be read, so they are unknown; `gpus_error` says why."""
+    """Host and GPUs. `gpus` None: the GPUs could not be read, so they are unknown; `gpus_error` has the reason."""
 
     host: HostFacts
     gpus: Gpus | None

@@ -1,10 +1,10 @@
 """The join: a token for a per-worker credential, over HTTP.
 
-A token may carry the SHA-256 of the public key of the controller's certificate authority. Then the agent asks for that
-certificate over a connection that it does not trust, compares, and sends the token over one that it does.
+A token may include the SHA-256 of the public key of the controller's certificate authority. Then the agent requests
+that certificate over an untrusted connection, compares it, and sends the token over a trusted connection.
 
-The agent chooses its credential and keeps it before it asks, so that it can ask again when an answer is lost. It is
-sent in a header: controllers of earlier versions ignore that, and answer with a credential of their own.
+The agent chooses and stores its credential before the request, so that it can repeat the request if an answer is lost.
+It is sent in a header, which controllers of earlier versions ignore: they answer with their own credential.
 """
 
 import re
@@ -17,20 +17,20 @@ from schemas.wire.base import Wire
 
 JOIN_PATH: Final = "/api/v1/join"
 CA_PATH: Final = "/api/v1/ca"  # GET: the certificate of the controller's own authority, in PEM; 404 without one
-# Gateways drop clients' headers that begin with X-Gpuward-.
-CREDENTIAL_HEADER: Final = "Gpuward-Credential"  # of a join: the credential that the agent has chosen
+# Not X-Gpuward-: gateways drop such headers of clients.
+CREDENTIAL_HEADER: Final = "Gpuward-Credential"  # of a join: the agent's credential
 CREDENTIAL_FORM: Final = "gpc_ and 43 to 128 of the characters A-Z, a-z, 0-9, - and _"
 _CREDENTIAL: Final = re.compile(r"gpc_[A-Za-z0-9_-]{43,128}")
 _HASHED: Final = re.compile(r"(?P<token>[^.]+)\.(?P<hash>[0-9a-f]{64})")
 
 
 def token_with_authority(token: str, public_key_hash: str | None) -> str:
-    """The token as it is given to an agent. `public_key_hash`: in hexadecimal digits; None: no authority of its own."""
+    """The token for an agent. `public_key_hash`: in hexadecimal digits; None: no own authority."""
     return token if public_key_hash is None else f"{token}.{public_key_hash}"
 
 
 def split_token(given: str) -> tuple[str, str | None]:
-    """The token itself, and the hash of the authority's public key; None: it carries none."""
+    """The token itself, and the hash of the authority's public key, if any."""
     match = _HASHED.fullmatch(given)
     return (given, None) if match is None else (match["token"], match["hash"])
 
@@ -41,7 +41,7 @@ def new_credential() -> str:
 
 
 def is_credential(text: str) -> bool:
-    """Whether a credential has the form `CREDENTIAL_FORM`, in which 256 bits fit."""
+    """Whether a credential has the form `CREDENTIAL_FORM`, which holds 256 bits."""
     return _CREDENTIAL.fullmatch(text) is not None
 
 

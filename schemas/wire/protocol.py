@@ -1,9 +1,9 @@
-"""Which protocols agent and controller speak, and how they find the common one.
+"""The protocols of agent and controller, and the choice of the common protocol.
 
-The agent offers each as a WebSocket subprotocol, the highest first; the controller takes the highest that it speaks.
-The hello then names the protocol of the connection. Agents and controllers before 0.2 offer and take none: they speak
-protocol 3, refuse unknown keys, and are sent no field that came later (`Since`).
-The join comes before the connection, so both of its messages are of the lowest protocol.
+The agent offers each as a WebSocket subprotocol, the highest first; the controller takes the highest that it supports.
+The hello then names the protocol of the connection. Agents and controllers before 0.2 use no subprotocol: they use
+protocol 3, refuse unknown keys, and are not sent later fields (`Since`). The join precedes the connection, so both of
+its messages are of the lowest protocol.
 """
 
 import re
@@ -21,7 +21,7 @@ _MAX_OFFERED: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Protocols:
-    """The lowest and the highest protocol that one side speaks; it speaks all between them."""
+    """The range of protocols that one side supports."""
 
     lowest: int
     highest: int
@@ -37,7 +37,7 @@ class Protocols:
         return tuple(f"gpuward.v{number}" for number in range(self.highest, self.lowest - 1, -1))
 
     def common(self, other: "Protocols") -> int | None:
-        """The highest protocol that both speak; None: there is none."""
+        """The highest common protocol; None if there is none."""
         highest = min(self.highest, other.highest)
         return highest if highest >= max(self.lowest, other.lowest) else None
 
@@ -47,7 +47,7 @@ UNNAMED: Final = Protocols(_UNNAMED, _UNNAMED)
 
 
 def offered_protocols(names: Iterable[str]) -> Protocols:
-    """What a peer offers; `UNNAMED` where it offers none of ours."""
+    """A peer's offer; `UNNAMED` if it offers no known name."""
     numbers = [int(match[1]) for name in list(names)[:_MAX_OFFERED] if (match := _NAME.fullmatch(name.strip()))]
     return Protocols(min(numbers), max(numbers)) if numbers else UNNAMED
 

@@ -10,7 +10,7 @@ from schemas.wire.base import BigInt, Int, LongText, Since, Wire, WireName
 ProcessState = Literal["starting", "running", "unhealthy", "stopping", "exited"]
 GPU_MEMORY_HELD: Final = "gpu_memory_held"  # and a colon: in the message of an exit after which memory is not back
 NO_ANSWER: Final = "no_answer"  # and a colon: in the message of an unhealthy process that generates nothing
-_MAX_MODELS: Final = 128  # of one process: its model, a draft model, its adapters
+_MAX_MODELS: Final = 128  # of a process: its model, its draft model, its adapters
 ExitReason = Literal[
     "exit",  # it exited by itself
     "stopped",  # a stop command
@@ -19,7 +19,7 @@ ExitReason = Literal[
     "liveness",  # it stopped answering its probe
     "agent_stopped",  # the agent was shut down cleanly, and its engines with it
     "disconnected",  # stop_on_disconnect_after
-    "gone",  # the agent knows no such process: it never started on the host, or died before the agent could watch it
+    "gone",  # unknown to the agent: it never started on the host, or ended before the agent could watch it
 ]
 
 
@@ -37,10 +37,10 @@ class ProcessReport(Wire, frozen=True, kw_only=True, tag="process"):
     message: LongText = ""
     pid: Int | None = None
     ready: bool = False  # the probe was answered at least once
-    # Of the image that its container runs, such as sha256:1f2e, and the repository that the digest is of.
+    # Of the image of its container, such as sha256:1f2e, and the repository of the digest.
     image_digest: Annotated[WireName | None, Since(4)] = None
     image_repository: Annotated[WireName | None, Since(4)] = None
-    # Of the models of the hub that it was given, by `org/name@revision` as ordered.
+    # Of its models of the hub, by `org/name@revision` as ordered.
     model_commits: Annotated[Mapping[WireName, WireName], Meta(max_length=_MAX_MODELS), Since(5)] = {}
     # The part of an exit's message that is a line of its log, which a viewer may not read; None: an older agent.
     log_line: Annotated[LongText | None, Since(4)] = None

@@ -20,7 +20,7 @@ from schemas.wire.base import (
 )
 
 SAMPLE_S: Final = 10.0
-_LONGEST_S: Final = 180.0  # a period of 120 s may end late, but nothing is read for 60 s without a stop
+_LONGEST_S: Final = 180.0  # a period of 120 s may end late, but no reading continues for 60 s without a stop
 
 
 class Readings(Wire, frozen=True, kw_only=True):
@@ -38,43 +38,28 @@ class GpuSample(Readings, frozen=True, kw_only=True):
 
 
 class ProcessSample(Wire, frozen=True, kw_only=True):
-    """One process over one sampling period. The key is (instance, epoch, rank).
-
-    Attributes:
-        utilization: by the UUID of each claimed GPU, of this process's tree alone; None: unknown.
-        requests: the most requests in flight or waiting at once; None: unknown.
-        arrived: the number of requests that came in; None: unknown.
-        queued: requests in the engine's own queue at the last look; None: unknown.
-        kv_use: the share of the engine's KV cache in use at the last look, 0 to 1; None: unknown.
-    """
+    """One process over one sampling period. The key is (instance, epoch, rank). None: unknown."""
 
     instance: WireName
     epoch: Int
     rank: Int = 0
+    # by the UUID of each claimed GPU, of this process's tree alone
     utilization: Annotated[dict[GpuUuid, Readings | None], Meta(max_length=MAX_GPUS)] = {}
-    requests: Int | None = None
-    arrived: Annotated[Int | None, Since(4)] = None
-    queued: Annotated[Int | None, Since(4)] = None
-    kv_use: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Since(4)] = None
+    requests: Int | None = None  # the most in flight or waiting at once
+    arrived: Annotated[Int | None, Since(4)] = None  # number of new requests
+    queued: Annotated[Int | None, Since(4)] = None  # requests in the engine's own queue at the last poll
+    kv_use: Annotated[Annotated[float, Meta(ge=0, le=1)] | None, Since(4)] = None  # of its KV cache, at the last poll
 
 
 class SamplePeriod(Wire, frozen=True, kw_only=True):
-    """The samples of one sampling period, or of a piece of it: it is cut where reading stopped for more than 2 s.
+    """The samples of one sampling period, or of a part of it: it is cut if reading stopped for more than 2 s."""
 
-    Attributes:
-        seq: rises over the agent's life between two boots of its host.
-        sampled_s: the last reading, on the agent's monotonic clock (seconds since the host's boot).
-        period_s: length of a sampling period.
-        read_s: seconds that were really read, up to `sampled_s`: all that the samples speak for. None: the whole
-            period, from an agent that does not say.
-        impossible: readings that were left out because no GPU or engine can have them.
-    """
-
-    seq: BigInt
-    sampled_s: AgentSeconds
+    seq: BigInt  # rises over the agent's life between two boots of its host
+    sampled_s: AgentSeconds  # the last reading, on the agent's monotonic clock (seconds since the host's boot)
     period_s: Annotated[float, Meta(ge=0.5, le=120)]
+    # seconds that were really read, up to `sampled_s`; None: all of the period, from an older agent
     read_s: Annotated[Annotated[float, Meta(ge=0, le=_LONGEST_S)] | None, Since(4)] = None
-    impossible: Annotated[Int, Since(4)] = 0
+    impossible: Annotated[Int, Since(4)] = 0  # readings left out since no GPU or engine can have them
     gpus: Annotated[tuple[GpuSample, ...], Meta(max_length=MAX_GPUS)]
     processes: Annotated[tuple[ProcessSample, ...], Meta(max_length=MAX_PROCESSES)] = ()
 

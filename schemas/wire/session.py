@@ -15,8 +15,8 @@ HEARTBEAT_S: Final = 5.0
 _Receipt = Annotated[str, Meta(max_length=2**18)]  # 256 claims take a quarter of that
 
 
-class Told(Wire, frozen=True, kw_only=True):
-    """The latest term and session that a welcome has named to this agent, and the controller's proof of that."""
+class AttestedTerm(Wire, frozen=True, kw_only=True):
+    """The latest term and session of a welcome to this agent, with the controller's proof."""
 
     term: Counter
     session: Counter
@@ -24,9 +24,9 @@ class Told(Wire, frozen=True, kw_only=True):
 
 
 class Hello(Wire, frozen=True, kw_only=True, tag="hello"):
-    """The first message of a connection: the agent's whole state. `sent_s` is on the clock of its samples.
+    """The first message of a connection: the agent's complete state. `sent_s` is on the clock of its samples.
 
-    `receipts`: the controller's own words of what it had started, for a ledger that has lost commits.
+    `receipts`: the controller's own records of its starts, for a ledger that has lost commits.
     """
 
     protocol: int = HIGHEST_PROTOCOL  # of this connection
@@ -34,17 +34,19 @@ class Hello(Wire, frozen=True, kw_only=True, tag="hello"):
     boot_id: WireName
     highest_term: Counter = 0
     highest_session: Annotated[Counter, Since(5)] = 0  # that a welcome has named, of this worker
-    told: Annotated[Told | None, Since(5)] = None  # after a loss of commits the controller believes this alone
-    takes_proxy_secrets: Annotated[bool, Since(5)] = False  # it can accept the next one before it is in use
+    told: Annotated[AttestedTerm | None, Since(5)] = (
+        None  # the only proof that the controller accepts after a loss of commits
+    )
+    takes_proxy_secrets: Annotated[bool, Since(5)] = False  # it can accept the next secret before it is in use
     report_seq: BigInt | None = None  # the newest report's number: it precedes all reports with higher numbers
-    advertise: WireName | None = None  # HOST:PORT of the proxy; host None: the address that the agent dials from
+    advertise: WireName | None = None  # HOST:PORT of the proxy; host None: the address from which the agent connects
     proxy_port: int
     sent_s: AgentSeconds | None = None
-    # SHA-256 of the proxy's, in hexadecimal digits; empty: it speaks no TLS.
+    # SHA-256 of the proxy's, in hexadecimal digits; empty: no TLS.
     certificate: Annotated[str, Meta(pattern=r"\A([0-9a-f]{64})?\Z"), Since(5)] = ""
     inventory: Inventory
     processes: Annotated[tuple[ProcessReport, ...], Meta(max_length=MAX_PROCESSES)]
-    # Of the start orders of the processes that live.
+    # Of the start orders of live processes.
     receipts: Annotated[tuple[_Receipt, ...], Meta(max_length=MAX_PROCESSES), Since(5)] = ()
 
 
@@ -52,8 +54,8 @@ class Welcome(Wire, frozen=True, kw_only=True, tag="welcome"):
     """The answer to hello: the worker's name, the session, and the intervals.
 
     It is repeated when `dismissed` changes, and before the first command of a later term.
-    `dismissed`: how often an operator has dismissed what the driver had reported of a GPU, by UUID.
-    `proof`: that this worker was told this term and session, in hexadecimal digits. The agent shows it in later hellos.
+    `dismissed`: number of dismissals by operators of the driver's reports about a GPU, by UUID.
+    `proof`: the controller's, of this term and session for this worker, in hexadecimal digits, for later hellos.
     """
 
     worker: str
@@ -67,9 +69,9 @@ class Welcome(Wire, frozen=True, kw_only=True, tag="welcome"):
 
 
 class NewCredential(Wire, frozen=True, kw_only=True, tag="credential"):
-    """The credential with which the agent connects from now on. The present one is valid until it has done so.
+    """The agent's next credential. The present credential is valid until the agent has connected with it.
 
-    `proxy_secret`: that of its proxy from then on, which it accepts at once beside the present one; empty: it stays.
+    `proxy_secret`: the next secret of its proxy, accepted at once in addition to the present secret; empty: none.
     """
 
     since: ClassVar[int] = 5
@@ -78,7 +80,7 @@ class NewCredential(Wire, frozen=True, kw_only=True, tag="credential"):
 
 
 class Heartbeat(Wire, frozen=True, kw_only=True, tag="heartbeat"):
-    """Sent every `HEARTBEAT_S` with the readings. `gpus` None: they could not be read, which `gpus_error` explains.
+    """Sent every `HEARTBEAT_S` with the readings. `gpus` None: they could not be read; `gpus_error` has the reason.
 
     `sent_s` is as in hello.
     """
@@ -91,14 +93,14 @@ class Heartbeat(Wire, frozen=True, kw_only=True, tag="heartbeat"):
 
 
 class Goodbye(Wire, frozen=True, kw_only=True, tag="goodbye"):
-    """A clean shutdown has begun. Reports may follow, then the connection ends on purpose.
+    """A clean shutdown has started. Reports may follow, then the agent closes the connection.
 
     Agents of earlier versions send it last.
     """
 
 
 class Rejected(Wire, frozen=True, kw_only=True, tag="rejected"):
-    """The controller does not serve this connection. `final`: the agent must not dial again with this credential."""
+    """The controller does not serve this connection. `final`: the agent must not connect again with this credential."""
 
     message: str
     final: bool = False

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import event, given, note, settings
 from hypothesis import strategies as st
 
-from controller.domain.holdings import Holder
+from controller.domain.admission import Holder
 from controller.domain.placement import Decision, Need, Placed, PlannedClaim, Unplaced
 from controller.engines.registry import engine_for, validate
 from controller.scheduling.estimate import asks_for

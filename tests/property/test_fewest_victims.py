@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from controller.domain.holdings import Holder
+from controller.domain.admission import Holder
 from controller.domain.placement import Ask, Layout, PlannedClaim
 from controller.scheduling.admission.consolidate import Movable, consolidate
 from controller.scheduling.admission.victims import find_victims, preemption_cost

@@ -5,7 +5,7 @@ from fractions import Fraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.domain.holdings import Demand
+from controller.domain.admission import Demand
 from controller.domain.placement import Ask, Layout, Placed
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.fragmentation import Fragments

@@ -7,7 +7,7 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.domain.holdings import InstanceLoad
+from controller.domain.admission import InstanceLoad
 from controller.domain.placement import Ask, Decision, Placed, Unplaced
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search import candidates

@@ -9,8 +9,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.domain.holdings import Holder, Holders
-from controller.domain.pending import PendingInstance
+from controller.domain.admission import Holder, Holders, PendingInstance
 from controller.domain.placement import Ask, Layout, Placed
 from controller.scheduling.admission.admit import ReserveTimes, admit
 from controller.scheduling.admission.victims import find_victims, preemption_cost

@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from controller.domain.pending import PendingInstance
+from controller.domain.admission import PendingInstance
 from controller.domain.placement import Ask, Layout
 from support.admission_rounds import AGE_S, Rounds, play, start
 from support.builders.fleet import GIB, Fleet

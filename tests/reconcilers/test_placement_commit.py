@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.domain.pending import PendingRow
+from controller.domain.admission import PendingRow
 from controller.domain.placement import Layout, Placed, PlannedClaim
 from controller.store.core.audit import audit
 from controller.store.core.database import Database

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.domain.pending import Destination
+from controller.domain.admission import Destination
 from controller.domain.restart_delays import RestartSettings
 from controller.reconcilers.placement import EVERYTHING
 from controller.runtime.outcome import Requeue

@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import Any, Final
 from unittest import mock
 
-from controller.domain import retired_args
 from controller.domain.placement import Need
 from controller.engines import registry, simulated
 from controller.engines.base import SERVES_AT_ONCE, EngineProcess, Launch
 from controller.engines.servers.model_server import GPU_COUNTS
+from schemas.manifest import deployment
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.units import parse_duration_s
 
@@ -66,8 +66,8 @@ def known_here() -> Iterator[None]:
     """Controllers in this process know the rig's args."""
     with (
         mock.patch.dict(simulated.ARGS, ARGS),
-        mock.patch.object(simulated, "RETIRED", frozenset()),
-        mock.patch.object(retired_args, "RETIRED", frozenset()),
+        mock.patch.object(simulated, "RETIRED_ARGS", frozenset()),
+        mock.patch.object(deployment, "RETIRED_ARGS", frozenset()),
         mock.patch.dict(registry._ENGINES, {RigEngine.name: RigEngine()}),
     ):
         yield

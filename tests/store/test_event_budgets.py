@@ -4,7 +4,7 @@ import uuid
 
 import asyncpg
 
-from controller.domain.events import WHOLE, NewEvent
+from controller.domain.events import WRITTEN_FIRST, NewEvent
 from controller.store.core.database import Database, prepare_connection
 from controller.store.core.events import acting, write_events, write_late_events
 from support.database.ledger import rows
@@ -46,28 +46,28 @@ async def test_what_is_beyond_the_budget_is_told_by_one_event(migrated: Database
     written = await events(migrated)
     assert written.count(("applied", "a user's")) == 50, "what users cause has no budget"
     whole = [message for reason, message in written if reason == "gpu_missing"]
-    assert whole == [f"gone {n}" for n in range(WHOLE)]
+    assert whole == [f"gone {n}" for n in range(WRITTEN_FIRST)]
     await late(migrated)
-    assert len(await events(migrated)) == 50 + WHOLE, "it is not yet time"
+    assert len(await events(migrated)) == 50 + WRITTEN_FIRST, "it is not yet time"
     await age(migrated, 11)
     await late(migrated)
     await late(migrated)
     (last,) = await rows(migrated, "select message, objects, evidence, actor from events order by id desc limit 1")
-    assert last["message"].startswith(f"gone 49; {50 - WHOLE - 1} more like it since 20")
+    assert last["message"].startswith(f"gone 49; {50 - WRITTEN_FIRST - 1} more like it since 20")
     assert (last["objects"], last["actor"]) == (["gpu:G49", WORKER], "agent:gpu-1")
-    assert last["evidence"] == {"n": 49, "not_listed": 50 - WHOLE - 1}
-    assert len(await events(migrated)) == 50 + WHOLE + 1
+    assert last["evidence"] == {"n": 49, "not_listed": 50 - WRITTEN_FIRST - 1}
+    assert len(await events(migrated)) == 50 + WRITTEN_FIRST + 1
 
 
 async def test_one_transaction_of_many_is_kept_in_order(migrated: Database) -> None:
     other = NewEvent("gpu_missing", "another's", (f"worker:{uuid.uuid4()}",))
-    await write(migrated, *(flap(n) for n in range(WHOLE + 5)), other)
+    await write(migrated, *(flap(n) for n in range(WRITTEN_FIRST + 5)), other)
     written = [message for _, message in await events(migrated)]
-    assert written == [f"gone {n}" for n in range(WHOLE)] + ["another's"]
+    assert written == [f"gone {n}" for n in range(WRITTEN_FIRST)] + ["another's"]
     await age(migrated, 61)
     await write(migrated, flap(100))
-    written = [message for _, message in await events(migrated)][WHOLE + 1 :]
-    assert written[0].startswith(f"gone {WHOLE + 4}; 4 more like it"), "those held before come first"
+    written = [message for _, message in await events(migrated)][WRITTEN_FIRST + 1 :]
+    assert written[0].startswith(f"gone {WRITTEN_FIRST + 4}; 4 more like it"), "those held before come first"
     assert written[1:] == ["gone 100"]
 
 
@@ -76,7 +76,7 @@ async def test_a_transaction_that_fails_spends_nothing(migrated: Database) -> No
     await prepare_connection(connection)
     transaction = connection.transaction()
     await transaction.start()
-    await write_events(connection, [flap(n) for n in range(WHOLE)])
+    await write_events(connection, [flap(n) for n in range(WRITTEN_FIRST)])
     await transaction.rollback()
     await connection.close()
     await write(migrated, flap(1))

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from controller.domain.access.quoted_lines import BEGIN, END
+from controller.domain.access.redaction import BEGIN, END
 from controller.domain.events import NewEvent
 from controller.store.core.database import Database
 from controller.store.core.events import write_events

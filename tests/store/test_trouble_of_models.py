@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.domain.access.quoted_lines import quote
+from controller.domain.access.redaction import quote
 from controller.store.core.database import Database
 from controller.store.deployments.serving import read_serving
 from support.database.ledger import add_deployment, add_instance

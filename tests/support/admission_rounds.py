@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from controller.domain.holdings import Holder, Holders
-from controller.domain.pending import PendingInstance
+from controller.domain.admission import Holder, Holders, PendingInstance
 from controller.domain.placement import Ask, Placed
 from controller.scheduling.admission.admit import ReserveTimes, admit
 from controller.scheduling.inventory.capacity import Inventory, without

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import numpy as np
 
 from controller.api.dry_run.manifests import ManifestEffect
-from controller.domain.pending import PendingInstance
+from controller.domain.admission import PendingInstance
 from controller.domain.placement import Ask
 from controller.scheduling.explain.gpu_misses import GpuMisses, gpu_misses
 from controller.scheduling.inventory.capacity import Inventory

@@ -15,8 +15,7 @@ from controller.api.dry_run.effects import asks_of
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.dry_run.manifests import ManifestEffect, effects_of
 from controller.api.route import Access, Route
-from controller.domain.holdings import Holder
-from controller.domain.pending import PendingInstance
+from controller.domain.admission import Holder, PendingInstance
 from controller.domain.placement import Ask, Placed
 from controller.engines.registry import engine_for
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate

@@ -8,7 +8,7 @@ import msgspec
 from controller.api.dry_run.candidates import CandidateWatch
 from controller.api.dry_run.manifests import ManifestEffect, instance_name
 from controller.api.dry_run.rehearsal import Present, Rehearsal, Rehearsed
-from controller.domain.holdings import Holder
+from controller.domain.admission import Holder
 from controller.domain.placement import Ask, Unplaced, need_view
 from controller.engines.registry import engine_for
 from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes

@@ -11,7 +11,7 @@ from controller.api.dry_run.allowances import caller_of_dry_run
 from controller.api.dry_run.kept_inventory import KEPT_INVENTORY
 from controller.api.errors import ApiError
 from controller.api.route import Access, Route
-from controller.domain.holdings import Holder
+from controller.domain.admission import Holder
 from controller.domain.placement import Placed
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for

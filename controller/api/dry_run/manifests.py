@@ -10,7 +10,7 @@ from controller.api.dry_run.allowances import Analyse, DryRunCaller
 from controller.api.errors import invalid
 from controller.domain.placement import Ask, Need
 from controller.domain.spec_changes import change_between, field_changes
-from controller.domain.wanted import asked_replicas
+from controller.domain.wanted import requested_replicas
 from controller.engines.arguments.privileges import ungranted
 from controller.engines.registry import engine_for
 from controller.leader.analyses import assumed_need
@@ -120,7 +120,7 @@ def _to_place(
     view: DeploymentView | None, spec: DeploymentSpec, change: PlanChange, placed: Counter[int], back_to: int | None
 ) -> int:
     """Number of instances to place. `placed`: number of placed instances by revision."""
-    requested = asked_replicas(spec, view.status.intents if view else ())
+    requested = requested_replicas(spec, view.status.intents if view else ())
     if view is None:
         return requested
     if change == "replace":

@@ -21,8 +21,7 @@ from controller.api.dry_run.queue import MAX_QUEUED, asks_of, checked
 from controller.api.read_routes import COMPLETE_PAGING, is_paged, paged_view
 from controller.api.route import Access, Route
 from controller.api.single_flight import SingleFlight, shared_context
-from controller.domain.holdings import Holders
-from controller.domain.pending import PendingInstance, in_order
+from controller.domain.admission import Holders, PendingInstance, in_order
 from controller.domain.placement import Ask, Unplaced
 from controller.domain.restart_delays import RestartSettings
 from controller.live.database_full import while_full

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from controller.api.dry_run.manifests import Successors
-from controller.domain.holdings import Holders, Holdings
-from controller.domain.pending import PendingInstance, PendingRow
+from controller.domain.admission import Holders, Holdings, PendingInstance, PendingRow
 from controller.domain.placement import Ask
 from controller.domain.restart_delays import RestartSettings
 from controller.engines.registry import engine_for

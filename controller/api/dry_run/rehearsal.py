@@ -14,9 +14,8 @@ from controller.api.dry_run.candidates import CandidateWatch
 from controller.api.dry_run.manifests import ManifestEffect, Successors, instance_name
 from controller.api.dry_run.queue import Queue
 from controller.api.dry_run.rollouts import Rollout
-from controller.domain.holdings import Holder, Holders, Holdings
+from controller.domain.admission import Holder, Holders, Holdings, PendingInstance
 from controller.domain.instances import DeploymentFacts
-from controller.domain.pending import PendingInstance
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit
 from controller.scheduling.explain.unplaced import headline

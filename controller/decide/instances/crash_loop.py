@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from controller.decide.instances.gang import collateral_ranks, is_done_at_stop
-from controller.domain.access.quoted_lines import plain
+from controller.domain.access.redaction import plain
 from controller.domain.access.secret_scopes import SECRET_REFUSALS
 from controller.domain.effects import DeploymentEffects, Restart
 from controller.domain.events import NewEvent

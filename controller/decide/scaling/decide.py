@@ -35,7 +35,7 @@ def decide_scaling(view: ScalingView, history: ScalingHistory, now: float) -> Wi
         return _wish(view, history, now, needed, needed, reason, saturated=reason is R.SATURATED)
     if not view.known:
         return _wish(view, history, now, view.present, max(needed, view.present), R.DEMAND_UNKNOWN)
-    needed = max(needed, min(_ceil(view.seen_by_agents / view.rule.target), view.present))
+    needed = max(needed, min(_ceil(view.reported_by_agents / view.rule.target), view.present))
     return _down(view, history, now, needed, reason)
 
 
@@ -79,7 +79,7 @@ def _sleep_reason(view: ScalingView, history: ScalingHistory, now: float) -> Sca
     rule, demand = view.rule, view.demand
     if rule.min > 0 or view.present == 0 or _is_wanted(view) or demand.at_once > 0 or not view.known:
         return None
-    if view.seen_by_agents > 0:
+    if view.reported_by_agents > 0:
         return None
     if view.replicas.running == view.replicas.placed == 0 and not history.has_run:
         return R.WAKE_WITHDRAWN

@@ -155,7 +155,7 @@ class ScalingHistory:
         demand = view.demand
         came = self._arrived is not None and demand.arrived != self._arrived
         starting = view.replicas.placed > 0 and view.replicas.running == 0
-        requested = demand.mean > 0 or demand.at_once > 0 or came or view.seen_by_agents > 0
+        requested = demand.mean > 0 or demand.at_once > 0 or came or view.reported_by_agents > 0
         return requested or starting or not view.known or view.wakes > 0 or view.awake_for_s > 0
 
 

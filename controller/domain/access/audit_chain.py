@@ -39,12 +39,12 @@ class Seal:
     mac: bytes = b""
 
     def under(self, key_id: str, key: bytes) -> "Seal":
-        """The same one, authenticated with this key."""
+        """The seal, authenticated with this key."""
         bare = replace(self, key_id=key_id)
         return replace(bare, mac=_mac(key, "seal", bare))
 
     def is_authentic(self, key: bytes | None) -> bool:
-        """Whether the key made it. None: unknown, since the key is not here."""
+        """Whether the key made it; False if this process lacks the key."""
         return key is not None and hmac.compare_digest(self.mac, _mac(key, "seal", self))
 
 
@@ -63,18 +63,16 @@ class Head:
     mac: bytes = b""
 
     def under(self, key_id: str, key: bytes) -> "Head":
-        """The same one, authenticated with this key."""
         bare = replace(self, key_id=key_id)
         return replace(bare, mac=_mac(key, "head", bare))
 
     def is_authentic(self, key: bytes | None) -> bool:
-        """As of a seal."""
         return key is not None and hmac.compare_digest(self.mac, _mac(key, "head", self))
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that is not as it was sealed. `ids`: of the entries; empty: `first_id` to `last_id`."""
+    """A deviation from what was sealed. `ids`: of the entries; empty: `first_id` to `last_id`."""
 
     kind: Kind
     message: str
@@ -84,7 +82,7 @@ class Finding:
 
 
 def digest_of(previous: bytes, entries: Iterable[Sequence[Any]]) -> bytes:
-    """Over entries, each with the values of `ENTRY_FIELDS`, and the digest before."""
+    """A digest over the previous digest and the entries, each with the values of `ENTRY_FIELDS`."""
     made = hashlib.sha256(len(previous).to_bytes(1) + previous)
     for entry in entries:
         made.update(orjson.dumps([_plain(value) for value in entry]) + b"\n")
@@ -105,27 +103,24 @@ def next_seal(head: Head, entries: Sequence[Sequence[Any]], now: datetime) -> Se
 
 
 def check_seal(seal: Seal, previous: tuple[int, bytes] | None, entries: Sequence[Sequence[Any]]) -> list[Finding]:
-    """What is wrong with a seal that is authentic, or with the entries of its range.
+    """The deviations of an authentic seal from the chain, and of the entries of its range.
 
-    Args:
-        seal: it.
-        previous: `last_id` and digest of the one before; None: that one is missing.
-        entries: of its range, by id.
+    `previous`: `last_id` and digest of the seal before it; None: that seal is missing. `entries`: by id.
     """
     there, sealed = {entry[0] for entry in entries}, set(seal.ids)
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if missing := tuple(sorted(sealed - there)):
         text = f"{len(missing)} entries were removed: ids {_listed(missing)}"
-        found.append(Finding("entries_removed", text, missing[0], missing[-1], missing))
+        findings.append(Finding("entries_removed", text, missing[0], missing[-1], missing))
     if more := tuple(sorted(there - sealed)):
-        found.append(Finding("entries_added", f"{len(more)} entries were added: ids {_listed(more)}", more[0], more[-1],
-                             more))  # fmt: skip
-    if previous is None or found:
-        return found
+        text = f"{len(more)} entries were added: ids {_listed(more)}"
+        findings.append(Finding("entries_added", text, more[0], more[-1], more))
+    if previous is None or findings:
+        return findings
     if seal.after_id != previous[0] or digest_of(previous[1], entries) != seal.digest:
         text = f"entries were changed: at least one of the ids {seal.after_id + 1} to {seal.last_id}"
-        found.append(Finding("entries_changed", text, seal.after_id + 1, seal.last_id))
-    return found
+        findings.append(Finding("entries_changed", text, seal.after_id + 1, seal.last_id))
+    return findings
 
 
 def _listed(ids: Sequence[int]) -> str:

@@ -1,4 +1,4 @@
-"""What an administrator may allow operators to write in a deployment."""
+"""Grants: what an administrator may allow operators to write in a deployment."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -19,16 +19,9 @@ EVERY_GRANT: Final = frozenset(Grant)
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """One field of a spec that needs a grant, and why.
-
-    Attributes:
-        path: of the field.
-        grant: what operators need.
-        why: what the field does.
-        unlisted: what it does is unknown: it needs the grant since no list has it.
-    """
+    """A field of a spec that needs a grant."""
 
     path: str
     grant: Grant
-    why: str
-    unlisted: bool = False
+    why: str  # what the field does
+    unlisted: bool = False  # no list has the field, so its effect is unknown

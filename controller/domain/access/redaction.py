@@ -1,12 +1,15 @@
-"""Takes the values of stored secrets out of what the API and webhooks tell. Pure.
+"""Withholds values of stored secrets, and lines of logs, from answers of the API, streams and webhooks.
 
-A manifest may hold a secret's value as plain text: in `env`, in a flag, in a URL. Whatever tells of it then shows a
-mark in its place: specs, differences of revisions, events and messages. Every way out asks here, so no view must think
-of it.
+**Secrets.** A manifest may hold a secret's value as plain text: in `env`, in a flag, in a URL. Specs, differences of
+revisions, events and messages then show a mark in its place. All output passes here, so views need not care. Only a
+body that holds a value is parsed as JSON: texts of users and sentences are redacted wherever a value occurs in them.
+Clients work with names, codes and keys, and a weak secret may be an ordinary word, so a value that could be a name
+stays if it is used as a name.
 
-A body that holds no value is looked through and stays as it is. One that holds some is read as JSON: what users write
-and sentences are redacted wherever a value stands in them. Names, codes and keys are what clients work with, and a weak
-secret may be an ordinary word, so a value that could be a name stays where it is one.
+**Lines of logs.** An agent marks the part of its report that is a line of a log. The hub puts marks around it, which
+stay in all texts made from that message: states, events, evidence, rollouts, attention. Output drops the marks, or the
+text between them if its reader may read no logs. The marks are characters that Unicode reserves for internal use; the
+hub removes them from all texts of agents. If a message was truncated, one mark may be missing.
 """
 
 import json
@@ -22,9 +25,9 @@ import orjson
 from schemas.manifest.problems import join_path
 from schemas.redaction import LEAST_BYTES, MARK
 
-_FEW: Final = 48  # values that are looked for one by one first: each takes 0.1 to 0.4 ms a MiB
-_SHORT: Final = 256  # bytes, for which making a table of them takes longer than looking at each
-_PIECE: Final = 2**20  # bytes that are looked through at once
+_FEW: Final = 48  # up to this number, values are searched one by one first: each takes 0.1 to 0.4 ms a MiB
+_SHORT: Final = 256  # bytes, for which an array costs more than a loop
+_BATCH: Final = 2**20  # bytes that are searched at once
 _SLOTS_BITS: Final = 20
 _SPREAD: Final = np.uint64(0x9E3779B97F4A7C15)
 _DOWN: Final = np.uint64(64 - _SLOTS_BITS)
@@ -32,7 +35,7 @@ _LIKE_A_NAME: Final = re.compile(r"[a-z0-9]+([-_.:/][a-z0-9]+)*|[A-Za-z]+")
 # What users write, in specs and in their differences.
 _WRITTEN: Final = frozenset({"env", "args", "command", "labels", "url", "old", "new", "old_spec", "new_spec"})
 _NAMES_A_SECRET: Final = "secret"  # noqa: S105 - the key of a reference
-# Names and places of other things, which clients check; a token is none.
+# Names and places of other objects, which clients check; a token is never among them.
 _NAMES: Final = frozenset({"model", "image", "aliases", "workers", "gpus"})
 _PLACES: Final = frozenset({"adapters", "volumes"})
 _MARK: Final = MARK.encode()
@@ -41,16 +44,11 @@ _DATA: Final = b"data: "  # a line of a server-sent event
 
 @dataclass(slots=True)
 class _Node:
-    """What values that begin alike have in common, behind what the nodes before it have.
+    """A node of a radix tree of values."""
 
-    Attributes:
-        ends: whether one of them ends with it.
-        more: how the others go on, by their next byte.
-    """
-
-    part: bytes = b""
-    ends: bool = False
-    more: dict[int, "_Node"] = field(default_factory=dict)
+    part: bytes = b""  # common to the values below, after the parts of the nodes above
+    ends: bool = False  # a value ends here
+    more: dict[int, "_Node"] = field(default_factory=dict)  # by the next byte
 
 
 def _tree_of(values: Sequence[bytes]) -> _Node:
@@ -73,19 +71,15 @@ def _tree_of(values: Sequence[bytes]) -> _Node:
     return tree
 
 
-class SoughtValues:
-    """A table of what eight bytes the values begin with.
-
-    Args:
-        values: each of `LEAST_BYTES` or more.
-    """
+class MultiPatternSearch:
+    """Finds many values of `LEAST_BYTES` or more: a hash table of their first eight bytes, then a radix tree."""
 
     def __init__(self, values: Iterable[bytes]) -> None:
         self._values = frozenset(values)
         by_head: dict[bytes, list[bytes]] = defaultdict(list)
         for value in self._values:
             by_head[value[:LEAST_BYTES]].append(value)
-        self._trees = {head: _tree_of(found) for head, found in by_head.items()}
+        self._trees = {head: _tree_of(group) for head, group in by_head.items()}
         self._slots = np.zeros(2**_SLOTS_BITS if by_head else 1, dtype=bool)
         self._slots[_slots_of(np.frombuffer(b"".join(by_head), dtype="<u8"))] = True
 
@@ -96,7 +90,7 @@ class SoughtValues:
         return next(self.spans(body), None) is not None
 
     def spans(self, body: bytes) -> Iterator[tuple[int, int]]:
-        """Where values stand, from left to right, without overlaps; the longest of those that begin at one place."""
+        """The positions of values, from left to right, without overlaps; the longest of those with one start."""
         if not self._values or (len(self._values) <= _FEW and not any(value in body for value in self._values)):
             return
         end = 0
@@ -106,7 +100,7 @@ class SoughtValues:
                 yield begin, end
 
     def replaced(self, body: bytes, mark: bytes) -> bytes:
-        """The body with a mark in place of each value; the same object where it holds none."""
+        """The body with a mark in place of each value; the same object if it holds none."""
         parts, end = [], 0
         for begin, after in self.spans(body):
             parts += [body[end:begin], mark]
@@ -114,7 +108,7 @@ class SoughtValues:
         return b"".join([*parts, body[end:]]) if parts else body
 
     def _length_at(self, body: bytes, begin: int) -> int:
-        """The length of the longest value that begins here; 0: none does."""
+        """The length of the longest value that starts here; 0 if no value does."""
         node, at, length = self._trees.get(body[begin : begin + LEAST_BYTES]), begin, 0
         while node is not None and body.startswith(node.part, at):
             at += len(node.part)
@@ -124,13 +118,13 @@ class SoughtValues:
         return length
 
     def _candidates(self, body: bytes) -> Iterator[int]:
-        """Where a value may begin."""
+        """Positions at which a value may start."""
         places = len(body) - LEAST_BYTES + 1
         if places <= _SHORT:
             yield from [at for at in range(places) if body[at : at + LEAST_BYTES] in self._trees]
             return
-        for start in range(0, places, _PIECE):
-            count = min(_PIECE, places - start)
+        for start in range(0, places, _BATCH):
+            count = min(_BATCH, places - start)
             words = np.ndarray((count,), dtype="<u8", buffer=body, offset=start, strides=(1,))
             yield from (np.flatnonzero(self._slots[_slots_of(words)]) + start).tolist()
 
@@ -141,19 +135,15 @@ def _slots_of(words: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A field of a spec that holds a secret's value as plain text. `whole`: it holds nothing else."""
+    """A field of a spec that holds a secret's value as plain text. `entire`: the value is the complete text."""
 
     path: str
     secret: str
-    whole: bool
+    entire: bool
 
 
 class Redaction:
-    """The values that are not shown.
-
-    Args:
-        values: of stored secrets, by their names. Those shorter than `LEAST_BYTES` count for nothing.
-    """
+    """The values that are not shown: of stored secrets, by name. Values shorter than `LEAST_BYTES` are ignored."""
 
     def __init__(self, values: Mapping[str, str] | None = None) -> None:
         names: dict[str, list[str]] = defaultdict(list)
@@ -161,15 +151,15 @@ class Redaction:
             if len(value.strip().encode()) >= LEAST_BYTES:
                 names[value.strip()].append(name)
         self._names = dict(names)
-        self._anywhere = SoughtValues(_raw(value) for value in names if not _LIKE_A_NAME.fullmatch(value))
-        self._in_texts = SoughtValues(map(_raw, names))
-        self._forms = SoughtValues(form for value in names for form in _forms(value))
+        self._anywhere = MultiPatternSearch(_raw(value) for value in names if not _LIKE_A_NAME.fullmatch(value))
+        self._in_texts = MultiPatternSearch(map(_raw, names))
+        self._forms = MultiPatternSearch(form for value in names for form in _forms(value))
 
     def __bool__(self) -> bool:
         return bool(self._names)
 
     def shown(self, body: bytes) -> bytes:
-        """JSON, or server-sent events, without the values. The same object where it holds none."""
+        """JSON, or server-sent events, without the values. The same object if it holds none."""
         if not self._forms or body not in self._forms:
             return body
         try:
@@ -178,16 +168,16 @@ class Redaction:
             return b"\n".join(map(self._line, body.split(b"\n")))
 
     def value(self, parsed: Any, *, written: bool = False) -> Any:
-        """A value as JSON has it. `written`: it is what a user has written."""
+        """A parsed JSON value without the secrets' values. `written`: a user wrote it."""
         if isinstance(parsed, str):
-            sought = self._in_texts if written or " " in parsed else self._anywhere
-            held = _raw(parsed)
-            shown = sought.replaced(held, _MARK)
-            return parsed if shown is held else _text(shown)
+            search = self._in_texts if written or " " in parsed else self._anywhere
+            raw = _raw(parsed)
+            shown = search.replaced(raw, _MARK)
+            return parsed if shown is raw else _text(shown)
         if isinstance(parsed, list):
-            return [self.value(one, written=written) for one in parsed]
+            return [self.value(item, written=written) for item in parsed]
         if isinstance(parsed, dict):
-            return {key: self._field(key, one, written=written) for key, one in parsed.items()}
+            return {key: self._field(key, inner, written=written) for key, inner in parsed.items()}
         return parsed
 
     def _field(self, key: str, value: Any, *, written: bool) -> Any:
@@ -196,18 +186,14 @@ class Redaction:
         return self.value(value, written=written or key in _WRITTEN)
 
     def holds(self, text: str) -> bool:
-        """Whether a text holds one of the values."""
         return _raw(text) in self._in_texts
 
     def uses(self, spec: Mapping[str, Any]) -> Iterator[Use]:
-        """The fields of a spec, as JSON, that hold a value where users write texts of their own."""
+        """The fields for free text in a spec, as JSON, that hold a value."""
         for path, text in _texts(spec, "", written=False) if self._names else ():
-            for value in dict.fromkeys(self._found(text)):
-                yield Use(path, self._names[value][0], whole=text.strip() == value)
-
-    def _found(self, text: str) -> Iterator[str]:
-        held = _raw(text)
-        return (_text(held[begin:end]) for begin, end in self._in_texts.spans(held))
+            raw = _raw(text)
+            for value in dict.fromkeys(_text(raw[begin:end]) for begin, end in self._in_texts.spans(raw)):
+                yield Use(path, self._names[value][0], entire=text.strip() == value)
 
     def _line(self, line: bytes) -> bytes:
         if line not in self._forms:
@@ -215,7 +201,7 @@ class Redaction:
         head = _DATA if line.startswith(_DATA) else b""
         try:
             return head + orjson.dumps(self.value(orjson.loads(line[len(head) :])))
-        except orjson.JSONDecodeError:  # a form that is not known here: nothing of it is trusted
+        except orjson.JSONDecodeError:  # an unknown form: none of it is trusted
             return self._forms.replaced(line, _MARK)
 
 
@@ -223,7 +209,7 @@ def _is_named(key: str, value: Any) -> bool:
     if key in _PLACES:
         return isinstance(value, dict)
     names = value if isinstance(value, list) else [value]
-    return key in _NAMES and all(isinstance(one, str) for one in names)
+    return key in _NAMES and all(isinstance(name, str) for name in names)
 
 
 def _raw(text: str) -> bytes:
@@ -235,9 +221,9 @@ def _text(raw: bytes) -> str:
 
 
 def _forms(value: str) -> Iterator[bytes]:
-    """The value as JSON may hold it."""
-    for ascii_alone in (True, False):
-        yield json.dumps(value, ensure_ascii=ascii_alone)[1:-1].encode(errors="surrogateescape")
+    """The forms of the value in JSON."""
+    for ensure_ascii in (True, False):
+        yield json.dumps(value, ensure_ascii=ensure_ascii)[1:-1].encode(errors="surrogateescape")
 
 
 def _texts(value: Any, path: str, *, written: bool) -> Iterator[tuple[str, str]]:
@@ -245,12 +231,51 @@ def _texts(value: Any, path: str, *, written: bool) -> Iterator[tuple[str, str]]
         if written:
             yield path, value
     elif isinstance(value, Mapping):
-        for key, one in value.items():
+        for key, inner in value.items():
             if key != _NAMES_A_SECRET:
-                yield from _texts(one, join_path(path, key), written=written or key in _WRITTEN)
+                yield from _texts(inner, join_path(path, key), written=written or key in _WRITTEN)
     elif isinstance(value, list | tuple):
-        for index, one in enumerate(value):
-            yield from _texts(one, join_path(path, index), written=written)
+        for index, item in enumerate(value):
+            yield from _texts(item, join_path(path, index), written=written)
 
 
 NOTHING_REDACTED: Final = Redaction()
+
+
+BEGIN: Final = "\ufdd0"
+END: Final = "\ufdd1"
+WITHHELD: Final = "(a line of its log, withheld)"
+_BEGIN: Final = BEGIN.encode()
+_END: Final = END.encode()
+_CHARACTER: Final = rb'(?:[^"\\]|\\.)'  # of a JSON string
+_QUOTED: Final = re.compile(_BEGIN + _CHARACTER + rb"*?(?:" + _END + rb'|(?="))', re.DOTALL)
+# From a quotation mark to the end mark of a line, else past the text: each text is scanned once.
+_CUT: Final = re.compile(rb'"(?:(' + _CHARACTER + rb"*?" + _END + rb")|" + _CHARACTER + rb"*+)", re.DOTALL)
+
+
+def quote(message: str, line: str) -> str:
+    """The message with its first occurrence of `line` marked, or all of it if the line does not occur."""
+    message, line = plain(message), plain(line)
+    if not line:
+        return message
+    before, quoted, after = message.partition(line)
+    return f"{before}{BEGIN}{quoted}{END}{after}" if quoted else f"{BEGIN}{message}{END}"
+
+
+def plain(text: str) -> str:
+    """The text without marks."""
+    return text.replace(BEGIN, "").replace(END, "")
+
+
+def shown_json(body: bytes, *, logs: bool) -> bytes:
+    """JSON in UTF-8 for a reader. `logs`: the reader may read logs, so only the marks are removed."""
+    if _BEGIN not in body and _END not in body:
+        return body
+    if not logs:
+        body = _QUOTED.sub(WITHHELD.encode(), body)
+        body = _CUT.sub(_without_cut_line, body) if _END in body else body
+    return body.replace(_BEGIN, b"").replace(_END, b"")
+
+
+def _without_cut_line(text: re.Match[bytes]) -> bytes:
+    return text[0] if text[1] is None else b'"' + WITHHELD.encode()

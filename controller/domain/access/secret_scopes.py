@@ -1,4 +1,4 @@
-"""Which deployments may use a secret, and on which word."""
+"""Which deployments may use a secret, and who may write it into one."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -7,7 +7,7 @@ from typing import Final
 
 
 class LacksSecret(StrEnum):
-    """Why a start is refused before it is sent. Another place does not help: only a change of the secret does."""
+    """Why a start is refused before it is sent. Only a change of the secret helps; another worker does not."""
 
     MISSING = "secret_missing"
     FORBIDDEN = "secret_forbidden"
@@ -19,24 +19,18 @@ SECRET_REFUSALS: Final = tuple(LacksSecret)
 
 @dataclass(frozen=True, slots=True)
 class SecretScope:
-    """What a secret is for.
+    """The deployments that may use a secret."""
 
-    Attributes:
-        deployments: globs of names; none: all.
-        admins_only: only an administrator may write it into a deployment.
-    """
-
-    deployments: tuple[str, ...] = ()
-    admins_only: bool = False
+    deployments: tuple[str, ...] = ()  # globs of names; empty: all
+    admins_only: bool = False  # only an administrator may write it into a deployment
 
     def covers(self, deployment: str) -> bool:
-        """Whether the processes of this deployment may have it."""
         return not self.deployments or any(fnmatchcase(deployment, glob) for glob in self.deployments)
 
     def refusal(self, secret: str, deployment: str, role: str) -> str:
-        """Why a deployment may not be written with it, and what to do; empty: it may.
+        """Why a deployment may not name the secret, and the fix; empty if it may.
 
-        `role`: of the key that writes it; empty: Gpuward itself does.
+        `role`: of the key that writes it; empty: Gpuward writes it.
         """
         if not self.covers(deployment):
             globs = " ".join(self.deployments)
@@ -47,7 +41,7 @@ class SecretScope:
         return self.refusal_of_role(secret, role)
 
     def refusal_for_all(self, secret: str, role: str) -> str:
-        """As `refusal`, of what concerns any deployment, such as the default policy."""
+        """Like `refusal`, for objects that apply to any deployment, such as the default policy."""
         if self.deployments and "*" not in self.deployments:
             globs = " ".join(self.deployments)
             return (
@@ -57,7 +51,7 @@ class SecretScope:
         return self.refusal_of_role(secret, role)
 
     def refusal_of_role(self, secret: str, role: str) -> str:
-        """As `refusal`, of what concerns no deployment yet."""
+        """Like `refusal`, for objects that apply to no deployment yet."""
         if self.admins_only and role not in ("", "admin"):
             return f"secret {secret!r} is for administrators; apply with a key of role admin, or use another secret"
         return ""
@@ -67,5 +61,4 @@ ALL_DEPLOYMENTS: Final = SecretScope()
 
 
 def missing_secret(name: str) -> str:
-    """What is wrong where a secret does not exist, and what to do."""
     return f"secret {name!r} does not exist; set it with: gpuward secret set {name}"

@@ -1,7 +1,7 @@
-"""What an hour of a GPU costs, by the name of its model, and GPU time in money. Pure.
+"""Prices of GPU hours by the name of the model, and GPU time in money.
 
 `H100=2.50, A100 80GB=1.80, *=1`: a pattern names words of the model as its driver reports it, in either case and any
-order; blanks and dashes separate words. So `A100 80GB` is an NVIDIA A100-SXM4-80GB, and `A10` is no A100.
+order; blanks and dashes separate words. `A100 80GB` matches an NVIDIA A100-SXM4-80GB; `A10` matches no A100.
 """
 
 import re
@@ -21,7 +21,7 @@ _SLICE: Final = "mig"
 
 @dataclass(frozen=True, slots=True)
 class GpuPrices:
-    """Prices of a GPU hour by pattern, in one currency. Without any it is false."""
+    """Prices of a GPU hour by pattern, in one currency. False if there are none."""
 
     by_pattern: Mapping[str, Decimal]
     currency: str = ""
@@ -30,9 +30,9 @@ class GpuPrices:
         return bool(self.by_pattern)
 
     def of_model(self, model: str) -> Decimal | None:
-        """The price of the pattern with the most words that are all of the model's; None if there is none.
+        """The price of the matching pattern with the most words; None if no pattern matches.
 
-        A slice of a GPU has only a price that names it as such (`A100 MIG=0.40`): the whole GPU's would be too much.
+        A slice of a GPU matches only patterns that name it as such (`A100 MIG=0.40`).
         """
         words = _words(model)
         best = max(
@@ -57,22 +57,22 @@ def _words(text: str) -> frozenset[str]:
 
 
 def prices_of(text: str) -> dict[str, Decimal]:
-    """`H100=2.50, *=1` as prices by pattern.
+    """Parses `H100=2.50, *=1`.
 
     Raises:
-        ValueError: an entry is not of that form, or two name the same words.
+        ValueError: an entry has another form, or two entries name the same words.
     """
-    found: dict[str, Decimal] = {}
+    prices: dict[str, Decimal] = {}
     named: dict[frozenset[str], str] = {}
-    for entry in filter(None, (one.strip() for one in text.split(","))):
+    for entry in filter(None, (entry.strip() for entry in text.split(","))):
         pattern, equals, written = (part.strip() for part in entry.partition("="))
         if not equals or not pattern or (ANY in pattern and pattern != ANY) or (pattern != ANY and not _words(pattern)):
             raise ValueError(f"{entry[:60]!r}: must be MODEL=PRICE; {_EXAMPLE}")
         before = named.setdefault(_words(pattern), pattern)
-        if pattern in found or before != pattern:
+        if pattern in prices or before != pattern:
             raise ValueError(f"{entry[:60]!r}: {before!r} has a price already; write each model once")
-        found[pattern] = _price(entry, written)
-    return found
+        prices[pattern] = _price(entry, written)
+    return prices
 
 
 def _price(entry: str, written: str) -> Decimal:
@@ -89,7 +89,7 @@ def _price(entry: str, written: str) -> Decimal:
 
 
 def cost_of(seconds: Mapping[str, float], prices: GpuPrices) -> Decimal | None:
-    """GPU seconds by model in money, in hundredths. None: some of them are of a model without a price."""
+    """The cost of GPU seconds by model, rounded to hundredths. None: a model has no price."""
     cost = Decimal(0)
     for model, spent in seconds.items():
         price = prices.of_model(model)

@@ -32,14 +32,14 @@ class Minutes(NamedTuple):
     covered_s: Values
 
     def between(self, begin: float, end: float) -> "Minutes":
-        """Those that begin at `begin` or later and end at `end` or earlier."""
+        """Minutes that start at `begin` or later and end at `end` or earlier."""
         first = int(np.searchsorted(self.at, begin + MINUTE_S))
         last = int(np.searchsorted(self.at, end, side="right"))
         return Minutes(self.at[first:last], self.high[first:last], self.covered_s[first:last])
 
 
 class MinuteColumns(NamedTuple):
-    """The minutes of a track, oldest first, as they are stored. `minute`: since 1970; `mean`, `high` in percent."""
+    """The stored minutes of a track, oldest first. `minute`: since 1970; `mean`, `high` in percent."""
 
     minute: NDArray[np.int64]
     mean: Values
@@ -47,13 +47,13 @@ class MinuteColumns(NamedTuple):
     covered_s: Values
 
     def begin_within(self, begin: float, end: float) -> "MinuteColumns":
-        """Those that begin at `begin` or later, and before `end`."""
+        """Minutes that start at `begin` or later, and before `end`."""
         first, last = (int(np.searchsorted(self.minute, ceil(time / MINUTE_S))) for time in (begin, end))
         part = slice(first, last)
         return MinuteColumns(self.minute[part], self.mean[part], self.high[part], self.covered_s[part])
 
     def peaks(self) -> Minutes:
-        """Without the means, by their ends in seconds."""
+        """The minutes without their means."""
         return Minutes((self.minute * MINUTE_S + MINUTE_S).astype(np.float64), self.high, self.covered_s)
 
 
@@ -62,7 +62,7 @@ NO_MINUTES: Final = Minutes(np.empty(0), np.empty(0, np.float32), np.empty(0, np
 
 @dataclass(frozen=True, slots=True)
 class PastClaim:
-    """A claim on a GPU. Times in seconds. `running_since` None: that epoch never ran, as far as is known."""
+    """A claim on a GPU. Times in seconds. `running_since` None: the epoch is not known to have run."""
 
     track: Track
     worker: str
@@ -75,7 +75,7 @@ class PastClaim:
 
 
 class ClaimedSeconds(NamedTuple):
-    """Of one claim, not weighted by its share."""
+    """The seconds of one claim, not weighted by its share."""
 
     known: float
     used: float
@@ -83,10 +83,7 @@ class ClaimedSeconds(NamedTuple):
 
 
 class MinuteSums:
-    """Sums over parts of the minutes.
-
-    A minute counts with the seconds that samples cover, and at most with the seconds that were claimed.
-    """
+    """Sums over ranges of minutes. A minute counts with its covered seconds, and at most with its claimed seconds."""
 
     def __init__(self, minutes: MinuteColumns) -> None:
         self._at_us = minutes.minute * _MINUTE_US
@@ -95,19 +92,13 @@ class MinuteSums:
         self._covered_s = minutes.covered_s.astype(np.float64)
 
     def of_claim(self, began_us: int, ended_us: int, minimum: float) -> ClaimedSeconds:
-        """The seconds from `began_us` to `ended_us`, in microseconds since 1970.
-
-        Args:
-            began_us: inclusive.
-            ended_us: exclusive.
-            minimum: percent below which a minute is wasted.
-        """
+        """The seconds in a range of microseconds since 1970. Minutes below `minimum` percent are wasted."""
         first = int(np.searchsorted(self._at_us, began_us - _MINUTE_US, side="right"))
         last = int(np.searchsorted(self._at_us, ended_us, side="left"))
         if first >= last:
             return ClaimedSeconds(0.0, 0.0, 0.0)
         seconds = self._covered_s[first:last].copy()
-        for edge in {0, last - first - 1}:  # no other minute is claimed in part
+        for edge in {0, last - first - 1}:  # only these minutes may be claimed in part
             at_us = int(self._at_us[first + edge])
             claimed_us = min(ended_us, at_us + _MINUTE_US) - max(began_us, at_us)
             seconds[edge] = min(float(seconds[edge]), claimed_us / _US)
@@ -128,7 +119,7 @@ class WastedMinute:
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Wasted minutes without a gap. `gpus`: the most of one minute."""
+    """Wasted minutes without a gap. `gpus`: the maximum of its minutes."""
 
     since: datetime
     until: datetime
@@ -137,13 +128,13 @@ class Stretch:
 
 
 def stretches_of(minutes: Iterable[WastedMinute], since: datetime, until: datetime) -> list[Stretch]:
-    """The stretches of these minutes, which are in order, cut to `since` .. `until`."""
-    found: list[Stretch] = []
-    for one in minutes:
-        begin, end = max(one.minute, since), min(one.minute + _MINUTE, until)
-        if found and found[-1].until >= begin:
-            last = found.pop()
-            found.append(Stretch(last.since, end, max(last.gpus, one.gpus), last.gpu_s + one.gpu_s))
+    """The stretches of ordered minutes, cut to `since` .. `until`."""
+    stretches: list[Stretch] = []
+    for wasted in minutes:
+        begin, end = max(wasted.minute, since), min(wasted.minute + _MINUTE, until)
+        if stretches and stretches[-1].until >= begin:
+            last = stretches.pop()
+            stretches.append(Stretch(last.since, end, max(last.gpus, wasted.gpus), last.gpu_s + wasted.gpu_s))
         else:
-            found.append(Stretch(begin, end, one.gpus, one.gpu_s))
-    return found
+            stretches.append(Stretch(begin, end, wasted.gpus, wasted.gpu_s))
+    return stretches

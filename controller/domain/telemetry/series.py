@@ -1,8 +1,8 @@
-"""Samples of one GPU, or of one instance on it, in order of time. In memory; no clock, no verdicts.
+"""Samples of one GPU, or of one instance on it, in order of time.
 
-A sample speaks for the seconds that were really read: from `since` until `at`, and never for time before the previous
-sample. The order and the repetition of arriving samples make no difference. A full series grows by half and drops
-trimmed samples, so it takes at most about 1.5 times the size of its samples (28 bytes each).
+A sample covers the seconds that were really read: from `since` until `at`, and never time before the previous sample.
+Samples may arrive in any order and repeatedly. A full series grows by half and drops trimmed samples, so it takes at
+most about 1.5 times the size of its samples (28 bytes each).
 """
 
 from collections.abc import Iterable, Sequence
@@ -27,7 +27,7 @@ class Series:
     __slots__ = ("_at", "_end", "_first", "_high", "_mean", "_period", "_since", "rebuilt")
 
     def __init__(self) -> None:
-        self.rebuilt = 0  # rises with each change other than a sample at the end
+        self.rebuilt = 0  # number of changes other than samples at the end
         self._first = self._end = 0
         self._allocate(0)
 
@@ -41,7 +41,7 @@ class Series:
 
     @property
     def since(self) -> Times:
-        """Where the time that each sample speaks for begins; never before the end of the previous sample."""
+        """The start of the time that each sample covers; never before the end of the previous sample."""
         return self._since[self._first : self._end]
 
     @property
@@ -60,14 +60,9 @@ class Series:
         return self._high[self._first : self._end]
 
     def put(self, at: float, period_s: float, mean: float, high: float, read_s: float | None = None) -> None:
-        """Adds one sample. Of two at the same time the higher values count, so that neither hides use.
+        """Adds a sample that ends at `at`. Of two samples of one time the higher values count.
 
-        Args:
-            at: its end.
-            period_s: length of the sampling period.
-            mean: percent; NaN: unknown.
-            high: the same.
-            read_s: seconds that were read, up to `at`; None: the whole period.
+        `mean`, `high`: percent; NaN: unknown. `read_s`: seconds that were read, up to `at`; None: all of the period.
         """
         if self._end == len(self._at):
             self._grow()
@@ -104,11 +99,13 @@ class Series:
             self._since[k], self._period[k], self._mean[k], self._high[k] = merged
 
     def extend(self, rows: Iterable[tuple[float, float, float, float, float | None]]) -> None:
-        """Adds many samples at once: (at, period_s, mean, high, read_s) each, as `put` takes them."""
-        found = list(rows)
-        if not found:
+        """Adds samples: (at, period_s, mean, high, read_s) each, as `put` takes them."""
+        samples = list(rows)
+        if not samples:
             return
-        fresh = np.array([(at, p if read is None else read, p, m, h) for at, p, m, h, read in found], dtype=np.float64)
+        fresh = np.array(
+            [(at, p if read is None else read, p, m, h) for at, p, m, h, read in samples], dtype=np.float64
+        )
         held = np.stack([self.at, self.at - self.since, self.period, self.mean, self.high], axis=1)
         together = np.concatenate([held, fresh])
         at, group = np.unique(together[:, 0], return_inverse=True)
@@ -123,7 +120,7 @@ class Series:
         self.rebuilt += 1
 
     def append(self, at: Times, since: Times, period: Any, mean: Any, high: Any) -> None:
-        """Adds samples behind the last one, in order of time, that speak for no time before it."""
+        """Adds samples after the last, in order of time, that cover no time before it."""
         while self._end + len(at) > len(self._at):
             self._grow(len(at))
         new = slice(self._end, self._end + len(at))
@@ -133,7 +130,7 @@ class Series:
         self._end += len(at)
 
     def trim(self, before: float) -> None:
-        """Drops samples older than that, but for the newest of them: it shows whether a gap follows."""
+        """Drops samples older than `before`, except the newest of them: it shows whether a gap follows."""
         if len(self) > 1 and self._at[self._first + 1] < before:
             self._first += int(np.searchsorted(self.at, before)) - 1
 
@@ -155,9 +152,9 @@ class Series:
 
 
 class MeanSeries:
-    """The mean of the highest values of some series. Uncovered wherever one of them is, and then without a sample.
+    """The mean of the highest values of some series. Time that one of them does not cover has no sample.
 
-    It is kept as samples arrive: only the time since the last call is computed, unless an older sample came in between.
+    Incremental: only the time since the last call is computed, unless an older sample arrived since.
     """
 
     __slots__ = ("_rebuilt", "_series", "_upto", "sources")
@@ -169,7 +166,7 @@ class MeanSeries:
         self._rebuilt: list[int] = [s.rebuilt for s in self.sources]
 
     def read(self) -> Series:
-        """The mean up to the newest sample of the series that is furthest behind. Valid until the next change."""
+        """The mean up to the earliest of the newest samples of all series. Valid until the next change."""
         if not all(len(s) for s in self.sources):
             return Series()
         rebuilt = [s.rebuilt for s in self.sources]
@@ -199,7 +196,7 @@ _Part: TypeAlias = tuple[Times, Times, Any]  # at, since, sum of the values
 
 
 def _part(series: Series, after: float, upto: float) -> _Part:
-    """The samples that speak for any of the time; the last one may end after it."""
+    """The samples that cover any of the time; the last may end after it."""
     at = series.at
     first = int(np.searchsorted(at, after, side="right"))
     last = min(int(np.searchsorted(at, upto, side="left")) + 1, len(at))
@@ -207,7 +204,7 @@ def _part(series: Series, after: float, upto: float) -> _Part:
 
 
 def _by_timeline(parts: Sequence[_Part]) -> list[_Part]:
-    """The sums of parts that speak for the same times: GPUs of one host are read together."""
+    """The sums of parts that cover the same times: GPUs of one host are read together."""
     sums: list[_Part] = []
     for at, since, value in parts:
         for n, (at_n, since_n, total) in enumerate(sums):
@@ -220,7 +217,7 @@ def _by_timeline(parts: Sequence[_Part]) -> list[_Part]:
 
 
 def _sum(parts: Sequence[_Part], after: float, upto: float) -> _Part:
-    """The sum of step functions over the time between any two edges; NaN where one of them is uncovered."""
+    """The sum of step functions over the time between any two edges; NaN if a part does not cover it."""
     edges = np.unique(np.concatenate([(upto,), *(part[n] for part in parts for n in (0, 1))]))
     edges = np.concatenate([[after] if after > _ALWAYS else [], edges[(edges > after) & (edges <= upto)]])
     total = np.zeros(max(len(edges) - 1, 0))

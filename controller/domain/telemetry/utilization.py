@@ -1,4 +1,4 @@
-"""How an instance uses its GPUs, and the verdict on it. Times are seconds of the database's clock."""
+"""Use of GPUs by an instance, and the verdict on it. Times are seconds of the database's clock."""
 
 from dataclasses import dataclass
 from math import inf
@@ -11,37 +11,29 @@ Judgement: TypeAlias = Literal["idle", "busy", "unknown"]
 
 @dataclass(frozen=True, slots=True)
 class GpuUse:
-    """One claimed GPU.
-
-    Attributes:
-        uuid: of the GPU.
-        worker: its name.
-        series: its samples.
-        own: it is shared, so the samples are of the instance's own processes.
-        low_after: it was not low all the time before, by samples that are no longer in `series`.
-    """
+    """One claimed GPU."""
 
     uuid: str
-    worker: str
+    worker: str  # name
     series: Series
-    own: bool = False
-    low_after: float = -inf
+    own: bool = False  # the GPU is shared, so the samples are of the instance's own processes
+    low_after: float = -inf  # by trimmed samples, its use was not always low before
 
 
 @dataclass(frozen=True, slots=True)
 class ClockLeaps:
-    """How the database's clock has leapt.
+    """Leaps of the database's clock.
 
     Attributes:
         forward: (the time after it, its seconds) each: time that did not pass.
-        back: (from, until) each: times that came twice, so that a sample of one may hide a gap of the other.
+        back: (from, until) each: times that came twice, so samples of one pass may hide a gap of the other.
     """
 
     forward: tuple[tuple[float, float], ...] = ()
     back: tuple[tuple[float, float], ...] = ()
 
     def lived_until(self, start: float, seconds: float) -> float:
-        """The time after `start` until which so many seconds pass, by the leaps that are known now."""
+        """The time at which `seconds` have passed since `start`, by the known leaps."""
         end = start + seconds
         for at, leapt_s in sorted(self.forward):
             if start < at and at - leapt_s < end:
@@ -49,7 +41,7 @@ class ClockLeaps:
         return end
 
     def lived_since(self, end: float, seconds: float) -> float:
-        """The time before `end` since which so many seconds have passed."""
+        """The time since which `seconds` have passed until `end`."""
         start = end - seconds
         for at, leapt_s in sorted(self.forward, reverse=True):
             if start < at:
@@ -57,7 +49,7 @@ class ClockLeaps:
         return start
 
     def twice_s(self, start: float, end: float) -> float:
-        """The seconds between these times that came twice, at most."""
+        """An upper bound of the seconds between these times that came twice."""
         return sum(max(min(end, until) - max(start, since), 0.0) for since, until in self.back)
 
 
@@ -66,36 +58,22 @@ NO_LEAPS: Final = ClockLeaps()
 
 @dataclass(frozen=True, slots=True)
 class InstanceUse:
-    """How one epoch of an instance uses its GPUs.
-
-    Attributes:
-        phase: of the instance.
-        running_since: None if it is not running yet.
-        gpus: its claimed GPUs.
-        requests: of each rank that reports any: `high` is the most requests at once, `mean` the number that came.
-        mean: the mean of all GPUs, as kept from look to look; None if it is computed anew.
-        leaps: of the database's clock.
-    """
+    """The GPU use of one epoch of an instance."""
 
     phase: str
-    running_since: float | None
+    running_since: float | None  # None: not running yet
     gpus: tuple[GpuUse, ...]
-    requests: tuple[Series, ...] = ()
-    mean: MeanSeries | None = None
+    requests: tuple[Series, ...] = ()  # of each rank that reports any; `high`: the most at once, `mean`: arrivals
+    mean: MeanSeries | None = None  # of all GPUs, kept between verdicts; None: it is computed
     leaps: ClockLeaps = NO_LEAPS
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Idle, busy or unknown, with its reason.
-
-    Attributes:
-        low_since: since when everything was read and low; never before the end of a gap.
-        due_at: when it will be idle if its samples stay low.
-    """
+    """Idle, busy or unknown, with its reason."""
 
     verdict: Judgement
     reason: str
     message: str
-    low_since: float | None = None
-    due_at: float | None = None
+    low_since: float | None = None  # start of the time without gaps in which all samples were low
+    due_at: float | None = None  # when it will be idle if its samples stay low

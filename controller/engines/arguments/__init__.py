@@ -1,1 +1,1 @@
-"""Arguments and environment of engines: which are refused, which need a grant, and how they are written."""
+"""Arguments and environment of engines: refusals, grants, and command lines."""

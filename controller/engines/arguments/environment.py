@@ -12,7 +12,7 @@ _ELSEWHERE: Final = "sends the process, and the tokens that it holds, to another
 _FILES: Final = "names a file or folder of the host"
 _PICKLES: Final = "lets the process run code from files or messages"
 
-# Variables that no deployment may set, with what to do instead. CUDA_VISIBLE_DEVICES is refused by the manifest itself.
+# Variables that no deployment may set, with the fix. The manifest itself refuses CUDA_VISIBLE_DEVICES.
 _DEVICES: Final = "chooses GPUs, which is the placement's; remove it"
 _DEGREES: Final = "sets parallel degrees; set parallel instead"
 _PORTS: Final = "chooses ports, which is the agent's; remove it"
@@ -42,7 +42,7 @@ _RESERVED_PREFIXES: Final = {
 }
 
 UNLISTED: Final = "is not listed as harmless"
-# All that is not listed as harmless needs the grant `environment`. What these can do is known, and the refusal says it.
+# Variables that are not listed as harmless need the grant `environment`. The refusal names the known effect of these.
 PREFIXES: Final[Mapping[str, str]] = {
     "LD_": _LIBRARIES,
     "DYLD_": _LIBRARIES,
@@ -103,18 +103,13 @@ SUFFIXES: Final[Mapping[str, str]] = dict.fromkeys(
 
 
 def reserved(name: str) -> str | None:
-    """Why no deployment may set this variable, and what to do; None: it may."""
+    """Why no deployment may set this variable, and the fix; None if it may."""
     found = next((why for prefix, why in _RESERVED_PREFIXES.items() if name.upper().startswith(prefix)), None)
     return _RESERVED.get(name.upper(), found)
 
 
 def power_of(name: str, engine: str) -> str | None:
-    """Why this variable of an engine needs a grant; None: it is listed as harmless.
-
-    Args:
-        name: of the variable, as it is written.
-        engine: the engine's name, or `auto`.
-    """
+    """Why this variable needs a grant; None if it is listed as harmless. `engine`: a name, or `auto`."""
     if name in variables_of(engine):
         return None
     upper = name.upper()  # proxies are read in lower case too

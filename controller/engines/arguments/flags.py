@@ -22,13 +22,12 @@ _BY_THE_SERVER: Final = frozenset({"auto", "-1"})
 
 
 def flag_of(name: str) -> str:
-    """The flag of an arg: `max-model-len` for `max_model_len`."""
     return name.replace("_", "-")
 
 
 @dataclass(frozen=True, slots=True)
 class Arg:
-    """One arg: as it is written, its flag, and its value. Dotted names of one flag are one arg with a mapping."""
+    """One arg with its flag. Dotted names of one flag are one arg with a mapping."""
 
     name: str
     flag: str
@@ -39,21 +38,21 @@ def args_of(spec: DeploymentSpec) -> list[Arg]:
     """The args in their order. `a.b: 1` and `a.c: 2` are one arg `a` with the mapping of both.
 
     Raises:
-        SpecError: a dotted name is written twice, or is also the beginning of another.
+        SpecError: a dotted name occurs twice, or is also the start of another.
     """
-    found: list[Arg] = []
+    args: list[Arg] = []
     merged: dict[str, dict[str, Any]] = {}
     for name, value in spec.args.items():
         if not _DOTTED.fullmatch(name):
-            found.append(Arg(name, flag_of(name), value))
+            args.append(Arg(name, flag_of(name), value))
             continue
         head, *keys = name.split(".")
         flag = flag_of(head)
         if flag not in merged:
             merged[flag] = {}
-            found.append(Arg(name, flag, merged[flag]))
+            args.append(Arg(name, flag, merged[flag]))
         _put(merged[flag], keys, value, name)
-    return found
+    return args
 
 
 def _put(into: dict[str, Any], keys: Sequence[str], value: Any, name: str) -> None:
@@ -70,20 +69,20 @@ def _put(into: dict[str, Any], keys: Sequence[str], value: Any, name: str) -> No
 class Writing:
     """How a server reads its command line."""
 
-    # flags that `figure` reads. They are written in full, since not every server accepts 8k
+    # flags that `figure` reads. Their numbers are written in full, since not every server accepts 8k
     figures: Container[str] = ()
     # flags repeated for each value of a list, while all others take several values; None: all flags
     repeated: Container[str] | None = None
-    # those with a `--no-` form; None: all. A switch that is off without one is left out
+    # flags with a `--no-` form; None: all. Of other flags `false` is left out
     switches: Container[str] | None = None
-    lists: Container[str] = ()  # flags whose list is one JSON text
+    lists: Container[str] = ()  # flags whose list becomes JSON
     dotted: bool = False  # whether a mapping may be written by dotted names
 
 
 def flags(spec: DeploymentSpec, how: Writing = Writing()) -> list[str]:
-    """The args as flags: true is a bare flag, false its `--no-` form, a list one flag with all values, null nothing.
+    """The args as flags: true is a bare flag, false its `--no-` form, a list one flag with all values. Null: left out.
 
-    A mapping becomes its JSON text.
+    A mapping becomes JSON.
 
     Raises:
         SpecError: names the arg.
@@ -116,7 +115,7 @@ def _words(arg: Arg, how: Writing) -> list[str]:
 
 
 def json_text(value: Any, name: str) -> str:
-    """A value as JSON. Raises SpecError if it has none."""
+    """Raises SpecError for a number that JSON does not have."""
     try:
         return json.dumps(value, separators=(",", ":"), allow_nan=False)
     except ValueError:
@@ -124,31 +123,29 @@ def json_text(value: Any, name: str) -> str:
 
 
 def stated(spec: DeploymentSpec, names: Iterable[str]) -> Any:
-    """The value of the first of these flags that is set; None if none is."""
+    """The value of the first of these flags that is set; else None."""
     given = {arg.flag: arg.value for arg in args_of(spec)}
     return next((given[name] for name in names if given.get(name) is not None), None)
 
 
 def figure(spec: DeploymentSpec, *names: str) -> int | None:
-    """A whole number above 0 from the first of these flags that is set, such as 8192 or 8k; None if none is.
-
-    None too where the server is to choose it (`max-model-len: auto`).
+    """The value of the first of these flags that is set, such as 8192 or 8k; None if none is, or the server chooses it.
 
     Raises:
-        SpecError: names the arg if it is not such a number.
+        SpecError: it is not a whole number above 0.
     """
     value = stated(spec, names)
     if value is None or (str(value) in _BY_THE_SERVER and not _CHOSEN_BY_SERVER.isdisjoint(names)):
         return None
     match = None if isinstance(value, bool) else _NUMBER.fullmatch(str(value))
-    found = Decimal(0) if match is None else Decimal(match[1]) * _SUFFIXES[match[2]]
-    if not 0 < found <= MAX_FIGURE or found % 1:
+    number = Decimal(0) if match is None else Decimal(match[1]) * _SUFFIXES[match[2]]
+    if not 0 < number <= MAX_FIGURE or number % 1:
         given = next(name for name in spec.args if flag_of(name) in names and spec.args[name] is not None)
         raise SpecError(f"args.{given}: must be a whole number above 0, such as 8192")
-    return int(found)
+    return int(number)
 
 
 def text(spec: DeploymentSpec, *names: str) -> str | None:
-    """The value of the first of these flags that is set, as text; None if none is."""
+    """The value of the first of these flags that is set, as text; else None."""
     value = stated(spec, names)
     return None if value is None else json_text(value, names[0]) if isinstance(value, dict) else str(value)

@@ -19,13 +19,13 @@ _DRAFTS: Final = (
 
 
 def _to_host(spec: DeploymentSpec, _value: Any) -> bool:
-    """Whether tensors are only sent to the host, and either their sizes can be reckoned or both memories are stated."""
+    """Whether tensors are only moved to the host, and their sizes are known or both memories are stated."""
     return only_to_host(spec) and (not unread_overrides(spec) or memories_stated(spec))
 
 
 def _without_draft(spec: DeploymentSpec, value: Any) -> bool:
-    """Whether speculation needs no further model: from n-grams of the text alone."""
-    kinds = [kind for one in (value if isinstance(value, list) else [value]) for kind in str(one).split(",")]
+    """Whether speculation needs no further model, or one whose file can be read, or the memory is stated."""
+    kinds = [kind for item in (value if isinstance(value, list) else [value]) for kind in str(item).split(",")]
     if Refused.DRAFT.allowed(spec, value) or all(kind == "none" or kind.startswith("ngram") for kind in kinds):
         return True
     own = {"none", "draft-simple", "draft-eagle3"}
@@ -33,7 +33,7 @@ def _without_draft(spec: DeploymentSpec, value: Any) -> bool:
 
 
 def _draft_reckoned(spec: DeploymentSpec, value: Any) -> bool:
-    """Whether the draft model is a file of this host, or the memory is stated."""
+    """Whether the draft model is a file of the host, or the memory is stated."""
     return Refused.DRAFT.allowed(spec, value) or llama_cpp_draft(spec) is not None
 
 

@@ -1,7 +1,7 @@
-"""A server's options by destination: which the user may not set, and which need a grant. Types and the check.
+"""The types of tables of a server's options, and the check: options that users may not set, or that need a grant.
 
-Servers accept several spellings of one option, and abbreviations. The tables therefore name destinations by their first
-long spelling, and `destination` finds the one that a spelling means.
+Servers accept several spellings of one option, and abbreviations. The tables therefore name each option by its first
+long spelling, its destination.
 """
 
 import json
@@ -25,7 +25,7 @@ Allowed = Callable[[DeploymentSpec, Any], bool]
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """What to do instead of setting an option, and where it is allowed nevertheless."""
+    """The fix for an option that users may not set, and when it is allowed nevertheless."""
 
     fix: str
     allowed: Allowed = lambda _spec, _value: False
@@ -38,8 +38,8 @@ class Privilege:
     grant: Grant  # what operators need
     why: str  # what the option does, for the refusal
     harmless: frozenset[str] = frozenset()  # values that need no grant
-    files_only: bool = False  # only a value that names a file needs one; a template that is written out does not
-    keys: frozenset[str] = frozenset()  # where the value is JSON, only these keys need one; empty: any value
+    files_only: bool = False  # only a value that names a file needs the grant; an inline template does not
+    keys: frozenset[str] = frozenset()  # if the value is JSON, only these keys need the grant; empty: any value
 
     def concerns(self, value: Any) -> bool:
         """Whether this value of the option needs the grant."""
@@ -61,24 +61,23 @@ class Options:
     """One server's options."""
 
     aliases: Mapping[str, str] = field(default_factory=dict)  # other long spellings, with the destination
-    # spellings that the server takes with one dash only, with the destination
+    # spellings with one dash only, with the destination
     short: Mapping[str, str] = field(default_factory=dict)
     # destinations that Gpuward sets itself, or that would outgrow the claim
     limits: Mapping[str, Limit] = field(default_factory=dict)
     privileged: Mapping[str, Privilege] = field(default_factory=dict)  # destinations that need a grant
-    exact: frozenset[str] = frozenset()  # harmless options that are also the beginning of a listed one
+    exact: frozenset[str] = frozenset()  # harmless options that are also the start of a listed option
 
     @property
     def names(self) -> frozenset[str]:
-        """All long spellings that are listed."""
         return frozenset({*self.aliases, *self.aliases.values(), *self.limits, *self.privileged})
 
     def destination(self, flag: str) -> str:
-        """The option that a spelling means; the spelling itself where none is listed."""
+        """The option with this spelling; the spelling itself if it is not listed."""
         return self.aliases.get(flag) or self.short.get(flag, flag)
 
     def check(self, spec: DeploymentSpec, known: frozenset[str]) -> None:
-        """Refuses args that would outgrow the claim, repeat an option, or that a server would read as another one.
+        """Refuses args that would outgrow the claim, repeat an option, or that a server would read as another option.
 
         Raises:
             RefusedFlagError: names the arg.
@@ -91,39 +90,36 @@ class Options:
                 target = self.short[flag]
                 limit = self.limits.get(target)
                 raise RefusedFlagError(f"args.{name}: {limit.fix if limit else f'write it out as {target}'}")
-            if flag not in listed and (meant := sorted(one for one in listed if one.startswith(flag))):
+            if flag not in listed and (meant := sorted(name for name in listed if name.startswith(flag))):
                 raise RefusedFlagError(f"args.{name}: the server would read it as {meant[0]}; write the flag out")
             _check_value(name, value)
             if value is False and flag.startswith("no-"):
                 raise RefusedFlagError(f"args.{name}: is switched off twice; remove it, or write {flag[3:]}: true")
             limit = self._limit(flag, value)
             if limit is not None and value is not None and not limit.allowed(spec, value):
-                # Those that all engines have were never accepted, so no stored spec has them.
+                # Flags of all engines were never accepted, so no stored spec has them.
                 refusal = SpecError if flag in COMMON_FLAGS else RefusedFlagError
                 raise refusal(f"args.{name}: {limit.fix}")
 
     def _limit(self, flag: str, value: Any) -> Limit | None:
-        """The limit of what a flag does: `false` switches off, and so on what the flag names as off."""
+        """The limit on the effect of a flag: `false` switches off, like the negated flag."""
         if value is not False:
             return self.limits.get(self.destination(flag))
         switched_on = f"enable-{flag.removeprefix('disable-')}" if flag.startswith("disable-") else f"no-{flag}"
-        found = (self.limits.get(self.destination(one)) for one in (switched_on, f"no-{flag}"))
-        return next((one for one in found if one is not None), None)
+        limits = (self.limits.get(self.destination(name)) for name in (switched_on, f"no-{flag}"))
+        return next((limit for limit in limits if limit is not None), None)
 
     def _refuse_repeated(self, spec: DeploymentSpec) -> None:
-        """Of two spellings of an option, or a switch and its negation, the server takes the later one.
-
-        The estimate may read the other.
-        """
-        seen: dict[str, str] = {}
+        """Refuses two spellings of an option, and a switch with its negation."""
+        # The server takes the later one, and the estimate may read the other.
+        first: dict[str, str] = {}
         for arg in args_of(spec):
             option = self.destination(arg.flag).removeprefix("no-")
-            if arg.value is not None and (other := seen.setdefault(self.destination(option), arg.name)) != arg.name:
+            if arg.value is not None and (other := first.setdefault(self.destination(option), arg.name)) != arg.name:
                 raise RefusedFlagError(f"args.{arg.name}: is the same option as {other}; write only one of them")
 
 
 def as_text(value: Any) -> str:
-    """A value as the server sees it: a mapping as JSON."""
     return json.dumps(value) if isinstance(value, dict | list) else str(value)
 
 
@@ -137,49 +133,47 @@ def _check_value(name: str, value: Any) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """All texts within a value, which a mapping may hold, behind a word that no flag begins with."""
+    """All texts within a value, each after a blank, with which no flag starts."""
     if isinstance(value, dict | list):
-        for one in [*value, *value.values()] if isinstance(value, dict) else value:
-            yield from (" ", one) if isinstance(one, str) else _texts(one)
+        for item in [*value, *value.values()] if isinstance(value, dict) else value:
+            yield from (" ", item) if isinstance(item, str) else _texts(item)
 
 
 def _json_keys(text: str) -> Iterator[str]:
-    """All keys in a JSON text; where it is none, every word, so that nothing is overlooked."""
+    """All keys in a JSON text; if it is not JSON, every word, so that no key is missed."""
     try:
-        found = json.loads(text)
+        parsed = json.loads(text)
     except (ValueError, RecursionError):
         yield from re.findall(r"\w+", text)
         return
-    todo = [found]
+    todo = [parsed]
     while todo:
-        one = todo.pop()
-        if isinstance(one, dict):
-            yield from one
-        todo.extend(one.values() if isinstance(one, dict) else one if isinstance(one, list) else ())
+        value = todo.pop()
+        if isinstance(value, dict):
+            yield from value
+        todo.extend(value.values() if isinstance(value, dict) else value if isinstance(value, list) else ())
 
 
 def whole_gpus(spec: DeploymentSpec, _value: Any = None) -> bool:
-    """Whether the spec claims whole GPUs, where no other instance can be harmed."""
+    """Whether the spec claims GPUs exclusively, so that no other instance can be harmed."""
     return spec.resources.exclusive or spec.resources.gpu_memory == "all"
 
 
 def host_memory_stated(spec: DeploymentSpec, _value: Any = None) -> bool:
-    """Whether the spec states the host's memory, which is then claimed."""
     return spec.resources.host_memory != "auto"
 
 
 def gpu_memory_stated(spec: DeploymentSpec, _value: Any = None) -> bool:
-    """Whether the spec states the memory of each GPU, or claims whole ones."""
+    """Whether the spec states the memory of each GPU, or claims GPUs exclusively."""
     return isinstance(spec.resources.gpu_memory, int) or whole_gpus(spec)
 
 
 def memories_stated(spec: DeploymentSpec, _value: Any = None) -> bool:
-    """Whether the spec states the memory of the GPUs and that of the host."""
     return gpu_memory_stated(spec) and host_memory_stated(spec)
 
 
 class Refused:
-    """What to do instead of setting an option."""
+    """Fixes for options that users may not set."""
 
     PARALLEL = Limit("is set by Gpuward; set it under parallel")
     PLACEMENT = Limit("is set by Gpuward; it follows from the placement")
@@ -215,7 +209,7 @@ class Refused:
 
 
 class Needs:
-    """Options that need a grant, by what they do."""
+    """Privileges of options."""
 
     CODE = Privilege(Grant.CODE, "loads code that does not come with the engine")
     REMOTE_CODE = Privilege(Grant.CODE, "runs code that comes with the model")

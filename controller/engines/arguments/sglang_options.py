@@ -17,7 +17,7 @@ from controller.engines.arguments.options import (
 from controller.engines.estimates.drafts import sglang_draft
 from schemas.manifest.deployment import DeploymentSpec
 
-# With these the server itself chooses how many weights stay in the host's memory.
+# With these flags the server itself chooses the weights that stay in the host's memory.
 UNKNOWN_OFFLOAD: Final = frozenset(
     {"offload-num-in-group", "offload-group-size", "ple-offload-embedding", "kt-weight-path", "kt-amx-weight-path",
      "enable-paged-experts"}
@@ -29,7 +29,7 @@ _SECOND_CACHE: Final = (
 
 
 def _bounded_tier(spec: DeploymentSpec, value: Any) -> bool:
-    """Whether the cache in the host's memory can be reckoned: on whole GPUs the one on the GPU has no bound."""
+    """Whether the size of the cache in the host's memory is known: with whole GPUs their own cache has no bound."""
     if host_memory_stated(spec):
         return True
     return Refused.FOR_EACH_GPU.allowed(spec, value) and (

@@ -1,6 +1,6 @@
-"""Switches with a negated form, `--no-x`, by server: what `x: false` becomes. `make test-flags` compares them.
+"""Switches with a negated form `--no-x`, which `x: false` becomes, by server. `make test-flags` compares them.
 
-A switch without one is off unless it is set, so that `false` leaves it out.
+Other switches are off by default, so `false` leaves them out.
 """
 
 from typing import Final

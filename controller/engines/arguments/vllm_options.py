@@ -9,7 +9,7 @@ from controller.engines.arguments.options import Limit, Needs, Options, Privileg
 from controller.engines.estimates.drafts import WITHOUT_DRAFT, vllm_draft, vllm_speculation
 from schemas.manifest.deployment import DeploymentSpec
 
-# With these the server itself chooses how many weights stay in the host's memory.
+# With these flags the server itself chooses the weights that stay in the host's memory.
 UNKNOWN_OFFLOAD: Final = frozenset(
     {"cpu-offload-params", "offload-backend", "offload-group-size", "offload-num-in-group", "offload-params"}
 )

@@ -1,1 +1,1 @@
-"""Memory that a model needs, from what its files say."""
+"""Memory needs of models, from the facts in their files."""

@@ -1,4 +1,4 @@
-"""The compute capability that a model's types need, beyond what the engine needs of every GPU."""
+"""The compute capability that a model's types need, in addition to the engine's requirement."""
 
 from collections.abc import Iterator, Mapping
 
@@ -11,22 +11,21 @@ from schemas.manifest.deployment import DeploymentSpec
 def demanded_capability(
     spec: DeploymentSpec, facts: ModelFacts, capabilities: Mapping[str, tuple[int, int]]
 ) -> tuple[int, int] | None:
-    """The least compute capability; None if the types need nothing special."""
-    found = [capabilities[name] for name in _demands(spec, facts) if name in capabilities]
-    return max(found, default=None)
+    """The minimum for the types in use; None if they have no requirement."""
+    return max((capabilities[name] for name in _demands(spec, facts) if name in capabilities), default=None)
 
 
 def _demands(spec: DeploymentSpec, facts: ModelFacts) -> Iterator[str]:
-    """The types in use: quantisation methods, `fp8-weights` (or by method), `nvfp4`, `fp8-cache`, `bfloat16`."""
+    """The types in use: quantization methods, `fp8-weights` (or by method), `nvfp4`, `fp8-cache`, `bfloat16`."""
     dtype = text(spec, "dtype")
     if (dtype if dtype not in (None, "auto") else facts.dtype) == "bfloat16":
         yield "bfloat16"
     if stated_memory(spec) is not None:
-        return  # what kernels need is an estimate: with stated memory a model is placed on trust
+        return  # kernels' requirements are estimates too, and stated memory overrides estimates
     method = text(spec, "quantization") or (facts.quantization.method if facts.quantization else None)
     if method is not None:
         yield method
-    # Where the method leaves the type open (compressed-tensors, modelopt), the tensors show it.
+    # If the method leaves the type open (compressed-tensors, modelopt), the tensors show it.
     if method == "fp8" or any(name.startswith("F8_E") for name in facts.dtypes):
         yield _of_fp8(facts, method or "")
     if (text(spec, "kv-cache-dtype") or "").startswith("fp8"):
@@ -34,7 +33,7 @@ def _demands(spec: DeploymentSpec, facts: ModelFacts) -> Iterator[str]:
 
 
 def _of_fp8(facts: ModelFacts, method: str) -> str:
-    """What tensors of 8 bits are for: they are weights, or the scales of weights of 4 bits (NVFP4)."""
+    """The use of tensors of 8 bits: as weights, or as the scales of weights of 4 bits (NVFP4)."""
     bits = facts.quantization.bits if facts.quantization else None
     if method == "modelopt_fp4" or (bits == 4 and method.startswith(("modelopt", "compressed-tensors", "nvfp4"))):  # noqa: PLR2004 - bits
         return "nvfp4"

@@ -1,4 +1,4 @@
-"""Models that draft tokens for another: where their files are, by the flags of each server. Pure."""
+"""Models that draft tokens for another model: their files, by the flags of each server, and their memory."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ from controller.engines.estimates.memory import (
 from controller.engines.estimates.model_analysis import reference_problem
 from schemas.manifest.deployment import DeploymentSpec
 
-# Methods of vLLM without a model of their own.
+# Methods of vLLM without a draft model.
 WITHOUT_DRAFT: Final = frozenset({"ngram", "suffix"})
 _LLAMA_CPP: Final = ("spec-draft-model", "model-draft")
 _SGLANG: Final = ("speculative-draft-model-path", "speculative-draft-model")
@@ -27,13 +27,13 @@ VLLM_SPECULATION: Final = ("speculative-config",)
 
 
 def llama_cpp_draft(spec: DeploymentSpec) -> str | None:
-    """llama-server's draft model as `gguf:/file`; None: none, or none that can be read."""
+    """The draft model as `gguf:/file`; None if there is none, or it cannot be read."""
     value = text(spec, *_LLAMA_CPP)
     return f"gguf:{value}" if value is not None and value.startswith("/") and _readable(value) else None
 
 
 def vllm_draft(spec: DeploymentSpec) -> str | None:
-    """VLLM's draft model, as `path:/folder` or `hf:org/name@revision`; None: none, or none that can be read."""
+    """The draft model as `path:/folder` or `hf:org/name@revision`; None if there is none, or it cannot be read."""
     config = vllm_speculation(spec)
     model = config.get("model")
     if not isinstance(model, str) or config.get("method") in WITHOUT_DRAFT:
@@ -43,13 +43,13 @@ def vllm_draft(spec: DeploymentSpec) -> str | None:
 
 
 def sglang_draft(spec: DeploymentSpec) -> str | None:
-    """SGLang's draft model, likewise."""
+    """Like `vllm_draft`."""
     model = text(spec, *_SGLANG)
     return None if model is None else _place(model, text(spec, *SGLANG_REVISION))
 
 
 def vllm_speculation(spec: DeploymentSpec) -> Mapping[str, Any]:
-    """What `speculative-config` holds; empty where that is not a JSON object."""
+    """The content of `speculative-config`; empty if it is not a JSON object."""
     value = stated(spec, VLLM_SPECULATION)
     if isinstance(value, str):
         try:
@@ -60,7 +60,7 @@ def vllm_speculation(spec: DeploymentSpec) -> Mapping[str, Any]:
 
 
 def check_draft(place: str | None, spec: DeploymentSpec, names: tuple[str, ...]) -> None:
-    """Raises SpecError if a draft model's name cannot be meant."""
+    """Raises SpecError for an invalid name of a draft model."""
     if place is None:
         return
     scheme, _, reference = place.partition(":")
@@ -70,13 +70,9 @@ def check_draft(place: str | None, spec: DeploymentSpec, names: tuple[str, ...])
 
 
 def draft_bytes(draft: ModelFacts, split: Split, workload: Workload, dtype_bytes: int | None) -> float:
-    """Weights and cache of a draft model on each GPU, for as many sequences as the model that it drafts for.
+    """Weights and cache of a draft model on each GPU, for the sequences of the model that it drafts for.
 
-    Args:
-        draft: its facts.
-        split: over which its matrices are divided; each pipeline stage is taken to hold all of it.
-        workload: of the model that it drafts for.
-        dtype_bytes: of the working type; None: as stored.
+    Each pipeline stage is assumed to hold all of it. `dtype_bytes`: of the working type; None: as stored.
     """
     own = Split(split.tp, 1, 1)
     cache = cache_per_gpu(draft, own, workload)
@@ -87,7 +83,7 @@ def draft_bytes(draft: ModelFacts, split: Split, workload: Workload, dtype_bytes
 def _place(model: str, revision: str | None) -> str | None:
     if model.startswith("/"):
         return f"path:{model}"
-    # A name without an owner may be a folder next to the server, or a word of its own.
+    # A name without an owner may be a folder next to the server, or a keyword.
     return f"hf:{model}" + (f"@{revision}" if revision else "") if model.count("/") == 1 and _readable(model) else None
 
 

@@ -1,4 +1,4 @@
-"""Flags of vLLM and SGLang that keep weights or cache in the host's memory, in GiB of GPU and host. Pure."""
+"""Flags of vLLM and SGLang that keep weights or cache in the host's memory."""
 
 import re
 from dataclasses import dataclass
@@ -16,40 +16,37 @@ _GB: Final = 10**9
 
 @dataclass(frozen=True, slots=True)
 class HostFlags:
-    """The flags of one server; empty where it has none. Sizes are in GiB unless named otherwise."""
+    """The flags of one server; empty if it has none. Sizes are in GiB unless named otherwise."""
 
-    weights: str = ""  # how much of each GPU's weights stays in the host's memory
-    copies: bool = False  # a layer of them is copied to the GPU while it computes
+    weights: str = ""  # the part of each GPU's weights that stays in the host's memory
+    copies: bool = False  # a layer of these weights is copied to the GPU for its computation
     each_gpu: tuple[str, ...] = ()  # further memory of the host for each GPU
     each_copy: tuple[str, ...] = ()  # likewise for each parallel copy of the model
-    unknown: frozenset[str] = frozenset()  # with these the server itself chooses how many weights stay there
+    unknown: frozenset[str] = frozenset()  # with these the server itself chooses the weights that stay there
     # switches of a second cache in the host's memory, whose size is `tier_gb` (GB for each GPU), or else `tier_ratio`
     # of the cache on the GPU
     tiers: tuple[str, ...] = ()
     tier_gb: str = ""
     tier_ratio: str = ""
-    tier_default: float = 0.0  # that ratio where nothing is said
+    tier_default: float = 0.0  # of the ratio
 
     @property
     def sizes(self) -> tuple[str, ...]:
         """The flags whose value is a size or a ratio."""
-        return tuple(
-            one for one in (self.weights, *self.each_gpu, *self.each_copy, self.tier_gb, self.tier_ratio) if one
-        )
+        return tuple(filter(None, (self.weights, *self.each_gpu, *self.each_copy, self.tier_gb, self.tier_ratio)))
 
     def check(self, spec: DeploymentSpec) -> None:
-        """Raises SpecError for a value that is not a size."""
         for name in self.sizes:
             _number(spec, name)
 
     def weight_bytes(self, spec: DeploymentSpec, offloadable: float) -> float:
-        """Bytes of each GPU's weights that stay in the host's memory, of those that can."""
+        """Bytes of each GPU's weights that stay in the host's memory; `offloadable`: those that can."""
         if any(stated(spec, (name,)) is not None for name in self.unknown):
-            return offloadable  # as far as known: the memory is stated then
+            return offloadable  # the spec states the memory then
         return min(_number(spec, self.weights) * _GIB, offloadable) if self.weights else 0.0
 
     def host_mib(self, spec: DeploymentSpec, gpus: int, cache_bytes: float) -> int:
-        """MiB of the host's memory for an instance on that many GPUs of one worker."""
+        """MiB of the host's memory for an instance on `gpus` GPUs of one worker."""
         each = sum(_number(spec, name) for name in (self.weights, *self.each_gpu) if name) * _GIB
         if any(stated(spec, (name,)) is True for name in self.tiers):
             size = _number(spec, self.tier_gb) * _GB
@@ -60,7 +57,7 @@ class HostFlags:
 
 
 def _number(spec: DeploymentSpec, name: str) -> float:
-    """The value of a flag; 0 if it is not set. Raises SpecError that names the arg."""
+    """The value of a flag; 0 if it is not set. Raises SpecError if it is not a size."""
     value = text(spec, name)
     if value is None:
         return 0.0

@@ -1,6 +1,6 @@
-"""Memory of a model that llama-server loads: on the GPU that holds most, and on the host. Pure.
+"""Memory of a model in llama-server: on the GPU that holds most, and on the host.
 
-Checked against what its server says at the load, and against its sources, as of builds of 2026.
+Checked against the server's log of a load and its sources, as of builds of 2026.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,12 @@ _WINDOW_PAD: Final = 256  # each slot's window and a physical batch are rounded 
 # forward, in 32 bits). The logits alone are 250 of the 258.5 MiB that llama.cpp reports for Llama-3-8B.
 _FLOAT: Final = 4
 _THREE: Final = 3
-# Beside these the mask of attention: each token of a batch against each cell of a slot's cache, in 16 bits. A small
+# In addition, the mask of attention: each token of a batch against each cell of a slot's cache, in 16 bits. A small
 # model was measured with 9.5, 37.5 and 133.5 MiB for slots of 4k, 32k and 128k tokens. Without flash attention the
 # mask has 32 bits, and each head has scores of that size (build_attn_mha in llama-graph.cpp).
 _MASK: Final = 2
 _ATTENTION_OFF: Final = frozenset({"off", "disabled", "false", "0", "False"})
-# Bytes of an element: blocks of 32 with one scale (ggml-common.h).
+# Bytes of an element: blocks of 32 with a scale (ggml-common.h).
 CACHE_TYPES: Final = {
     "f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q5_1": 24 / 32, "q5_0": 22 / 32, "q4_1": 20 / 32,
     "q4_0": 18 / 32, "iq4_nl": 18 / 32,
@@ -49,25 +49,25 @@ _DRAFT_LAYERS: Final = ("spec-draft-ngl", "gpu-layers-draft", "n-gpu-layers-draf
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A model as a spec loads it. Its methods give MiB or a share for a number of GPUs, a context and slots."""
+    """A model as a spec loads it."""
 
     spec: DeploymentSpec  # its flags
     facts: ModelFacts  # of its files
-    wanted: int | None  # layers on the GPUs, of which the output is one; None: all
+    wanted: int | None  # layers on the GPUs, output included; None: all
 
     def workload(self, context: int, slots: int) -> Workload:
-        """The load of that many slots of that many tokens each."""
+        """The load of `slots` slots of `context` tokens each."""
         batch = figure(self.spec, *_UBATCH) or _BATCH
         return Workload(context, slots, _element_bytes(self.spec, ""), batch, slots, slots * (batch + _WINDOW_PAD))
 
     def share(self, gpus: int, context: int, slots: int) -> Share:
-        """The share of the GPU that holds most, with whole layers spread evenly."""
+        """The share of the GPU that holds most, with complete layers spread evenly."""
         workload = self.workload(context, slots)
         partly = self.wanted is not None or uses_host(self.spec)
         own = residence(self.facts, self.wanted, gpus) if partly else None
         parts = {
             "weights": mib(self._even_weights(gpus) if own is None else own.gpu_bytes),
-            "adapters": mib(self.facts.adapter_bytes),  # a vision tower is kept whole
+            "adapters": mib(self.facts.adapter_bytes),  # a vision tower is not divided
             "draft": 0 if self._draft_on_host() else mib(self._draft(workload)),
             "cache": mib(self._gpu_cache(gpus, workload, own)),
             "compute": mib(self._compute(workload)),
@@ -79,7 +79,7 @@ class Model:
         return Share(1, gpus, 1, sum(parts.values()), parts, least_mib=sum(parts.values()))
 
     def host_mib(self, context: int, slots: int) -> int:
-        """What its weights and its cache take of the host's memory."""
+        """MiB of its weights and its cache in the host's memory."""
         workload = self.workload(context, slots)
         own = residence(self.facts, self.wanted, 1)
         cache = cache_bytes(self.facts, workload)
@@ -109,7 +109,7 @@ class Model:
         per_token = ((facts.vocab or 0) + passing) * _FLOAT + workload.context * self._mask(workload.sequences)
         draft = facts.draft
         if draft is not None and not self._draft_on_host():
-            # A context of its own, with a buffer of its own.
+            # It has its own context and buffer.
             own = _THREE * ((draft.hidden_size or 0) + (draft.intermediate_size or 0))
             per_token += ((draft.vocab or 0) + own) * _FLOAT + workload.context * _MASK
         return workload.batch_tokens * per_token
@@ -129,11 +129,10 @@ class Model:
         return draft_bytes(self.facts.draft, Split(1, 1, 1), like, None)
 
     def images_mib(self) -> int:
-        """The buffer of a vision tower, where there is one."""
+        """The buffer of a vision tower, if there is one."""
         return IMAGES_MIB if stated(self.spec, ("mmproj",)) is not None else 0
 
     def images_on_host(self) -> bool:
-        """Whether the vision tower stays in the host's memory."""
         off = stated(self.spec, ("mmproj-offload",)) is False or stated(self.spec, ("no-mmproj-offload",)) is True
         return off or self.wanted == 0
 
@@ -142,26 +141,26 @@ class Model:
 
 
 def cache_bytes(facts: ModelFacts, workload: Workload, gpus: int = 1) -> float:
-    """Bytes of the cache on the GPU that holds most; a share of the weights where the file does not say enough."""
+    """Bytes of the cache on the GPU that holds most; if the file does not show it, a share of the weights."""
     cache = cache_per_gpu(facts, Split(1, gpus, 1), workload)
     kept = facts.weight_bytes * UNKNOWN_CACHE_SHARE / gpus if cache is None else cache
     return kept + slot_states(facts, workload.sequences, gpus)
 
 
 def bounded_share(measure: Callable[[int, int], Share], bounds: Bounds, given_mib: int) -> Share:
-    """The share with the most tokens that the stated memory holds; the least that is useful if even that exceeds it."""
+    """The share with the most tokens that fit the stated memory; the useful minimum if even that does not fit."""
     least = measure(bounds.least_context, bounds.least_sequences)
-    found = bounded(lambda context, slots: measure(context, slots).memory_mib, bounds, given_mib)
-    if found is None:
+    fitting = bounded(lambda context, slots: measure(context, slots).memory_mib, bounds, given_mib)
+    if fitting is None:
         return replace(least, least_mib=least.memory_mib)
-    context, slots = found
+    context, slots = fitting
     return replace(
         measure(context, slots), memory_mib=given_mib, least_mib=least.memory_mib, context=context, sequences=slots
     )
 
 
 def _element_bytes(spec: DeploymentSpec, of: str) -> float:
-    """Bytes of an element of the cache, of the model or of its draft model."""
+    """Bytes of an element of the cache. `of`: empty, or the prefix of the draft model's flags."""
     names = [(f"{of}type-{part}", f"cache-type-{part}-draft") if of else (f"cache-type-{part}",) for part in "kv"]
-    keys, values = (CACHE_TYPES.get(text(spec, *one) or "f16", CACHE_TYPES["f32"]) for one in names)
+    keys, values = (CACHE_TYPES.get(text(spec, *flags) or "f16", CACHE_TYPES["f32"]) for flags in names)
     return (keys + values) / 2

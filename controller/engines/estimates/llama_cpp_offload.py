@@ -1,4 +1,4 @@
-"""What llama-server keeps in the host's memory by its flags: layers, tensors by their names, the cache. Pure."""
+"""Parts of a model that flags of llama-server keep in the host's memory: layers, tensors by name, the cache."""
 
 import re
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from controller.engines.arguments.flags import stated, text
 from controller.engines.base import SpecError
 from schemas.manifest.deployment import DeploymentSpec
 
-# The names of tensors that its flags mean (common/common.h of llama.cpp).
+# The names of the tensors of its flags (common/common.h of llama.cpp).
 _EXPERTS: Final = r"\.ffn_(up|down|gate|gate_up)_(ch|)exps"
 _DENSE: Final = r"\.ffn_(up|down|gate)\."
 _FIRST_LAYERS: Final = {"n-cpu-moe": _EXPERTS, "n-cpu-ffn": _DENSE}
@@ -19,15 +19,15 @@ _TENSORS: Final = "override-tensor"
 OFFLOAD_FLAGS: Final = frozenset({*_FIRST_LAYERS, *_SWITCHES, _TENSORS})
 _LAYER_COUNT: Final = re.compile(r"[0-9]{1,6}")
 _MAX_PATTERN: Final = 500
-# Both libraries of regular expressions read these alike; what begins with (? or [[ they read differently.
+# Both libraries of regular expressions read these alike, but not patterns with (? or [[.
 _PLAIN: Final = re.compile(r"(?:[\w.^$|()*+?\[\]{}/: -]|\\[.dDwWsSbB|()\[\]{}*+?^$/-])+", re.ASCII)
 _OWN_SYNTAX: Final = re.compile(r"\(\?(?!:)|\[\[|[*+?}]\+")
 
 
 def host_rules(spec: DeploymentSpec) -> list[dict[str, Any]]:
-    """Which tensors stay in the host's memory, for the analysis of the file; empty: none by name.
+    """The rules for tensors that stay in the host's memory, for the analysis of the file.
 
-    A rule has a `pattern` that is searched in a tensor's name, and for the first layers alone their number `layers`.
+    A rule has a `pattern` that is searched in a tensor's name, and may have the number `layers` of the first layers.
     """
     rules: list[dict[str, Any]] = []
     if stated(spec, ("cpu-moe",)) is True:
@@ -40,22 +40,21 @@ def host_rules(spec: DeploymentSpec) -> list[dict[str, Any]]:
 
 
 def uses_host(spec: DeploymentSpec) -> bool:
-    """Whether a part of the model or of its cache stays in the host's memory, in addition to whole layers."""
+    """Whether parts of the model or of its cache stay in the host's memory, apart from complete layers."""
     return bool(host_rules(spec)) or cache_on_host(spec) or any(True for _ in _overrides(spec))
 
 
 def cache_on_host(spec: DeploymentSpec) -> bool:
-    """Whether the key-value cache stays in the host's memory."""
     return stated(spec, ("no-kv-offload",)) is True or stated(spec, ("kv-offload",)) is False
 
 
 def computes_on_gpu(spec: DeploymentSpec) -> bool:
-    """Whether large batches copy weights of the host to a GPU, which has a buffer for that."""
+    """Whether large batches copy weights of the host to a GPU, which needs a buffer for them."""
     return stated(spec, ("no-op-offload",)) is not True and stated(spec, ("op-offload",)) is not False
 
 
 def unread_overrides(spec: DeploymentSpec) -> list[str]:
-    """The patterns of `override-tensor` that the estimate cannot reckon."""
+    """The patterns of `override-tensor` that the analysis cannot apply."""
     return [pattern for pattern, _ in _overrides(spec) if not readable(pattern)]
 
 
@@ -71,7 +70,7 @@ def readable(pattern: str) -> bool:
 
 
 def check_offload(spec: DeploymentSpec) -> None:
-    """Raises SpecError for values that llama-server does not take."""
+    """Raises SpecError for values that llama-server does not accept."""
     for name in _SWITCHES:
         if stated(spec, (name,)) not in (None, True, False):
             raise SpecError(f"args.{name}: must be true or false")
@@ -84,35 +83,35 @@ def check_offload(spec: DeploymentSpec) -> None:
 
 
 def only_to_host(spec: DeploymentSpec) -> bool:
-    """Whether `override-tensor` names no other target than the host's memory."""
+    """Whether `override-tensor` names only the host's memory as the target."""
     return all(target == "CPU" for _, target in _overrides(spec))
 
 
 def _overrides(spec: DeploymentSpec) -> Iterator[tuple[str, str]]:
-    """Each rule of `override-tensor`: pattern and target."""
+    """The rules of `override-tensor`: (pattern, target)."""
     value = stated(spec, (_TENSORS,))
-    for one in value if isinstance(value, list) else [] if value is None else [value]:
-        for rule in str(one).split(","):
+    for rules in value if isinstance(value, list) else [] if value is None else [value]:
+        for rule in str(rules).split(","):
             pattern, _, target = rule.partition("=")
             yield pattern, target
 
 
 @dataclass(frozen=True, slots=True)
 class Residence:
-    """Where a model is."""
+    """The places of the weights."""
 
     gpu_bytes: float  # of weights on the GPU that holds most
     gpu_layers: int  # on the GPU that holds most of them
     host_bytes: float  # of weights in the host's memory
-    host_layers: int  # that are there as a whole
-    largest_bytes: float  # of the layer with the most weights there
+    host_layers: int  # completely in the host's memory
+    largest_bytes: float  # of the layer with the most weights in the host's memory
 
 
 def residence(facts: ModelFacts, wanted: int | None, gpus: int) -> Residence:
-    """Where the weights are if `wanted` of the layers (None: all) are spread evenly over the GPUs.
+    """The places of the weights if `wanted` of the layers (None: all) are spread evenly over the GPUs.
 
-    The last layers are on GPUs, and the output counts as the very last one (load_tensors in llama-model.cpp). Layers
-    whose sizes were not measured count alike.
+    The last layers are on GPUs, and the output counts as the very last layer (load_tensors in llama-model.cpp). Layers
+    without a measured size count alike.
     """
     layers = facts.layers or 0
     each: tuple[float, ...] = facts.layer_bytes or (facts.weight_bytes / (layers + 1),) * layers

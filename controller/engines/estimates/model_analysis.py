@@ -1,6 +1,6 @@
-"""The analysis of a model's files, as work for the killable child.
+"""The analysis of a model's files, as work for a child that can be killed.
 
-It depends on the files alone, so all deployments of one model share one analysis.
+It depends on the files alone, so all deployments of a model share it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,28 +29,24 @@ def model_analysis(
     draft: str | None = None,
     to_host: Sequence[Mapping[str, Any]] | None = None,
 ) -> Analysis:
-    """The analysis that reads the facts of the spec's model.
+    """The analysis of the spec's model, its adapters (folders, files or names on the hub) and draft model.
 
-    Args:
-        spec: of a deployment with a model.
-        adapters: what is loaded with it: folders, files or names on the hub.
-        draft: a model that drafts for it, such as `path:/folder`.
-        to_host: of a GGUF model, the rules by which tensors stay in the host's memory; None: layers are not measured.
+    `to_host`: for a GGUF model, the rules for tensors that stay in the host's memory; None: layers are not measured.
     """
     payload = source_of(spec.model or "")
     if adapters:
-        payload["adapters"] = [_adapter(one) for one in adapters]
+        payload["adapters"] = [_adapter(adapter) for adapter in adapters]
     if draft is not None:
         payload["draft"] = source_of(draft)
     if to_host is not None:
         payload["to_host"] = list(to_host)
-    on_hub = any("repo" in one for one in (payload, payload.get("draft", ()), *payload.get("adapters", ())))
+    on_hub = any("repo" in part for part in (payload, payload.get("draft", ()), *payload.get("adapters", ())))
     deadline_s = _HUB_DEADLINE_S if on_hub else _FOLDER_DEADLINE_S
     return Analysis(_ANALYSIS, payload, deadline_s, _ANALYSIS_MEMORY_BYTES, _HASHED_AS)
 
 
 def source_of(model: str) -> dict[str, Any]:
-    """Where a model's files are, for the analysis: of `path:/folder`, `gguf:/file` or `hf:org/name@revision`."""
+    """The payload for the files of `path:/folder`, `gguf:/file` or `hf:org/name@revision`."""
     scheme, _, reference = model.partition(":")
     if scheme == "hf":
         repo, _, revision = reference.partition("@")
@@ -65,7 +61,7 @@ def _adapter(reference: str) -> dict[str, Any]:
 
 
 def refuse_other_models(spec: DeploymentSpec, engine: str, *, gguf: bool) -> None:
-    """Raises SpecError if the model's kind is not one that this engine loads."""
+    """Raises SpecError for a kind of model that the engine does not load."""
     wanted = "gguf:/file" if gguf else "path:/dir or hf:org/name"
     if spec.model is None or spec.model.startswith("gguf:") is not gguf:
         raise SpecError(f"model: engine {engine} needs model: {wanted}")
@@ -74,12 +70,7 @@ def refuse_other_models(spec: DeploymentSpec, engine: str, *, gguf: bool) -> Non
 
 
 def reference_problem(reference: str, *, on_hub: bool) -> str | None:
-    """Why a model or an adapter cannot be named so; None: it can. Servers would read `--x` as a flag.
-
-    Args:
-        reference: a path, or `org/name@revision` on the hub.
-        on_hub: whether it is a name on the hub.
-    """
+    """Why a path or `org/name@revision` is not a valid reference; None if it is. Servers would read `--x` as a flag."""
     if not reference.isprintable():
         return "contains control characters; remove them"
     if ".." in reference.replace("@", "/").split("/"):
@@ -90,30 +81,30 @@ def reference_problem(reference: str, *, on_hub: bool) -> str | None:
 
 
 def offline_env(spec: DeploymentSpec) -> dict[str, str]:
-    """The environment that keeps a server off the hub where the model is a folder."""
+    """The environment that keeps a server off the hub if the model is a folder."""
     return {"HF_HUB_OFFLINE": "1"} if spec.model is not None and spec.model.startswith("path:") else {}
 
 
 def model_fetches(spec: DeploymentSpec, draft: str | None = None) -> tuple[ModelFetch, ...]:
-    """What the agent fetches before the server starts: the model, its draft model and the adapters, if on the hub.
+    """The hub's models that the agent fetches before the start: the model, its draft model and the adapters.
 
-    Nothing where the server keeps models in a place of its own, or loads weights in a way of its own.
+    Empty if the server keeps models in another place, or loads weights in another way.
     """
     own_way = text(spec, "load-format") not in (None, *_PLAIN_FORMATS) or text(spec, "download-dir") is not None
     if own_way or spec.env.keys() & OWN_CACHE:
         return ()
     places = [(place, False) for place in (spec.model or "", draft or "")]
     places += [(place, True) for place in spec.serving.adapters.values()]
-    found = []
+    fetches = []
     for place, adapter in places:
         if place.startswith("hf:"):
             repo, _, revision = place.removeprefix("hf:").partition("@")
-            found.append(ModelFetch(repo=repo, revision=revision or "main", by_folder=adapter and bool(revision)))
-    return tuple(dict.fromkeys(found))
+            fetches.append(ModelFetch(repo=repo, revision=revision or "main", by_folder=adapter and bool(revision)))
+    return tuple(dict.fromkeys(fetches))
 
 
 def repository(spec: DeploymentSpec) -> tuple[str, str | None]:
-    """The model for the server's command line: a folder, or a name on the hub with its revision if one is given."""
+    """The model for the server's command line: a folder, or a name on the hub with its revision, if any."""
     reference = model_reference(spec) or ""
     if spec.model is None or not spec.model.startswith("hf:"):
         return reference, None
@@ -121,9 +112,8 @@ def repository(spec: DeploymentSpec) -> tuple[str, str | None]:
     return repo, revision or None
 
 
-# A model of which a part is not read has an unknown need, which is never estimated low.
 def unread_of(facts: ModelFacts) -> str | None:
-    """What of the model is not read, so that its need is unknown; None: nothing."""
+    """The part of the model that the analysis cannot read, which makes its need unknown; None if it read all."""
     if facts.elsewhere is not None:
         return f"its weights are in another repository, which config.json names as {facts.elsewhere}"
     if facts.unknown is not None and not facts.encoder:
@@ -132,7 +122,7 @@ def unread_of(facts: ModelFacts) -> str | None:
 
 
 def unknown_need(unread: str) -> Need:
-    """A need that is unknown, and how to state it."""
+    """An unknown need, with the note how to state it."""
     return Need(
         None, refused=(Reason.METADATA_UNKNOWN,), notes=(f"{unread}; set resources.gpu_memory and resources.gpus",)
     )

@@ -1,4 +1,4 @@
-"""The context and the number of sequences that a stated memory leaves. Pure."""
+"""The context and the number of sequences that fit a stated memory."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,13 +7,13 @@ from typing import Final
 from controller.domain.placement import Need
 from schemas.manifest.deployment import DeploymentSpec
 
-LEAST_CONTEXT: Final = 1024  # shorter ones serve nothing: a refusal says so instead
+LEAST_CONTEXT: Final = 1024  # a shorter context is useless, so the spec is refused
 Size = Callable[[int, int], int]
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What is wanted: tokens of a sequence and concurrent sequences, and the least of each that is useful."""
+    """The wanted tokens of a sequence and concurrent sequences, and the useful minimum of each."""
 
     context: int
     sequences: int
@@ -22,13 +22,13 @@ class Bounds:
 
 
 def stated_memory(spec: DeploymentSpec) -> int | None:
-    """The memory that the spec states for each GPU, MiB."""
+    """MiB of each GPU that the spec states."""
     given = spec.resources.gpu_memory
     return given if isinstance(given, int) else None
 
 
 def bounded(size: Size, bounds: Bounds, given_mib: int) -> tuple[int, int] | None:
-    """The largest context, and with it the most sequences, whose memory fits; None: not even the least fits."""
+    """The largest context, and with it the most sequences, whose memory fits; None if not even the minimum fits."""
     context = _most(bounds.least_context, bounds.context, lambda n: size(n, bounds.least_sequences) <= given_mib)
     if context is None:
         return None
@@ -47,13 +47,13 @@ def _most(least: int, most: int, fits: Callable[[int], bool]) -> int | None:
 
 
 def too_small(spec: DeploymentSpec, need: Need) -> bool:
-    """Whether the stated memory holds the model in no layout that was measured."""
+    """Whether the stated memory holds the model in none of the measured layouts."""
     given = stated_memory(spec)
     return given is not None and bool(need.shares) and all(share.least_mib > given for share in need.shares)
 
 
 def too_small_note(spec: DeploymentSpec, need: Need) -> tuple[str, ...]:
-    """Says by how much, if the stated memory holds the model in no layout."""
+    """The missing memory, if the stated memory holds the model in no layout."""
     given = stated_memory(spec)
     if given is None or not too_small(spec, need):
         return ()

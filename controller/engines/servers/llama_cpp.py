@@ -1,7 +1,7 @@
 """llama.cpp: `llama-server`, for GGUF files. Checked against its server's documentation as of builds of 2026.
 
-By default all layers go to the GPUs. Layers stay in host memory only where the user sets the number on the GPUs
-(`args: {n-gpu-layers: 20}`): that is many times slower, so it never happens by chance.
+By default all layers are on the GPUs. Layers stay in host memory only if the user sets the number on the GPUs
+(`args: {n-gpu-layers: 20}`), since that is many times slower.
 """
 
 import re
@@ -45,19 +45,18 @@ CACHE_RAM_MIB: Final = 1024
 _LAYERS: Final = ("n-gpu-layers", "gpu-layers")
 _CONTEXT: Final = ("ctx-size",)
 _SLOTS: Final = ("parallel",)
-_DEFAULT_SLOTS: Final = 4  # of llama-server, where nothing says more
 _UBATCH: Final = ("ubatch-size",)
 _CACHE_RAM: Final = ("cache-ram",)
 _ADAPTERS: Final = ("lora", "mmproj")  # loaded with the model; mmproj is a vision tower
 _FIGURES: Final = frozenset({*_CONTEXT, *_SLOTS, *_UBATCH})
 _READ: Final = frozenset({*_LAYERS, *_FIGURES, *_ADAPTERS, *_CACHE_RAM, *OFFLOAD_FLAGS, "cache-type-k", "cache-type-v"})
 _LAYER_COUNT: Final = re.compile(r"[0-9]{1,6}")
-_ALL_LAYERS: Final = 500  # no model has as many, so more of them mean all
+_ALL_LAYERS: Final = 500  # more layers than any model has
 _GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
 class LlamaCppEngine(Engine):
-    """Spreads whole layers over the GPUs of one worker."""
+    """Spreads complete layers over the GPUs of one worker."""
 
     name = "llama-cpp"
     server = SERVERS["llama-cpp"]
@@ -93,7 +92,7 @@ class LlamaCppEngine(Engine):
         LLAMA_CPP.check(spec, _READ)
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """Any number, since models have many layers; none with `n-gpu-layers: 0`."""
+        """Any number, since models have many layers; (0,) with `n-gpu-layers: 0`."""
         return (0,) if _gpu_layers(spec) == 0 else _GPU_COUNTS
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
@@ -102,14 +101,14 @@ class LlamaCppEngine(Engine):
         return model_analysis(spec, _adapters(spec), llama_cpp_draft(spec), rules)
 
     def assumed(self, spec: DeploymentSpec) -> Need | None:
-        """With stated memory or whole GPUs: a bounded context, and layers spread evenly."""
+        """With stated memory or exclusive GPUs: a bounded context, and layers spread evenly."""
         if stated_memory(spec) is None and not whole_gpus(spec):
             return None
         partly = (_gpu_layers(spec) or _ALL_LAYERS) < _ALL_LAYERS
         if (uses_host(spec) or partly) and not host_memory_stated(spec):
-            return None  # how much of the file stays there is unknown
+            return None  # the part of the file in the host's memory is unknown
         context, slots = figure(spec, *_CONTEXT), figure(spec, *_SLOTS) or DEFAULT_SLOTS
-        # These are its only bounds on memory, and the model's own context may be far longer.
+        # Its only bounds on memory; the model's own context may be far longer.
         each = DEFAULT_CONTEXT if context is None else max(context // slots, 1)
         notes = (
             "assumed: layers are spread evenly, and fit the memory as stated in the spec",
@@ -119,38 +118,37 @@ class LlamaCppEngine(Engine):
         return Need(None, host_memory_mib=host, notes=notes, context=each, sequences=slots)
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
-        """The memory of each GPU for each number of GPUs, and the host's memory."""
         context, slots = figure(spec, *_CONTEXT), figure(spec, *_SLOTS) or DEFAULT_SLOTS
         facts = facts_from_json(result)
         if facts.format != "gguf":
             return Need(None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=("llama-cpp loads only GGUF files",))
         if (unread := unread_of(facts)) is not None:
-            found = self.assumed(spec)
-            return unknown_need(unread) if found is None else replace(found, notes=(*found.notes, unread))
+            assumed = self.assumed(spec)
+            return unknown_need(unread) if assumed is None else replace(assumed, notes=(*assumed.notes, unread))
         each = min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT) if context is None else context // slots
         if stated(spec, ("swa-full",)) is True:
             facts = without_windows(facts)
         wanted = _gpu_layers(spec)
-        model, whole_context = Model(spec, facts, wanted), max(each, 1)
-        own_mib = model.host_mib(whole_context, slots)
+        model, full_context = Model(spec, facts, wanted), max(each, 1)
+        own_mib = model.host_mib(full_context, slots)
         host = own_mib + HOST_RUNTIME_MIB + _cache_ram(spec)
         notes = [f"{slots} slots of {each} tokens{'' if context else ', by default'}", *_host_notes(model, own_mib)]
         if wanted == 0:
-            workload = model.workload(whole_context, slots)
+            workload = model.workload(full_context, slots)
             parts = {"weights": mib(facts.weight_bytes), "cache": mib(cache_bytes(facts, workload))}
             return Need(0, host, parts, notes=tuple(notes), context=each, sequences=slots)
-        shares = tuple(model.share(count, whole_context, slots) for count in _GPU_COUNTS)
+        shares = tuple(model.share(count, full_context, slots) for count in _GPU_COUNTS)
         if spec.resources.gpus != "auto" or spec.takes_all_named_gpus:
             count = spec.resources.gpus if spec.resources.gpus != "auto" else len(spec.placement.gpus)
-            shares = (model.share(count, whole_context, slots),)
+            shares = (model.share(count, full_context, slots),)
         given = stated_memory(spec)
         if given is not None:
             fixed = figure(spec, *_SLOTS) is not None or context is not None
-            least = whole_context if context is not None else min(whole_context, LEAST_CONTEXT)
-            bounds = Bounds(whole_context, slots, least, slots if fixed else 1)
-            shares = tuple(bounded_share(partial(model.share, one.pp), bounds, given) for one in shares)
+            least = full_context if context is not None else min(full_context, LEAST_CONTEXT)
+            bounds = Bounds(full_context, slots, least, slots if fixed else 1)
+            shares = tuple(bounded_share(partial(model.share, share.pp), bounds, given) for share in shares)
             notes = ["memory as stated in the spec", *notes[1:]]
-        found = Need(
+        need = Need(
             memory_mib=shares[0].memory_mib * shares[0].gpus,
             host_memory_mib=host,
             parts=shares[0].parts,
@@ -159,7 +157,7 @@ class LlamaCppEngine(Engine):
             context=each,
             sequences=slots,
         )
-        return replace(found, notes=(*found.notes, *too_small_note(spec, found)))
+        return replace(need, notes=(*need.notes, *too_small_note(spec, need)))
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
         """`llama-server --model FILE`. It accepts any model name in requests."""
@@ -172,7 +170,7 @@ class LlamaCppEngine(Engine):
         if stated(spec, _LAYERS) is None:
             argv += ["--n-gpu-layers", "999" if launch.gpu_count else "0"]
         if launch.gpu_count > 1:
-            # Otherwise by free memory, so that a GPU with more of it would take more than its claim.
+            # The default splits by free memory, so a GPU with more of it would exceed its claim.
             argv += ["--tensor-split", ",".join("1" * launch.gpu_count)]
         if launch.context is not None and launch.sequences is not None:
             if figure(spec, *_CONTEXT) is None:
@@ -184,7 +182,7 @@ class LlamaCppEngine(Engine):
             needs_port=True,
             probe=probe_order(spec, "/health"),
             metrics=self.server.metrics,
-            serves_at_once=figure(spec, *_SLOTS) or launch.sequences or _DEFAULT_SLOTS,
+            serves_at_once=figure(spec, *_SLOTS) or launch.sequences or DEFAULT_SLOTS,
         )
 
 
@@ -192,7 +190,7 @@ def _cache_ram(spec: DeploymentSpec) -> int:
     """MiB of host memory for its cache of prompts: as stated, else bounded, and within a stated claim.
 
     Raises:
-        SpecError: the value is not a whole number, or has no bound although the host's memory is not stated.
+        SpecError: the value is not a whole number, or unbounded although the host's memory is not stated.
     """
     value = text(spec, *_CACHE_RAM)
     resources = spec.resources
@@ -200,14 +198,13 @@ def _cache_ram(spec: DeploymentSpec) -> int:
         own = resources.host_memory
         return CACHE_RAM_MIB if isinstance(own, str) else min(CACHE_RAM_MIB, max(own - HOST_RUNTIME_MIB, 0))
     if value == "-1" and not isinstance(resources.host_memory, str):
-        return 0  # without a bound of its own, within what is stated
+        return 0  # no own bound, but within the stated host memory
     if not re.fullmatch(r"[0-9]{1,9}", value):
         raise SpecError("args.cache-ram: must be MiB of host memory, such as 2048; 0 for none")
     return int(value)
 
 
 def _host_notes(model: Model, own_mib: int) -> list[str]:
-    """What stays in the host's memory, in words."""
     notes = []
     if model.wanted is not None and model.wanted <= (model.facts.layers or 0):
         notes.append(f"{model.wanted} of {(model.facts.layers or 0) + 1} layers on GPUs, the rest in host memory")
@@ -223,7 +220,7 @@ def _flags(spec: DeploymentSpec) -> list[str]:
 
 
 def _gpu_layers(spec: DeploymentSpec) -> int | None:
-    """The number of layers on the GPUs; None: all. Raises SpecError if the value is neither a number nor `all`."""
+    """The number of layers on the GPUs; None: all. Raises SpecError."""
     value = text(spec, *_LAYERS)
     if value is None or value == "all":
         return None
@@ -235,4 +232,4 @@ def _gpu_layers(spec: DeploymentSpec) -> int | None:
 def _adapters(spec: DeploymentSpec) -> tuple[str, ...]:
     given = (stated(spec, (name,)) for name in _ADAPTERS)
     lists = (value if isinstance(value, list) else [] if value is None else [value] for value in given)
-    return tuple(str(one) for values in lists for one in values if not isinstance(one, bool))
+    return tuple(str(value) for values in lists for value in values if not isinstance(value, bool))

@@ -42,13 +42,13 @@ from controller.engines.servers.server_table import ServerTable
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
-GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # of one worker; the model decides which of them divide it
-# Defaults where the spec states nothing: enough for a few users at once, and long enough for a conversation. Where that
-# fits nowhere, one such sequence at a time is better than no model.
+GPU_COUNTS: Final = (1, 2, 3, 4, 5, 6, 7, 8, 16)  # of one worker; the model's dimensions decide which are possible
+# Defaults: enough for a few users at once, and long enough for a conversation. If that fits nowhere, one sequence at a
+# time is better than no model.
 DEFAULT_CONTEXT: Final = 8192
 DEFAULT_SEQUENCES: Final = (16, 1)
 
-# MiB per GPU beside what the server accounts for itself. A CUDA context of PyTorch takes about 400 since modules are
+# MiB per GPU that the server itself does not account for. A CUDA context of PyTorch takes about 400 since modules are
 # loaded lazily (https://github.com/pytorch/pytorch/issues/109888); libraries' workspaces come on top.
 CONTEXT_MIB: Final = 576
 # Captured graphs took 130 for a 0.6B model (https://github.com/generative-computing/mellea/pull/416). They grow with
@@ -61,7 +61,7 @@ _MOST_RANKS: Final = 8  # that share a worker's buffers
 # Activations of a vision tower while the largest image of a model is profiled. An allowance, not derived: towers differ
 # widely. 16 GiB were too few for Qwen2.5-VL-7B in 4 bits (https://github.com/QwenLM/Qwen3-VL/issues/1224).
 IMAGES_MIB: Final = 3072
-# Server, scheduler and one process per GPU, each with PyTorch. A guess: 1 GiB for each of the usual few.
+# Server, scheduler and one process per GPU, each with PyTorch. A guess: 1 GiB each for a few processes.
 HOST_RUNTIME_MIB: Final = 4096
 _FP8_CACHE: Final = 1.0
 STATED_DEADLINE_S: Final = 30.0
@@ -69,7 +69,7 @@ _LEAST_MODEL_MIB: Final = 512
 _VOCABULARY_PAD: Final = 64  # both pad the vocabulary to a multiple of this before they divide it
 _LANGUAGE_ONLY: Final = ("language-model-only", "language-only")
 _TOWER_ONLY: Final = ("mm-encoder-only", "encoder-only")
-_SEEN: Final = ("image", "video")
+_VISUAL: Final = ("image", "video")
 
 
 class ModelServer(Engine):
@@ -80,7 +80,7 @@ class ModelServer(Engine):
     splits_models = True
 
     def validate(self, spec: DeploymentSpec) -> None:
-        """Raises SpecError for models and args that cannot work, at last RefusedFlagError."""
+        """Raises SpecError; RefusedFlagError only if there is no other problem."""
         self._check(spec)
         self.table.refuse_flags(spec)
 
@@ -100,11 +100,10 @@ class ModelServer(Engine):
         check_draft(self.table.draft(spec), spec, self.table.draft_flags)
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:  # noqa: ARG002 - the model decides, not the spec
-        """All counts on one worker that may divide a model."""
         return GPU_COUNTS
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
-        """Reads the model's facts. Where the spec states the memory, it can start without them, and waits less."""
+        """Reads the model's facts, for a shorter time if the spec states the memory: then they are not required."""
         work = model_analysis(spec, self._adapters(spec), self.table.draft(spec))
         return work if stated_memory(spec) is None else replace(work, deadline_s=STATED_DEADLINE_S)
 
@@ -125,7 +124,7 @@ class ModelServer(Engine):
         length = context or min(facts.context_length or DEFAULT_CONTEXT, DEFAULT_CONTEXT)
         rounds = DEFAULT_SEQUENCES if sequences is None and context is None else (sequences or DEFAULT_SEQUENCES[0],)
         if pools and not facts.encoder:
-            sequences, rounds = 1, (1,)  # it generates nothing, so a sequence is kept for no longer than a step
+            sequences, rounds = 1, (1,)  # it generates no tokens, so a sequence lasts one step
         if facts.encoder:
             rounds = rounds[:1]
         given = stated_memory(spec)
@@ -136,7 +135,7 @@ class ModelServer(Engine):
             shares = tuple(self._bounded_shares(spec, facts, bounds, given))
         shares = tuple(self._with_host(spec, share) for share in shares)
         vocab = facts.vocab
-        found = Need(
+        need = Need(
             memory_mib=shares[0].memory_mib * shares[0].gpus,
             host_memory_mib=HOST_RUNTIME_MIB + max(share.host_memory_mib for share in shares),
             parts=shares[0].parts,
@@ -150,22 +149,22 @@ class ModelServer(Engine):
             ),
             shares=shares,
             compute_capability=demanded_capability(spec, facts, self.table.capabilities),
-            # An encoder's need does not depend on them. Its tokenizer's and pooling's files may bound it below its
+            # An encoder's need does not depend on them. The files of its tokenizer and pooling may bound it below its
             # config, and vLLM refuses a larger length.
             context=None if facts.encoder else length,
             sequences=None if facts.encoder else rounds[0],
         )
-        return replace(found, notes=(*found.notes, *too_small_note(spec, found)))
+        return replace(need, notes=(*need.notes, *too_small_note(spec, need)))
 
     def assumed(self, spec: DeploymentSpec) -> Need | None:
-        """Degrees that follow from the GPUs, with the stated memory or whole GPUs of a stated number."""
-        given, whole = stated_memory(spec), whole_gpus(spec)
-        if given is None and not (whole and (spec.gpus_stated is not None or spec.parallel.world is not None)):
+        """The degrees that follow from the GPUs, with stated memory or a stated number of exclusive GPUs."""
+        given, exclusive = stated_memory(spec), whole_gpus(spec)
+        if given is None and not (exclusive and (spec.gpus_stated is not None or spec.parallel.world is not None)):
             return None
         first = splits(spec, self.gpu_counts(spec))
         by_flags = self.table.host.host_mib(spec, first[0].gpus, (given or 0) * MIB)
         shares = tuple(
-            # Below this nothing is left for a model.
+            # Less leaves no memory for a model.
             Share(*split.degrees, given or 0, least_mib=sum(outside_parts(split).values()) + _LEAST_MODEL_MIB)
             for split in first
             if split.gpus == first[0].gpus
@@ -181,43 +180,43 @@ class ModelServer(Engine):
         )
 
     def assumed_as(self, spec: DeploymentSpec, unread: str) -> Need:
-        """The need of a model that is not read as a whole: as the spec states it, else unknown."""
-        found = self.assumed(spec)
-        if found is None:
+        """The need of a model that is not fully read: as the spec states it, else unknown."""
+        assumed = self.assumed(spec)
+        if assumed is None:
             return unknown_need(unread)
-        return replace(found, notes=(*found.notes, f"the model was not read: {unread}"))
+        return replace(assumed, notes=(*assumed.notes, f"the model was not read: {unread}"))
 
-    def pools(self, spec: DeploymentSpec, facts: ModelFacts) -> bool:  # noqa: ARG002 - a server that knows none
-        """Whether the server answers with vectors or scores, so that it generates nothing."""
+    def pools(self, spec: DeploymentSpec, facts: ModelFacts) -> bool:  # noqa: ARG002 - for servers of pooling models
+        """Whether the server answers with vectors or scores."""
         return False
 
-    def cache(self, spec: DeploymentSpec, facts: ModelFacts, split: Split, workload: Workload) -> Cache | None:  # noqa: ARG002 - for servers with flags of their own
-        """The cache of one GPU; None: the model's files do not say enough."""
+    def cache(self, spec: DeploymentSpec, facts: ModelFacts, split: Split, workload: Workload) -> Cache | None:  # noqa: ARG002 - for servers with flags for it
+        """The cache of one GPU; None if the model's files do not show its size."""
         size = cache_per_gpu(facts, split, workload)
         return None if size is None else Cache(size)
 
     def _refusal(self, spec: DeploymentSpec, facts: ModelFacts) -> str | None:  # noqa: ARG002 - as above
         if facts.format == "gguf":
             return f"{self.name} does not load GGUF files; use engine: llama-cpp"
-        known = next((one for one in facts.architectures if one in self.table.unsupported), None)
+        known = next((name for name in facts.architectures if name in self.table.unsupported), None)
         return None if known is None else f"{self.name} does not support {known}: {self.table.unsupported[known]}"
 
     def _bounded_shares(
         self, spec: DeploymentSpec, facts: ModelFacts, bounds: Bounds, given_mib: int
     ) -> Iterator[Share]:
-        """Each split with the longest context and the most sequences that the stated memory holds."""
+        """Each split with the longest context and the most sequences that fit the stated memory."""
         for split in self._measured_splits(spec, facts):
             least = self._share(spec, facts, split, bounds.least_context, 1)
 
             def size(context: int, sequences: int, split: Split = split) -> int:
                 return self._share(spec, facts, split, context, sequences).memory_mib
 
-            found = bounded(size, bounds, given_mib)
-            if found is None:
+            fitting = bounded(size, bounds, given_mib)
+            if fitting is None:
                 yield least
                 continue
-            share = self._share(spec, facts, split, *found)
-            context, sequences = (None, None) if facts.encoder else found
+            share = self._share(spec, facts, split, *fitting)
+            context, sequences = (None, None) if facts.encoder else fitting
             yield replace(share, memory_mib=given_mib, least_mib=least.memory_mib, context=context, sequences=sequences)
 
     def _shares(self, spec: DeploymentSpec, facts: ModelFacts, context: int, sequences: int) -> Iterator[Share]:
@@ -225,7 +224,7 @@ class ModelServer(Engine):
 
     def _measured_splits(self, spec: DeploymentSpec, facts: ModelFacts) -> Iterator[Split]:
         most = facts.layers
-        return (one for one in splits_to_measure(spec, self.gpu_counts(spec)) if most is None or one.pp <= most)
+        return (split for split in splits_to_measure(spec, self.gpu_counts(spec)) if most is None or split.pp <= most)
 
     def _share(self, spec: DeploymentSpec, facts: ModelFacts, split: Split, context: int, sequences: int) -> Share:
         dtype_bytes = working_bytes(spec, facts)
@@ -243,17 +242,16 @@ class ModelServer(Engine):
         if not self.table.windows or stated(spec, (self.table.no_windows,)) is True:
             facts = without_windows(facts)
         total = loaded_bytes(facts, dtype_bytes)
-        found, one_alone = (self.cache(spec, facts, split, one) for one in (workload, replace(workload, sequences=1)))
-        cache, alone = (None if one is None else one.size for one in (found, one_alone))
+        loads = (workload, replace(workload, sequences=1))
+        full, single = (self.cache(spec, facts, split, load) for load in loads)
+        cache, least_cache = (None if part is None else part.size for part in (full, single))
         weights, layer = weights_per_gpu(facts, split, total), 0.0
         kept = self.table.host.weight_bytes(spec, _in_layers(facts, split, total, weights))
         if kept and self.table.host.copies:
             layer = min(weights * split.pp / (facts.layers or 1), kept)
         drafts = [0.0, 0.0]
         if facts.draft is not None:
-            drafts = [
-                draft_bytes(facts.draft, split, one, dtype_bytes) for one in (workload, replace(workload, sequences=1))
-            ]
+            drafts = [draft_bytes(facts.draft, split, load, dtype_bytes) for load in loads]
         parts = {
             "weights": mib(weights - kept),
             "offload": mib(layer),
@@ -266,14 +264,14 @@ class ModelServer(Engine):
         }
         parts = {name: size for name, size in parts.items() if size}
         memory_mib = sum(parts.values())
-        least_mib = memory_mib if cache is None or alone is None else memory_mib - mib(cache) + mib(alone)
+        least_mib = memory_mib if cache is None or least_cache is None else memory_mib - mib(cache) + mib(least_cache)
         least_mib -= mib(drafts[0]) - mib(drafts[1])
         of_each = None if facts.encoder else sequences
-        block = 0 if found is None else found.block
+        block = 0 if full is None else full.block
         return Share(*split.degrees, memory_mib, parts, sequences=of_each, least_mib=least_mib, block_bytes=block)
 
     def _with_host(self, spec: DeploymentSpec, share: Share) -> Share:
-        """The share with the host's memory that its flags take, for the case that all GPUs are on one worker."""
+        """The share with the host's memory for its flags, assuming that all GPUs are on one worker."""
         cache_bytes = share.parts.get("cache", 0) * MIB
         return replace(share, host_memory_mib=self.table.host.host_mib(spec, share.gpus, cache_bytes))
 
@@ -301,14 +299,13 @@ class ModelServer(Engine):
 
 
 def _in_layers(facts: ModelFacts, split: Split, total_bytes: int, weights: float) -> float:
-    """Bytes of a GPU's weights that are in layers: embeddings and head stay on the GPU."""
+    """Bytes of a GPU's weights in layers: embeddings and head stay on the GPU."""
     element = total_bytes / facts.parameters if facts.parameters else 2.0
     outside = 2 * (facts.vocab or 0) * (facts.hidden_size or 0) * element / split.tp
     return max(weights - outside, 0.0)
 
 
 def _host_notes(share: Share, facts: ModelFacts) -> tuple[str, ...]:
-    """What is on the host by flags, and that there is a draft model."""
     host = f"{share.host_memory_mib / 1024:.2f} GiB of host memory by its flags"
     draft = () if facts.draft is None else ("with a draft model",)
     return (*((host,) if share.host_memory_mib else ()), *draft)
@@ -326,12 +323,12 @@ def outside_parts(split: Split) -> dict[str, int]:
 
 
 def _tower_on_each(spec: DeploymentSpec) -> bool:
-    """Whether the args keep the whole vision tower on each GPU, by vLLM's or SGLang's flag."""
+    """Whether the args keep the complete vision tower on each GPU, by a flag of vLLM or SGLang."""
     return text(spec, "mm-encoder-tp-mode") == "data" or stated(spec, ("mm-enable-dp-encoder",)) is True
 
 
 def working_bytes(spec: DeploymentSpec, facts: ModelFacts) -> int:
-    """Bytes of an element in the servers' working type: the stated one, else the config's, with 32 bits as 16."""
+    """Bytes of an element in the servers' working type: the stated type, else the config's, with 32 bits as 16."""
     dtype = text(spec, "dtype")
     if dtype in DTYPE_BYTES:
         return DTYPE_BYTES[dtype]
@@ -351,11 +348,11 @@ def _notes(facts: ModelFacts, context: int, rounds: Sequence[int], *, pools: boo
 
 
 def language_only(spec: DeploymentSpec) -> bool:
-    """Whether the server loads no tower and takes no images: by a switch, or since no image and no video is allowed."""
+    """Whether the server loads no tower and takes no images: by a switch, or by limits of 0."""
     if any(stated(spec, (name,)) is True for name in _LANGUAGE_ONLY) or stated(spec, ("enable-multimodal",)) is False:
         return True
     limits = _limits(text(spec, "limit-mm-per-prompt") or "")
-    return all(limits.get(kind) == 0 for kind in _SEEN)
+    return all(limits.get(kind) == 0 for kind in _VISUAL)
 
 
 def tower_only(spec: DeploymentSpec) -> bool:
@@ -364,12 +361,12 @@ def tower_only(spec: DeploymentSpec) -> bool:
 
 
 def _limits(written: str) -> dict[str, int]:
-    """The numbers in `{"image": 0}`, `{"image": {"count": 0}}` or `image=0,video=0`."""
+    """Parses `{"image": 0}`, `{"image": {"count": 0}}` or `image=0,video=0`."""
     try:
-        found = json.loads(written)
+        parsed = json.loads(written)
     except (ValueError, RecursionError):
         pairs = (pair.partition("=") for pair in written.split(","))
         return {kind.strip(): int(number) for kind, _, number in pairs if number.strip().isdecimal()}
-    items = found.items() if isinstance(found, dict) else ()
+    items = parsed.items() if isinstance(parsed, dict) else ()
     counts = ((kind, given.get("count") if isinstance(given, dict) else given) for kind, given in items)
     return {kind: number for kind, number in counts if isinstance(number, int) and not isinstance(number, bool)}

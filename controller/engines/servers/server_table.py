@@ -1,4 +1,4 @@
-"""A server for models as data: its flags, what it supports, and which flags the user may not set."""
+"""A server for models as data: its flags, its capabilities, and the flags that users may not set."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ _READ: Final = ("dtype", "quantization", "kv-cache-dtype", "mm-encoder-tp-mode",
 
 @dataclass(frozen=True, slots=True)
 class ServerTable:
-    """A server as data. Flags without dashes, the server's own spelling of each first."""
+    """Flags are without dashes; of several spellings the server's own is first."""
 
     # least compute capability by quantisation method, `fp8-weights`, `fp8-cache` and `bfloat16`
     capabilities: Mapping[str, tuple[int, int]]
     unsupported: Mapping[str, str]  # architectures that it cannot run, with the reason
-    options: Options  # which flags the user may not set, and which need a grant
+    options: Options
     context: tuple[str, ...]
     sequences: tuple[str, ...]
     batch_tokens: tuple[str, ...]
@@ -29,34 +29,32 @@ class ServerTable:
     batch_sequences_default: int
     adapters: tuple[str, ...]
     repeated: frozenset[str] = frozenset()  # flags repeated for each value; all others take several values
-    switches: frozenset[str] = frozenset()  # those with a `--no-` form
-    lists: frozenset[str] = frozenset()  # flags whose list is one JSON text
-    # those without one, so that `false` leaves them out; None: all other flags
+    switches: frozenset[str] = frozenset()  # with a `--no-` form
+    lists: frozenset[str] = frozenset()  # flags whose list becomes JSON
+    # without a `--no-` form, so `false` leaves them out; None: all other flags
     plain_switches: frozenset[str] | None = None
     windows: bool = True  # whether its cache is bounded by the window in layers with a sliding window
-    no_windows: str = ""  # the switch that turns this off
+    no_windows: str = ""  # the switch that disables this
     host: HostFlags = field(default_factory=HostFlags)  # the flags that take memory of the host
-    # where the draft model is, by the spec's flags; `draft_flags` are those
-    draft: Callable[[DeploymentSpec], str | None] = lambda _spec: None
-    draft_flags: tuple[str, ...] = ()
+    draft: Callable[[DeploymentSpec], str | None] = lambda _spec: None  # the place of the draft model
+    draft_flags: tuple[str, ...] = ()  # that name it
 
     @property
     def figures(self) -> frozenset[str]:
-        """The flags of the workload. Every server has its own names for them."""
+        """The flags of the workload."""
         return frozenset({*self.context, *self.sequences, *self.batch_tokens})
 
     @property
     def own_flags(self) -> frozenset[str]:
-        """The flags that show that this server is meant, also those that the user may not set."""
+        """The flags that identify this server, also those that users may not set."""
         return frozenset({*self.figures, *self.adapters, *self.options.names}) - COMMON_FLAGS
 
     def serves_at_once(self, spec: DeploymentSpec) -> int:
-        """Sequences that one instance works on at once, over all parallel copies of the model."""
+        """Sequences that an instance processes at once, over all parallel copies of the model."""
         copies = 1 if spec.parallel.dp == "auto" else spec.parallel.dp
         return copies * (figure(spec, *self.sequences) or self.batch_sequences_default)
 
     def adapter_flags(self, spec: DeploymentSpec) -> list[str]:
-        """The flags that load the adapters of `serving`."""
         places = adapter_places(spec)
         if not places:
             return []
@@ -73,12 +71,12 @@ class ServerTable:
             raise SpecError("args.enable-lora: is false, but serving.adapters has adapters; remove one of them")
 
     def flags(self, spec: DeploymentSpec) -> list[str]:
-        """The spec's args as flags of this server. Raises SpecError that names the arg."""
+        """The spec's args as flags of this server. Raises SpecError."""
         how = Writing(self.figures, self.repeated, self.switches, self.lists, dotted=True)
         return flags(spec, how)
 
     def refuse_flags(self, spec: DeploymentSpec) -> None:
-        """Raises RefusedFlagError for args that would outgrow the claim, or say nothing."""
+        """Raises RefusedFlagError for args that would outgrow the claim or have no effect."""
         self.options.check(spec, frozenset({*self.figures, *self.adapters, *_READ}))
         if self.plain_switches is None:
             return

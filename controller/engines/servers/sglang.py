@@ -25,7 +25,7 @@ from controller.engines.servers.server_table import ServerTable
 from controller.engines.servers.table import SERVERS
 from schemas.manifest.deployment import DeploymentSpec
 
-WHOLE_GPU: Final = 0.85  # for a GPU that is claimed whole, if it is enough; about its own default
+WHOLE_GPU: Final = 0.85  # for an exclusive GPU, if it is enough; about its own default
 _LEAST: Final = 0.05
 _MOST: Final = 0.95
 _SHARE: Final = re.compile(r"[0-9]{1,3}(\.[0-9]{1,6})?")
@@ -62,7 +62,7 @@ _TABLE: Final = ServerTable(
     batch_tokens_default=8192,
     batch_sequences_default=256,
     adapters=("lora-paths",),
-    switches=SGLANG_SWITCHES,  # the others are off unless they are set
+    switches=SGLANG_SWITCHES,  # other switches are off by default
     lists=frozenset(
         {
             "forward-hooks",
@@ -113,7 +113,7 @@ class SglangEngine(ModelServer):
         return stated(spec, ("is-embedding",)) is True or any(one.endswith(_POOLING) for one in facts.architectures)
 
     def cache(self, spec: DeploymentSpec, facts: ModelFacts, split: Split, workload: Workload) -> Cache | None:
-        """With a pool of states where layers keep some."""
+        """With a pool of states if layers keep some."""
         if facts.states is None:
             return super().cache(spec, facts, split, workload)
         given_slots = text(spec, "max-mamba-cache-size") or ""
@@ -130,7 +130,7 @@ class SglangEngine(ModelServer):
         return None if size is None else Cache(size)
 
     def assumed(self, spec: DeploymentSpec) -> Need | None:
-        """As for every model server, but nothing on a shared GPU whose cache no flags bound: it fills free memory."""
+        """Not on a shared GPU unless flags bound the cache: it fills free memory."""
         bounded = figure(spec, *_TABLE.context) is not None and figure(spec, *_TABLE.sequences) is not None
         return super().assumed(spec) if bounded or whole_gpus(spec) else None
 
@@ -158,13 +158,15 @@ class SglangEngine(ModelServer):
             argv += ["--served-model-name", launch.name]
         return EngineProcess(
             argv=(*argv, *_TABLE.adapter_flags(spec), *_TABLE.flags(spec)),
-            needs_port=True,  # all ranks open one, for health checks
+            needs_port=True,  # all ranks have a port, for health checks
             env=offline_env(spec),
             fetches=model_fetches(spec, sglang_draft(spec)),
             probe=probe_order(spec, "/health") if serves else None,
-            # It takes any name, and its answers carry the one that was asked for.
+            # It accepts any name, which its answers repeat.
             request_model=None if served is None else name,
-            adapters={one: f"{name}:{one}" for one in spec.serving.adapters},  # docs.sglang.io, LoRA serving
+            adapters={
+                adapter: f"{name}:{adapter}" for adapter in spec.serving.adapters
+            },  # docs.sglang.io, LoRA serving
             metrics=self.server.metrics if serves else NO_METRICS,
             serves_at_once=_TABLE.serves_at_once(spec),
         )
@@ -174,20 +176,20 @@ def static_fraction(launch: Launch) -> float | None:
     """`--mem-fraction-static`: weights and cache as a fraction of the memory that is free before weights are loaded.
 
     SGLang leaves the rest to activations and graphs (`_profile_available_bytes` in its sources). Claims of other
-    instances leave less free memory. If those have not taken theirs yet, the bound on the number of tokens keeps the
-    cache from growing into it.
+    instances leave less free memory. If they are not used yet, the bound on tokens keeps the cache from growing into
+    them.
     """
     if not launch.gpu_mib or not launch.memory_mib:
         return None
     outside = sum(outside_parts(Split(launch.tp, launch.pp, launch.dp)).values())
-    outside += launch.beside_mib or ACTIVATIONS_MIB
+    outside += launch.activation_mib or ACTIVATIONS_MIB
     own_mib = launch.need_mib if launch.exclusive else launch.memory_mib
     free_mib = max(launch.gpu_mib - launch.others_mib - CONTEXT_MIB, own_mib)
     return min(max((own_mib - outside) / free_mib, WHOLE_GPU if launch.exclusive else _LEAST), _MOST)
 
 
 def _cache(spec: DeploymentSpec, launch: Launch) -> list[str]:
-    """The flags for the context and, unless the GPU is claimed whole, for the most tokens in the cache."""
+    """The flags for the context and, on a shared GPU, for the most tokens in the cache."""
     if launch.context is None:
         return []
     argv = [] if figure(spec, *_TABLE.context) else ["--context-length", str(launch.context)]

@@ -1,4 +1,4 @@
-"""The servers for models as a table: what each runs on, and which of its metrics show its work."""
+"""The servers for models as a table: their platforms, and the metrics that show their work."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -62,7 +62,7 @@ def _all(gauges: str) -> tuple[str, ...]:
     return tuple(name for server in SERVERS.values() for name in getattr(server.metrics, gauges))
 
 
-# A command may start any of them, or Text Generation Inference. A gauge that its server lacks counts nothing.
+# A command may start any of them, or Text Generation Inference. Missing gauges count as 0.
 ANY_METRICS: Final = ServerMetrics(
     request_gauges=(*_all("request_gauges"), "tgi_batch_current_size", "tgi_queue_size"),
     queue_gauges=(*_all("queue_gauges"), "tgi_queue_size"),

@@ -44,8 +44,8 @@ from controller.engines.servers.table import SERVERS
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
-# Memory beside the tensors. Key-value cache, activations and the allocator's slack grow with the model. A fifth on top
-# and 2 GiB are the figures of the placement cases, taken from real models.
+# Memory in addition to the tensors. Key-value cache, activations and the allocator's slack grow with the model. A fifth
+# and 2 GiB are the figures of the placement cases, from real models.
 WORKING_SHARE: Final = 0.2
 GPU_RUNTIME_MIB: Final = 2048  # CUDA context, kernels, cuBLAS workspaces
 # Interpreter, PyTorch and the server: 400 MiB resident measured with a model of 0.4 MiB on CPU, more with CUDA.
@@ -53,7 +53,7 @@ HOST_RUNTIME_MIB: Final = 1024
 
 _OVERRIDE_BYTES: Final = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
 
-# Below these it converts the weights to bfloat16, twice as large, or refuses them (quantizer_finegrained_fp8.py and
+# On older GPUs it converts the weights to bfloat16, twice as large, or refuses them (quantizer_finegrained_fp8.py and
 # quantizer_fbgemm_fp8.py of Transformers).
 _CAPABILITIES: Final = {"fp8-weights": (8, 9), "fbgemm_fp8": (9, 0)}
 _READ: Final = frozenset({"dtype", "torch-dtype", "device"})
@@ -82,7 +82,7 @@ TRANSFORMERS: Final = Options(
 
 
 class TransformersEngine(Engine):
-    """One process that may spread a model's layers over its GPUs. It needs one unless the spec states more."""
+    """One process that may spread a model's layers over its GPUs, by default on one."""
 
     name = "transformers"
     server = SERVERS["transformers"]
@@ -107,7 +107,7 @@ class TransformersEngine(Engine):
         return _ON_CPU if _on_cpu(spec) else self.server.compatibility
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
-        """One; none with `device: cpu`."""
+        """One; (0,) with `device: cpu`."""
         return (0,) if _on_cpu(spec) else (1,)
 
     def analysis(self, spec: DeploymentSpec) -> Analysis | None:
@@ -115,14 +115,14 @@ class TransformersEngine(Engine):
         return None if _on_cpu(spec) and spec.resources.host_memory != "auto" else model_analysis(spec)
 
     def assumed(self, spec: DeploymentSpec) -> Need | None:
-        """With stated memory or whole GPUs: that the model fits them."""
+        """With stated memory or exclusive GPUs: the model fits."""
         if _on_cpu(spec) or (stated_memory(spec) is None and not whole_gpus(spec)):
             return None
         notes = ("assumed: the model fits the memory as stated in the spec",)
         return Need(memory_mib=None, host_memory_mib=HOST_RUNTIME_MIB, notes=notes)
 
     def need(self, spec: DeploymentSpec, result: Any) -> Need:
-        """Tensors, working memory, runtime: on the GPUs, or with `device: cpu` on the host."""
+        """Tensors, working memory and runtime: on the GPUs, or with `device: cpu` on the host."""
         if result is None:
             return Need(memory_mib=None, host_memory_mib=HOST_RUNTIME_MIB, notes=("memory as stated in the spec",))
         facts = facts_from_json(result)
@@ -131,8 +131,8 @@ class TransformersEngine(Engine):
                 None, refused=(Reason.ENGINE_UNSUPPORTED,), notes=("transformers serve does not load GGUF files",)
             )
         if facts.elsewhere is not None and (unread := unread_of(facts)) is not None:
-            found = self.assumed(spec)
-            return unknown_need(unread) if found is None else replace(found, notes=(*found.notes, unread))
+            assumed = self.assumed(spec)
+            return unknown_need(unread) if assumed is None else replace(assumed, notes=(*assumed.notes, unread))
         tensor_bytes = loaded_bytes(facts, _OVERRIDE_BYTES.get(text(spec, "dtype", "torch-dtype") or ""))
         parts = {"tensors": mib(tensor_bytes), "working": mib(tensor_bytes * WORKING_SHARE)}
         if _on_cpu(spec):
@@ -140,24 +140,24 @@ class TransformersEngine(Engine):
             return Need(memory_mib=0, host_memory_mib=sum(parts.values()), parts=parts)
         parts["runtime"] = GPU_RUNTIME_MIB
         least = demanded_capability(spec, facts, _CAPABILITIES)
-        found = Need(sum(parts.values()), HOST_RUNTIME_MIB, parts, compute_capability=least)
+        need = Need(sum(parts.values()), HOST_RUNTIME_MIB, parts, compute_capability=least)
         given = stated_memory(spec)
         if given is None:
-            return found
-        # Its cache has no bound, so what must fit are the tensors, which it spreads evenly, and its runtime.
+            return need
+        # Its cache has no bound, so only the tensors, which it spreads evenly, and its runtime must fit.
         shares = tuple(
             Share(*split.degrees, max(given, own), {"tensors": own - GPU_RUNTIME_MIB, "runtime": GPU_RUNTIME_MIB},
                   least_mib=own)
             for split in splits(spec, self.gpu_counts(spec))
             for own in (mib(tensor_bytes / split.gpus) + GPU_RUNTIME_MIB,)
         )  # fmt: skip
-        stated = replace(found, shares=shares, notes=("memory as stated in the spec",))
+        stated = replace(need, shares=shares, notes=("memory as stated in the spec",))
         return replace(stated, notes=(*stated.notes, *too_small_note(spec, stated)))
 
     def process(self, spec: DeploymentSpec, launch: Launch) -> EngineProcess:
         """`transformers serve MODEL`, bound to this model: it refuses requests for another.
 
-        Versions before 5.5 take it by `--force-model` instead, which later ones do not have.
+        Versions before 5.5 have `--force-model` instead.
         """
         reference = model_reference(spec) or ""
         env = {"PYTHONUNBUFFERED": "1"} | offline_env(spec)

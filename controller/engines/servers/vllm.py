@@ -27,8 +27,7 @@ from controller.engines.servers.table import SERVERS
 from controller.engines.servers.vllm_versions import pools, refusal
 from schemas.manifest.deployment import DeploymentSpec
 
-# For a GPU that is claimed whole, if it is enough: vLLM's own default, which leaves a margin for what it does not
-# account for.
+# For an exclusive GPU, if it is enough: vLLM's own default, which leaves a margin for memory outside its accounting.
 WHOLE_GPU: Final = 0.9
 _MOST_DRAFTED: Final = 1000
 _BLOCK: Final = re.compile(r"[1-9][0-9]{0,4}")
@@ -57,7 +56,7 @@ _TABLE: Final = ServerTable(
     context=("max-model-len",),
     sequences=("max-num-seqs",),
     batch_tokens=("max-num-batched-tokens",),
-    batch_tokens_default=8192,  # on GPUs of 70 GiB and more; 2048 on smaller ones
+    batch_tokens_default=8192,  # on GPUs of 70 GiB and more; else 2048
     batch_sequences_default=256,
     adapters=("lora-modules",),
     switches=VLLM_SWITCHES,
@@ -65,7 +64,9 @@ _TABLE: Final = ServerTable(
         {"aggregate-engine-logging", "disable-mm-preprocessor-cache", "enable-multimodal-encoder-data-parallel"}
     ),
     lists=frozenset({"allowed-origins", "allowed-methods", "allowed-headers"}),
-    repeated=frozenset({"middleware"}),  # other lists are one flag with several values; of repeated flags the last wins
+    repeated=frozenset(
+        {"middleware"}
+    ),  # other lists are one flag with several values; of repeated flags the last counts
     no_windows="disable-hybrid-kv-cache-manager",
     host=HostFlags(
         weights="cpu-offload-gb",
@@ -108,7 +109,7 @@ class VllmEngine(ModelServer):
             argv += ["--max-num-seqs", str(sequences)]
         served = stated(spec, ("served-model-name",))
         if served is None and launch.name and serves:
-            # Answers carry the first name. The gateway asks by the second one, which engines of earlier versions know.
+            # Answers have the first name. The gateway uses the second, which engines of earlier versions know.
             argv += ["--served-model-name", launch.name, model]
         names = served if isinstance(served, list) else [served]
         return EngineProcess(
@@ -125,11 +126,10 @@ class VllmEngine(ModelServer):
         )
 
     def pools(self, spec: DeploymentSpec, facts: ModelFacts) -> bool:
-        """By its registry, its flags, and the model's files."""
         return pools(spec, facts)
 
     def cache(self, spec: DeploymentSpec, facts: ModelFacts, split: Split, workload: Workload) -> Cache | None:
-        """In blocks where layers keep states."""
+        """In blocks if layers keep states."""
         if facts.states is None:
             return super().cache(spec, facts, split, workload)
         return paged_cache(facts, split, workload, _state_rules(spec, facts))
@@ -139,10 +139,10 @@ class VllmEngine(ModelServer):
 
 
 def most_sequences(spec: DeploymentSpec, launch: Launch) -> int | None:
-    """`--max-num-seqs`; None: the spec states it, or the server's own default holds.
+    """`--max-num-seqs`; None: the spec states it, or the server's default is right.
 
-    On large GPUs it would allocate logits for 1024 sequences, more than the need allows for. Where layers keep states
-    it does not start with more sequences than its cache has blocks.
+    On large GPUs the default allocates logits for 1024 sequences, more than the need allows. If layers keep states, it
+    does not start with more sequences than its cache has blocks.
     """
     if figure(spec, *_TABLE.sequences) is not None or launch.sequences is None:
         return None
@@ -151,12 +151,12 @@ def most_sequences(spec: DeploymentSpec, launch: Launch) -> int | None:
     most = max(launch.sequences, _TABLE.batch_sequences_default)
     if launch.block_bytes:
         most = min(most, max(_cache_mib(launch) * MIB // launch.block_bytes, 1))
-    # It refuses more sequences than one step has tokens.
+    # It refuses more sequences than tokens of a step.
     return min(most, figure(spec, *_TABLE.batch_tokens) or most)
 
 
 def _cache_mib(launch: Launch) -> int:
-    """What its fraction of the GPU leaves to its cache: more than was claimed where a GPU is claimed whole."""
+    """The memory of its fraction of the GPU for its cache, on an exclusive GPU more than the need's."""
     fraction = memory_fraction(launch) if launch.exclusive else None
     if fraction is None:
         return launch.cache_mib
@@ -171,7 +171,6 @@ def _serves_at_once(spec: DeploymentSpec, launch: Launch, sequences: int | None)
 
 
 def _state_rules(spec: DeploymentSpec, facts: ModelFacts) -> StateRules:
-    """How states are kept, by the flags of the spec and the model's own wishes."""
     states, working = facts.states, working_bytes(spec, facts)
     conv = DTYPE_BYTES.get(text(spec, "mamba-cache-dtype") or "", working)
     wished = text(spec, "mamba-ssm-cache-dtype")
@@ -199,19 +198,19 @@ def memory_fraction(launch: Launch) -> float | None:
     """`--gpu-memory-utilization`: the claim's share of the GPU's memory; None if unknown.
 
     vLLM takes it of the total memory and accounts for weights, cache and activations within it. The CUDA context,
-    graphs and NCCL buffers come on top (`memory_profiling` in its sources), so they are subtracted here.
+    graphs and NCCL buffers are outside (`memory_profiling` in its sources), so they are subtracted here.
     """
     if not launch.gpu_mib or not launch.memory_mib:
         return None
     outside = sum(outside_parts(Split(launch.tp, launch.pp, launch.dp)).values())
     own_mib = (launch.need_mib if launch.exclusive else launch.memory_mib) - outside
-    # On a small GPU what comes on top is more than the tenth that the default leaves.
-    whole = min(WHOLE_GPU, (launch.gpu_mib - outside) / launch.gpu_mib)
-    return min(max(own_mib / launch.gpu_mib, whole if launch.exclusive else _LEAST, _LEAST), _MOST)
+    # On a small GPU the memory outside is more than the tenth that the default leaves.
+    all_of_it = min(WHOLE_GPU, (launch.gpu_mib - outside) / launch.gpu_mib)
+    return min(max(own_mib / launch.gpu_mib, all_of_it if launch.exclusive else _LEAST, _LEAST), _MOST)
 
 
 def _gang(launch: Launch) -> list[str]:
-    """The flags by which ranks find one another. docs.vllm.ai: Parallelism and scaling; Data parallel deployment."""
+    """The flags by which ranks meet. docs.vllm.ai: Parallelism and scaling; Data parallel deployment."""
     port = str(launch.rendezvous_port)
     if launch.dp == 1:
         rendezvous = ["--master-addr", launch.leader, "--master-port", port]

@@ -21,8 +21,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from controller.domain.holdings import Holder, Holders
-from controller.domain.pending import Destination, PendingInstance
+from controller.domain.admission import Destination, Holder, Holders, PendingInstance
 from controller.domain.placement import Ask, Decision, Placed, Unplaced
 from controller.scheduling.admission.future_capacity import FutureCapacity, Promises, destination
 from controller.scheduling.admission.reservation import Reservation, Reservations, worker_names, workers_of

@@ -13,7 +13,7 @@ from typing import Final
 
 import numpy as np
 
-from controller.domain.holdings import Holder
+from controller.domain.admission import Holder
 from controller.domain.placement import Ask, Layout, Placed, PlannedClaim
 from controller.scheduling.admission.holder_index import HolderIndex
 from controller.scheduling.admission.site_problem import SiteProblem

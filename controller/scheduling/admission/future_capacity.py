@@ -12,8 +12,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from controller.domain.holdings import Holder, Holders
-from controller.domain.pending import Destination, PendingInstance
+from controller.domain.admission import Destination, Holder, Holders, PendingInstance
 from controller.domain.placement import Ask, Placed
 from controller.scheduling.admission.holder_index import HolderIndex
 from controller.scheduling.admission.reservation import Reservation, Reservations, workers_of

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from controller.domain.holdings import Holder
+from controller.domain.admission import Holder
 from controller.domain.placement import Layout
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.tables import NEVER, Bools, Floats, Ints

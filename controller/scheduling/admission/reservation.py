@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from controller.domain.holdings import Holder
+from controller.domain.admission import Holder
 from controller.domain.placement import Ask, Placed, PlannedClaim
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.cached_search import find

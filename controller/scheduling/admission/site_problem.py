@@ -10,7 +10,7 @@ from math import comb
 from operator import itemgetter
 from typing import Final
 
-from controller.domain.holdings import Holder
+from controller.domain.admission import Holder
 from controller.scheduling.admission.holder_index import HolderIndex
 from controller.scheduling.admission.sites import Site
 from controller.scheduling.inventory.tables import NEVER, Bools

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from controller.domain.holdings import Holder
+from controller.domain.admission import Holder
 from controller.domain.placement import Ask, Placed
 from controller.scheduling.admission.holder_index import HolderIndex
 from controller.scheduling.admission.reservation import Reservation

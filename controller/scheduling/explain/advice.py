@@ -9,9 +9,9 @@ from typing import Any, Final
 
 import numpy as np
 
-from controller.domain.holdings import Holder
+from controller.domain.admission import Holder
 from controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts, need_view
-from controller.domain.splits import MORE_WORKERS, count_problem
+from controller.domain.splits import MORE_WORKERS
 from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.estimate import EngineFacts, asks_for
 from controller.scheduling.inventory.capacity import Inventory
@@ -51,7 +51,7 @@ class AdviceRequest:
             spec = DeploymentSpec.model_validate(changed.model_dump(mode="json"))
         except ValueError:
             return None
-        if count_problem(spec) is not None:
+        if spec.count_problem() is not None:
             return None
         placed = find(inventory, self.ask(spec))
         return placed if placed is not None and self._accepts(spec, placed.engine) else None

@@ -14,7 +14,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from controller.domain.holdings import Holder, InstanceLoad
+from controller.domain.admission import Holder, InstanceLoad
 from controller.domain.placement import DeviceState, Placed, PlannedClaim, WorkerFacts
 from controller.scheduling.inventory.groups import EqualGroups, GroupTable, TouchLog, build_groups
 from controller.scheduling.inventory.tables import (

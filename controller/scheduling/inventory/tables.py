@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from controller.domain.holdings import Demand, InstanceLoad
+from controller.domain.admission import Demand, InstanceLoad
 from controller.domain.placement import DeviceState, WorkerFacts
 
 Ints = NDArray[np.int64]

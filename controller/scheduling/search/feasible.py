@@ -24,7 +24,7 @@ from controller.scheduling.inventory.tables import (
     Platform,
     capability_number,
 )
-from schemas.manifest.gpu_requirements import matches_model
+from schemas.manifest.resources import matches_model
 from schemas.placement_reasons import Reason
 
 STAGES: Final = (

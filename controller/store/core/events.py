@@ -156,11 +156,11 @@ async def _spend(
         new, before = groups[key], row["written_at"]
         spent = spend(EventBudget(row["began_at"], row["written"], before, row["held"]), row["now"], len(new))
         told[key] = [_standing(_stored(row["reason"], row["newest"]), row["held"] - 1, before)] if spent.late else []
-        told[key] += new[: spent.whole]
-        if spent.standing_for is not None:
-            told[key].append(_standing(new[-1], spent.standing_for, before))
+        told[key] += new[: spent.first]
+        if spent.summarized is not None:
+            told[key].append(_standing(new[-1], spent.summarized, before))
         left = spent.budget
-        newest = _storable(new[-1]) if len(new) > spent.whole else None
+        newest = _storable(new[-1]) if len(new) > spent.first else None
         kept.append((*key, left.began_at, left.written, left.written_at, left.held, newest))
     await connection.execute(_KEEP_BUDGETS, *map(list, zip(*kept, strict=True)))
     return told

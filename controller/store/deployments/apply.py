@@ -13,7 +13,6 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from controller.domain.access.grants import Power
 from controller.domain.events import NewEvent
-from controller.domain.retired_args import retired_args
 from controller.domain.spec_changes import Change, change_between
 from controller.domain.wanted import scales
 from controller.store.access.secrets import problems_of_secrets
@@ -273,7 +272,7 @@ def refuse_change(name: str, old: DeploymentSpec | None, new: DeploymentSpec, la
         NotGrantedError: names each field that needs a grant that the caller lacks.
         RetiredArgsError: names each arg of an earlier version.
     """
-    retired = retired_args(new)
+    retired = new.retired_args
     if not (lacks or retired) or (old is not None and change_between(old, new) != "replaced"):
         return
     if lacks:

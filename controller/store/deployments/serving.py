@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple
 
 import orjson
 
-from controller.domain.access.quoted_lines import plain
+from controller.domain.access.redaction import plain
 from controller.domain.instances import IntentFacts
 from controller.domain.wanted import ReplicaRule
 from controller.store.access.proxy_secrets import (

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from controller.domain.pending import Destination, PendingRow
+from controller.domain.admission import Destination, PendingRow
 from controller.domain.placement import Placed, PlannedClaim
 from controller.store.core.events import current_actor
 from controller.store.core.notify import CHANNEL, Hints, notify, notify_all, payloads

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from controller.domain.holdings import HeldClaim
+from controller.domain.admission import HeldClaim
 from controller.domain.placement import ContainerRuntime, DeviceState, PlannedClaim, WorkerFacts
 from controller.store.core.database import Row, row_mapper
 

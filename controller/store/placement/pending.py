@@ -4,10 +4,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from controller.domain.admission import (
+    Destination,
+    Holder,
+    Holders,
+    Holding,
+    Holdings,
+    PendingRow,
+    RefusedStart,
+    new_instance,
+)
 from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
-from controller.domain.holdings import Holder, Holders, Holding, Holdings
-from controller.domain.pending import Destination, PendingRow, RefusedStart, new_instance
 from controller.domain.placement import Need, need_from_json
 from controller.store.core.events import write_events
 from controller.store.deployments.observe import SECRET_SET_SINCE

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from controller.domain.pending import Destination
+from controller.domain.admission import Destination
 from controller.domain.placement import Need, PlannedClaim, need_from_json
 from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from controller.decide.lost_history import MAX_LEAP, Seen, proof_of
 from controller.hub.lost_history import CUT
 from rig.agent import hello, process
-from schemas.wire import Told
+from schemas.wire import AttestedTerm
 from support.database.ledger import add_deployment, add_instance
 from support.leading.served_hub import HubUnderTest, eventually
 
@@ -23,7 +23,11 @@ async def told(hub: HubUnderTest, name: str, term: int, session: int) -> dict[st
     """What an agent says that was told this."""
     worker, key = await hub.one("select w.id, l.receipt_key from workers w, lease l where w.name = $1", name)
     proof = proof_of(key, str(worker), Seen(term, session))
-    return {"highest_term": term, "highest_session": session, "told": Told(term=term, session=session, proof=proof)}
+    return {
+        "highest_term": term,
+        "highest_session": session,
+        "told": AttestedTerm(term=term, session=session, proof=proof),
+    }
 
 
 async def joined_before_proofs(hub: HubUnderTest, name: str = "gpu-1") -> None:
@@ -67,7 +71,7 @@ async def test_a_welcome_proves_what_it_tells_and_so_does_the_one_before_a_later
     assert (last.term, last.session) == (6, 1)
     await hub.execute("update lease set term = 2")
     await hub.execute("update workers set session = 0")
-    shown = Told(term=last.term, session=last.session, proof=last.proof)
+    shown = AttestedTerm(term=last.term, session=last.session, proof=last.proof)
     await hub.connect(first=hello(highest_term=6, highest_session=1, told=shown))
     assert await hub.value("select term from lease") == 7
 
@@ -97,7 +101,7 @@ async def test_the_first_proof_ends_the_time_in_which_an_older_agent_is_believed
     connection = await hub.connect()
     assert connection.welcome is not None
     assert await hub.value("select unproven from workers")
-    shown = Told(term=3, session=1, proof=connection.welcome.proof)
+    shown = AttestedTerm(term=3, session=1, proof=connection.welcome.proof)
     await hub.connect(first=hello(highest_term=3, highest_session=1, told=shown))
     assert not await hub.value("select unproven from workers")
     await hub.connect(first=hello(highest_term=9, highest_session=2))

@@ -5,8 +5,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from controller.domain.access.quoted_lines import BEGIN, END, plain
-from controller.domain.events import WHOLE
+from controller.domain.access.redaction import BEGIN, END, plain
+from controller.domain.events import WRITTEN_FIRST
 from rig.agent import AgentDouble, gpu, hello, process
 from schemas.exit_causes import KILLED_FOR_MEMORY
 from schemas.wire import ReportAck
@@ -74,9 +74,9 @@ async def test_strays_without_number_are_few_events(hub: HubUnderTest) -> None:
     many = [process(f"none-{n}", "running", seq=n, epoch=1) for n in range(1, 301)]
     await reconnect(hub, *many)
     events = "select count(*) from events where reason = 'stray_process'"
-    assert await hub.value(events) == WHOLE
+    assert await hub.value(events) == WRITTEN_FIRST
     held = "select held, newest->'evidence'->'processes' from event_budgets where reason = 'stray_process'"
-    assert tuple(await hub.one(held)) == (51 - WHOLE, 250)
+    assert tuple(await hub.one(held)) == (51 - WRITTEN_FIRST, 250)
 
 
 async def test_reports_wake_their_deployment(hub: HubUnderTest) -> None:

@@ -12,7 +12,7 @@ from controller.store.access.receipt_key import seal_receipt_key
 from controller.store.access.secret_keys import SecretKeys, new_key, parse_keys
 from controller.store.core.database import Database
 from rig.agent import AgentDouble, gpu, hello, process
-from schemas.wire import Told
+from schemas.wire import AttestedTerm
 from support.database.ledger import add_deployment, add_instance
 from support.leading.lost_ledger import CLAIMS, FOUND, GPU, PHASES, LostLedger
 from support.leading.served_hub import HubUnderTest, serving
@@ -124,7 +124,7 @@ async def test_agents_are_obeyed_again_after_a_restore_without_the_key(hub: HubU
     await ledger.seal(ring)
     ring.have(OTHER)
     await hub.execute("update lease set term = 3, holder = 'one', renewed_at = clock_timestamp()")
-    told = Told(term=9, session=4, proof=proof_of(key, worker, Seen(9, 4)))
+    told = AttestedTerm(term=9, session=4, proof=proof_of(key, worker, Seen(9, 4)))
     connection = await hub.connect(first=hello(highest_term=9, highest_session=4, told=told))
     assert connection.welcome is not None
     assert (connection.welcome.term, connection.welcome.proof) == (10, "")

@@ -19,9 +19,17 @@ from contract.wire import protocol_3
 from controller.hub.agent_messages import read_message
 from controller.hub.session import for_agent
 from schemas import wire
-from schemas.wire import Command, StartOrder, Wire, agent_message, controller_message, encode
+from schemas.wire import (
+    AgentMessage,
+    Command,
+    ControllerMessage,
+    StartOrder,
+    Wire,
+    agent_message,
+    controller_message,
+    encode,
+)
 from schemas.wire.base import Since
-from schemas.wire.messages import AgentMessage, ControllerMessage
 
 RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.jsonl"))
 OLD = 3

@@ -5,7 +5,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from controller.domain.placement import Ask, Compatibility, Layout
-from schemas.manifest.gpu_requirements import CapabilityBound
+from schemas.manifest.resources import CapabilityBound
 from support.builders.fleet import GIB, Fleet
 
 SIZES = st.sampled_from([8 * GIB, 16 * GIB, 16 * GIB + 600, 17 * GIB, 24 * GIB])

@@ -12,7 +12,7 @@ from controller.api.dry_run import manifests as manifests_module
 from controller.api.dry_run.effects import plan_items
 from controller.api.dry_run.manifests import ManifestEffect
 from controller.api.dry_run.rehearsal import Present
-from controller.domain.holdings import Holder, Holders
+from controller.domain.admission import Holder, Holders
 from controller.domain.placement import Need, PlannedClaim
 from controller.leader.placement_inputs import InventoryCache
 from controller.store.access.secrets import put_secret

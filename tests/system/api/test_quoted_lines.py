@@ -7,7 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
-from controller.domain.access.quoted_lines import BEGIN, END, quote
+from controller.domain.access.redaction import BEGIN, END, quote
 from controller.domain.events import NewEvent
 from controller.live import event_feed
 from controller.store.core.database import Database

@@ -6,7 +6,7 @@ import pytest
 
 from controller.decide.start_needs import secret_names, unmet_needs, why_no_preemption
 from controller.domain.access.secret_scopes import ALL_DEPLOYMENTS, SecretScope
-from controller.domain.pending import RefusedStart
+from controller.domain.admission import RefusedStart
 from controller.domain.restart_delays import RestartSettings
 from schemas.manifest.deployment import DeploymentSpec
 

@@ -12,8 +12,8 @@ from controller.domain.events import (
     AGENT_CAUSED,
     MOST_AN_HOUR,
     SUMMARY_EVERY,
-    WHOLE,
     WINDOW,
+    WRITTEN_FIRST,
     budget_of,
     fresh,
     spend,
@@ -84,13 +84,13 @@ def test_an_event_spends_the_budget_of_what_an_agent_cannot_make_up() -> None:
 
 
 def test_the_first_ones_are_whole_and_later_ones_counted() -> None:
-    spent = spend(fresh(START), START, WHOLE + 5)
-    assert (spent.late, spent.whole, spent.standing_for, spent.budget.held) == (False, WHOLE, None, 5)
+    spent = spend(fresh(START), START, WRITTEN_FIRST + 5)
+    assert (spent.late, spent.first, spent.summarized, spent.budget.held) == (False, WRITTEN_FIRST, None, 5)
     later = START + SUMMARY_EVERY
     spent = spend(spent.budget, later, 3)
-    assert (spent.late, spent.whole, spent.standing_for, spent.budget.held) == (False, 0, 7, 0), "5 + 2, and the newest"
+    assert (spent.late, spent.first, spent.summarized, spent.budget.held) == (False, 0, 7, 0), "5 + 2, and the newest"
     spent = spend(spend(spent.budget, later, 2).budget, START + WINDOW, 1)
-    assert (spent.late, spent.whole, spent.standing_for, spent.budget.held) == (True, 1, None, 0), "a new hour"
+    assert (spent.late, spent.first, spent.summarized, spent.budget.held) == (True, 1, None, 0), "a new hour"
 
 
 @given(st.lists(st.tuples(st.floats(0, 2_000), st.integers(1, 60)), max_size=300))
@@ -102,15 +102,15 @@ def test_no_hour_has_more_and_none_is_forgotten(steps: list[tuple[float, int]]) 
         before, spent = budget.held, spend(budget, now, number)
         budget = spent.budget
         sent += number
-        told += (before if spent.late else 0) + spent.whole
-        told += 0 if spent.standing_for is None else spent.standing_for + 1
-        written += [now] * (spent.late + spent.whole + (spent.standing_for is not None))
+        told += (before if spent.late else 0) + spent.first
+        told += 0 if spent.summarized is None else spent.summarized + 1
+        written += [now] * (spent.late + spent.first + (spent.summarized is not None))
         assert told + budget.held == sent
     for at in written:
         assert sum(at <= other < at + WINDOW for other in written) <= MOST_AN_HOUR
 
 
 def test_a_clock_that_is_set_back_holds_nothing_back_for_long() -> None:
-    spent = spend(fresh(START), START, WHOLE + 1)
+    spent = spend(fresh(START), START, WRITTEN_FIRST + 1)
     spent = spend(spent.budget, START - timedelta(days=1), 1)
-    assert (spent.late, spent.whole) == (True, 1)
+    assert (spent.late, spent.first) == (True, 1)

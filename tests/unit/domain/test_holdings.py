@@ -1,6 +1,6 @@
 """Holdings, replaced device by device."""
 
-from controller.domain.holdings import HeldClaim, Holdings
+from controller.domain.admission import HeldClaim, Holdings
 from controller.domain.placement import PlannedClaim
 
 GIB = 1024

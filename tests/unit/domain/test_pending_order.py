@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from controller.domain.pending import Destination, PendingRow, in_order, new_instance
+from controller.domain.admission import Destination, PendingRow, in_order, new_instance
 
 
 def row(name: str, priority: int, **more: object) -> PendingRow:

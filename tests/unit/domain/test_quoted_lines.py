@@ -8,7 +8,7 @@ import orjson
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain.access.quoted_lines import BEGIN, END, WITHHELD, plain, quote, shown_json
+from controller.domain.access.redaction import BEGIN, END, WITHHELD, plain, quote, shown_json
 from support.growth import assert_in_line
 
 SECRET = "sk-7f3a"

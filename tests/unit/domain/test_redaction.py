@@ -105,11 +105,11 @@ def test_fields_that_hold_a_value_are_named_with_its_secret() -> None:
         "utilization_policy": {"webhook": {"url": f"https://h/{TOKEN}", "secret": "hf"}},
     }
     assert list(redaction.uses(spec)) == [
-        Use("env.A", "hf", whole=True),
-        Use("env.B", "hf", whole=False),
-        Use("args.key[1]", "hf", whole=True),
-        Use("command[1]", "weak", whole=True),
-        Use("utilization_policy.webhook.url", "hf", whole=False),
+        Use("env.A", "hf", entire=True),
+        Use("env.B", "hf", entire=False),
+        Use("args.key[1]", "hf", entire=True),
+        Use("command[1]", "weak", entire=True),
+        Use("utilization_policy.webhook.url", "hf", entire=False),
     ]
     assert list(NOTHING_REDACTED.uses(spec)) == []
 
@@ -165,7 +165,7 @@ def test_few_and_many_values_are_found_alike(*, values: list[str], around: list[
 
 
 def test_a_value_over_the_border_of_two_pieces_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("controller.domain.access.redaction._PIECE", 16)
+    monkeypatch.setattr("controller.domain.access.redaction._BATCH", 16)
     monkeypatch.setattr("controller.domain.access.redaction._SHORT", 0)
     redaction = Redaction({**many(100), "x": "Value-across-pieces"})
     for before in range(40):

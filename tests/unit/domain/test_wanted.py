@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from controller.domain.instances import IntentFacts
-from controller.domain.wanted import asked_replicas, is_asleep, is_put_to_sleep, wanted_replicas
+from controller.domain.wanted import is_asleep, is_put_to_sleep, requested_replicas, wanted_replicas
 from support.builders.facts import spec
 
 RANGE = {"min": 1, "max": 4}
@@ -43,7 +43,7 @@ def test_wanted(replicas: Any, intents: tuple[IntentFacts, ...], wanted: int) ->
 
 def test_a_dry_run_runs_min_and_at_least_one() -> None:
     for replicas, runs in ((SLEEPY, 1), ({"min": 2, "max": 4}, 2)):
-        assert asked_replicas(spec(replicas=replicas, scaling={"dry_run": True}), (scaled(3),)) == runs
+        assert requested_replicas(spec(replicas=replicas, scaling={"dry_run": True}), (scaled(3),)) == runs
 
 
 @pytest.mark.parametrize(

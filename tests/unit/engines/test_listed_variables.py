@@ -9,8 +9,7 @@ import yaml
 
 from controller.domain.access.grants import Grant
 from controller.engines.arguments.environment import reserved
-from controller.engines.arguments.privileges import OPTIONS, next_change_needs, powers
-from controller.engines.arguments.server_flags import nearest, versions
+from controller.engines.arguments.privileges import OPTIONS, nearest, next_change_needs, powers, versions
 from schemas.engine_variables import variables_of
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.engine_specs import spec

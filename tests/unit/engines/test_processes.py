@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from controller.domain.model_facts import ModelFacts, facts_to_json
-from controller.domain.retired_args import retired_args
 from controller.engines.base import EngineProcess, Launch, SpecError
 from controller.engines.registry import engine_for
 from controller.engines.servers.transformers import GPU_RUNTIME_MIB, HOST_RUNTIME_MIB
@@ -146,10 +145,10 @@ def test_retired_args_of_a_stored_spec_have_no_effect() -> None:
     }  # fmt: skip
     wanted = spec(engine="simulated", args=args)
     engine_for(wanted).validate(wanted)
-    assert retired_args(wanted) == list(args)
+    assert wanted.retired_args == list(args)
     assert process(engine="simulated", args=args) == process(engine="simulated")
     assert engine_for(wanted).need(wanted, None) == engine_for(wanted).need(spec(engine="simulated"), None)
-    assert retired_args(spec(engine="simulated", args={"memory": "1GiB"})) == []
+    assert spec(engine="simulated", args={"memory": "1GiB"}).retired_args == []
 
 
 def test_an_engine_that_an_earlier_version_started_may_take_one_name_alone() -> None:

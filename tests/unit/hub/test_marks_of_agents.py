@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.domain.access.quoted_lines import BEGIN, END
+from controller.domain.access.redaction import BEGIN, END
 from controller.hub.agent_messages import Doubts, MalformedMessageError, read_message
 from rig.agent import gpu
 from schemas.wire import MAX_GPUS, CommandResult, Heartbeat, Hello, InventoryChanged, ProcessReport, Samples

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.domain.holdings import Holder, Holders
-from controller.domain.pending import Destination, PendingInstance
+from controller.domain.admission import Destination, Holder, Holders, PendingInstance
 from controller.domain.placement import Ask, Layout, Placed, Unplaced
 from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit, may_reserve
 from controller.scheduling.admission.victims import find_victims

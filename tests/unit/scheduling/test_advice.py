@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.domain.holdings import Holder
+from controller.domain.admission import Holder
 from controller.domain.model_facts import ModelFacts
 from controller.domain.placement import Ask, Layout, Need, Placed, PlannedClaim, Share, Unplaced
 from controller.engines.registry import engine_for

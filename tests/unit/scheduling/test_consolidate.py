@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.domain.holdings import Holder
-from controller.domain.pending import Destination, PendingInstance
+from controller.domain.admission import Destination, Holder, PendingInstance
 from controller.domain.placement import Ask, Layout, PlannedClaim
 from controller.scheduling.admission import consolidate as consolidating
 from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate

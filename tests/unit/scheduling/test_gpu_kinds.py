@@ -13,7 +13,7 @@ from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.unplaced import headline
 from controller.scheduling.search.place import place
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.manifest.gpu_requirements import capability_bounds, matches_model
+from schemas.manifest.resources import capability_bounds, matches_model
 from support.builders.fleet import GIB, Fleet, gpus_of
 
 H100, A100, L40S, T4 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA L40S", "Tesla T4"

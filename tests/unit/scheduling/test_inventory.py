@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from controller.domain.holdings import InstanceLoad
+from controller.domain.admission import InstanceLoad
 from controller.domain.placement import Ask, Layout, Placed, PlannedClaim, Unplaced
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place

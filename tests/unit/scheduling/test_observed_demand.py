@@ -1,6 +1,6 @@
 """The demand that placement knows: live instances and the latest thousand that have ended, in coarse steps."""
 
-from controller.domain.holdings import Demand
+from controller.domain.admission import Demand
 from controller.scheduling.inventory.tables import ObservedDemand
 
 ONE = Demand(1, 100, exclusive=False, host_memory_mib=0, cpu_milli=0)

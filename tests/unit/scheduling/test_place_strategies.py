@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.domain.holdings import Demand, InstanceLoad
+from controller.domain.admission import Demand, InstanceLoad
 from controller.domain.placement import Ask, Layout, Need, Placed
 from controller.scheduling.search.place import place
 from support.builders.asks import A80, W16, W24A, ask, one, placed

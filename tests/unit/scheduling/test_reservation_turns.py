@@ -4,8 +4,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from controller.domain.holdings import Holder, Holders
-from controller.domain.pending import PendingInstance
+from controller.domain.admission import Holder, Holders, PendingInstance
 from controller.domain.placement import Ask, Layout, Placed
 from controller.scheduling.admission.admit import ReserveTimes, admit
 from support.builders.fleet import GIB, Fleet

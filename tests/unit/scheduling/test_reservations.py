@@ -5,8 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.domain.holdings import Holder, Holders
-from controller.domain.pending import PendingInstance
+from controller.domain.admission import Holder, Holders, PendingInstance
 from controller.domain.placement import Ask, Layout, Placed, PlannedClaim, Unplaced
 from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit
 from schemas.placement_reasons import Reason

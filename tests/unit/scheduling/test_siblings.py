@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from controller.domain.holdings import Demand, Holder, InstanceLoad
+from controller.domain.admission import Demand, Holder, InstanceLoad
 from controller.domain.placement import Ask, Layout, Placed, Strategy
 from controller.scheduling.admission.consolidate import find_replacement
 from controller.scheduling.inventory.capacity import Inventory

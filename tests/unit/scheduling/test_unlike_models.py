@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.domain.holdings import InstanceLoad
+from controller.domain.admission import InstanceLoad
 from controller.domain.placement import Ask, Decision, Layout, Need, Placed, Unplaced
 from controller.engines.registry import engine_for
 from controller.scheduling.estimate import asks_for

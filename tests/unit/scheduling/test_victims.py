@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.domain.holdings import Holder, Holders, InstanceLoad
-from controller.domain.pending import PendingInstance
+from controller.domain.admission import Holder, Holders, InstanceLoad, PendingInstance
 from controller.domain.placement import Ask, Layout, PlannedClaim
 from controller.scheduling.admission.admit import ReserveTimes, admit
 from controller.scheduling.admission.consolidate import Movable, consolidate

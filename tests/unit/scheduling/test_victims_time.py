@@ -2,8 +2,7 @@
 
 import time
 
-from controller.domain.holdings import Holder, Holders
-from controller.domain.pending import PendingInstance
+from controller.domain.admission import Holder, Holders, PendingInstance
 from controller.domain.placement import Ask, Layout, Placed
 from controller.scheduling.admission.admit import admit
 from controller.scheduling.search.place import place

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from controller.domain.access.quoted_lines import quote
+from controller.domain.access.redaction import quote
 from controller.domain.instances import RunFacts
 from support.builders.facts import NOW, host, instance, process, spec, start
 from support.decisions import effects_of, phases_of
