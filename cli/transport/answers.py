@@ -1,7 +1,6 @@
 """Answers of a server, and the errors that they mean."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -9,7 +8,6 @@ import msgspec
 from cli.errors import CliError, NotFoundError, RefusedError, UnreachableError
 from cli.transport.paths import Json
 
-NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 _LOCATION: Final = "location"
 _NO_ROUTE: Final = "unknown path"  # begins the message of the API; an object that does not exist has another one
 _OTHER_DOOR: Final = "no such path"  # in the message of a gateway below /v1, and of an agent

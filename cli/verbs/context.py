@@ -15,7 +15,7 @@ from cli.runner import OutputOption, complaining
 from cli.text.formatting import printable
 from cli.transport.connection import named_context, valid_url
 from cli.transport.contexts import Context, Contexts, changing, contexts_file, read_contexts
-from cli.transport.one_server import client_context
+from cli.transport.servers import client_context
 from schemas.printing import block
 
 app = typer.Typer()
