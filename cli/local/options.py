@@ -92,14 +92,3 @@ def _option(where: tuple[int | str, ...]) -> str:
     name = str(where[0]) if where else "(settings)"
     flag = {"controller_url": "--controller", "labels": "--label"}.get(name, "--" + name.lower().replace("_", "-"))
     return f"{flag} ({'.'.join(str(part) for part in where)})"
-
-
-def labels_of(pairs: list[str]) -> dict[str, str]:
-    """Labels from `KEY=VALUE` pairs; ends the program where one is not such a pair."""
-    labels: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not name or not equals:
-            complain(UsageError(f"--label: {pair!r} is not KEY=VALUE; write for example zone=a"))
-        labels[name] = value
-    return labels

@@ -1,14 +1,12 @@
 """The verb `join-token`."""
 
-from collections.abc import Iterable
 from typing import Annotated, Final
 
 import typer
 
-from cli.errors import UsageError
 from cli.objects.kinds import TOKENS
 from cli.printing.output import Format, ListOutputOption
-from cli.runner import client, delete, parse_seconds
+from cli.runner import client, delete, parse_labels, parse_seconds
 from cli.transport.paths import path_of
 from cli.verbs.get import list_all
 from schemas.api.access import MAX_TOKEN_USES
@@ -63,7 +61,7 @@ def create_token(
         given: dict[str, object] = {
             "uses": uses if uses > 1 else None,
             "name": name,
-            "labels": stated_labels(labels or ()),
+            "labels": parse_labels(labels or ()),
         }
         given["advertise_networks"] = networks
         body |= {field: value for field, value in given.items() if value}  # older controllers know none of these
@@ -82,18 +80,3 @@ def revoke_token(
 ) -> None:
     """Revoke a token. Agents that joined with it stay."""
     delete(ctx, (TOKENS.plural, token_id), f"token/{token_id} revoked")
-
-
-def stated_labels(given: Iterable[str]) -> dict[str, str]:
-    """Labels as options name them.
-
-    Raises:
-        UsageError: one is not KEY=VALUE.
-    """
-    found = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not (key and equals):
-            raise UsageError(f"--label: must be KEY=VALUE, such as gpuward.io/zone=a, got {text[:80]!r}")
-        found[key] = value
-    return found

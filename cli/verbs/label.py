@@ -5,9 +5,9 @@ from typing import Annotated
 import typer
 
 from cli.errors import UsageError
-from cli.runner import client
+from cli.runner import client, parse_labels
 from cli.transport.paths import path_of
-from cli.verbs.join_token import NetworksOption, stated_labels
+from cli.verbs.join_token import NetworksOption
 
 app = typer.Typer()
 label = typer.Typer(no_args_is_help=True, help="State what a worker is, whatever its host says.")
@@ -31,7 +31,7 @@ def label_worker(
     with client(ctx) as api:
         words = labels or []
         removed = [word.removesuffix("-") for word in words if word.endswith("-") and "=" not in word]
-        new = stated_labels(word for word in words if not (word.endswith("-") and "=" not in word))
+        new = parse_labels(word for word in words if not (word.endswith("-") and "=" not in word))
         if not (removed or new or networks):
             raise UsageError("nothing to change; give a label, such as gpuward.io/zone=a, or --advertise-network")
         body: dict[str, object] = {"labels": dict.fromkeys(removed) | new}

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from cli.printing.table import Table, table_lines
-from cli.text.idle_report import LEAVING, cost_table
+from cli.verbs.report import LEAVING, cost_table
 from schemas.api.history import IdleReport
 from schemas.api.view import from_plain
 from support.builders.api_objects import deployment, gpu, instance, now_text, worker
