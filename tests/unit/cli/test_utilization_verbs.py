@@ -71,6 +71,15 @@ def test_top_shows_why_no_stop_is_due(gpuward, api, verdict, idle_for, stops_in)
     assert row.split()[-2:] == [idle_for, stops_in]
 
 
+@pytest.mark.parametrize(("verdict", "colour"), [("busy", "32"), ("idle", "31"), ("unknown", "33")])
+def test_the_columns_about_idle_time_have_the_colour_of_the_verdict(verdict, colour):
+    rows = [["w", "chat-1", "4m", "6m"], ["w", "-", "", ""]]
+    table = Table(["WORKER", "INSTANCE", "IDLE FOR", "STOPS IN"], rows, (), [verdict, ""])
+    _, judged, free = table_lines(table, 80, colours=True)
+    assert judged == f"w       chat-1    \x1b[{colour}m4m\x1b[0m        \x1b[{colour}m6m\x1b[0m"
+    assert free == "w       -"
+
+
 @pytest.mark.usefixtures("hello")
 def test_top_of_one_worker_requests_only_that_worker(gpuward, api):
     api.add(worker("gpu-2"))
