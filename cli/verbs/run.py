@@ -162,7 +162,7 @@ def _converse(chat: Chat) -> None:
 
 
 def _answer(chat: Chat, text: str) -> None:
-    with closing(chat.ask(text)) as parts:
+    with closing(chat.send(text)) as parts:
         for part in parts:
             print(block(part), end="", flush=True)
     print()
