@@ -1,4 +1,4 @@
-"""Answers a shell that requests live names: within a second, and silent whatever fails."""
+"""Answers a shell that requests live names: within a second, and without messages on errors."""
 
 import os
 import re
@@ -11,27 +11,27 @@ from cli.completion.offers import CONTEXTS, GPUS, Wanted, offered
 from cli.completion.shells import answer, typed
 
 DEADLINE_S: Final = 1.0
-_MOST: Final = 1000  # names of one list, its first ones: one page, as long as the API lets it be
-_SAFE: Final = re.compile(r"[A-Za-z0-9._:/@+-]+")  # a shell obeys none of them, and terminals neither
+_MOST: Final = 1000  # names of one list: the longest page of the API
+_SAFE: Final = re.compile(r"[A-Za-z0-9._:/@+-]+")  # characters without a meaning for shells and terminals
 
 
 def complete(environ: Mapping[str, str]) -> int | None:
-    """Prints what fits; returns the exit code. None: typer shall answer."""
+    """Prints the words that fit; returns the exit code. None: typer shall answer."""
     try:
-        asked = typed(environ)
-        line = None if asked is None else offered(asked.words, asked.incomplete)
+        request = typed(environ)
+        line = None if request is None else offered(request.words, request.incomplete)
     except (KeyError, ValueError):
         return None
-    if asked is None or line is None or line.wanted is None:
+    if request is None or line is None or line.wanted is None:
         return None
-    words = [one for one in line.wanted.words if one.startswith(asked.incomplete)]
-    late = threading.Timer(DEADLINE_S, _end, answer(environ, asked, words))  # name servers keep no deadline of ours
+    words = [word for word in line.wanted.words if word.startswith(request.incomplete)]
+    late = threading.Timer(DEADLINE_S, _end, answer(environ, request, words))  # name servers keep no deadline of ours
     late.daemon = True
     late.start()
-    with suppress(Exception):  # a message would stand in the middle of what is typed
-        words += _live_names(line.wanted, line.options, asked.incomplete, environ)
+    with suppress(Exception):  # a message would appear within the line that the user types
+        words += _live_names(line.wanted, line.options, request.incomplete, environ)
     late.cancel()
-    text, code = answer(environ, asked, words)
+    text, code = answer(environ, request, words)
     _print(text)
     return code
 
@@ -42,7 +42,7 @@ def _print(text: str) -> None:
 
 
 def _end(text: str, code: int) -> None:
-    """Ends the process with what is known, while another thread still waits."""
+    """Prints, and ends the process although another thread still waits."""
     try:
         _print(text)
     finally:
@@ -50,14 +50,9 @@ def _end(text: str, code: int) -> None:
 
 
 def _live_names(wanted: Wanted, options: Mapping[str, str], incomplete: str, environ: Mapping[str, str]) -> list[str]:
-    """The names that are offered, in order.
-
-    Raises:
-        CliError: no controller answers, or it refuses.
-    """
-    names = [name for one in wanted.lists for name in _names(one, wanted.worker, options, environ)]
-    found = {wanted.before + name for name in names if _SAFE.fullmatch(name)}
-    return sorted(one for one in found if one.startswith(incomplete))
+    names = [name for of in wanted.lists for name in _names(of, wanted.worker, options, environ)]
+    words = {wanted.before + name for name in names if _SAFE.fullmatch(name)}
+    return sorted(word for word in words if word.startswith(incomplete))
 
 
 def _names(of: str, worker: str, options: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
@@ -69,7 +64,7 @@ def _names(of: str, worker: str, options: Mapping[str, str], environ: Mapping[st
 
 
 def _names_of(of: str, raw: Mapping[str, Any], worker: str) -> Iterator[str]:
-    """As tables print it: a GPU by `worker:index`, or by its index beside its worker, and by the begin of its UUID."""
+    """A GPU has two: `worker:index` (the index alone after its worker), and the first block of its UUID."""
     if of != GPUS:
         yield str(raw["id"] if of in ("keys", "tokens") else raw["name"])
         return

@@ -1,4 +1,4 @@
-"""What may come next in a command line: kinds, names of objects, or nothing that is known here. Pure."""
+"""The words that may come next in a command line: kinds, or names of objects. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -16,20 +16,20 @@ PLURALS: Final = {
     "token": "tokens",
 }
 _MANY: Final = 1000
-_SEEN: Final = ("deployment", "instance", "worker", "gpu", "policy")  # what `describe` and `events --for` take
+_DESCRIBED: Final = ("deployment", "instance", "worker", "gpu", "policy")  # the kinds of `describe`, `events --for`
 GLOBAL: Final = {"--url": (), "--api-key": (), "--context": (CONTEXTS,)}  # options with a value before the verb
 
 
 class Verb(NamedTuple):
-    """What a verb takes.
+    """The arguments of a verb.
 
     Attributes:
         names: lists of which it takes names.
-        most: how many names.
-        kinds: words for kinds, one of which may stand before the names.
-        flags: its options that take no value.
-        values: its options of which the value is a name, and the lists of those names.
-        pairs: its options that take two values.
+        most: number of names.
+        kinds: words for kinds, of which the first argument may be one.
+        flags: options without a value.
+        values: options with a name as their value, and the lists of those names.
+        pairs: options with two values.
     """
 
     names: tuple[str, ...] = ()
@@ -41,12 +41,12 @@ class Verb(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What is offered.
+    """The words to offer.
 
     Attributes:
-        words: fixed ones.
-        lists: of which the names are offered.
-        worker: of its GPUs alone; empty: of all workers'.
+        words: fixed words.
+        lists: lists of which the names are offered.
+        worker: offer only its GPUs; empty: those of all workers.
         before: precedes each name, such as `worker/`.
     """
 
@@ -67,7 +67,7 @@ _OF_WORKER: Final = Verb(("workers",))
 _WORKERS: Final = Verb(("workers",), _MANY, values={"--gpu": (GPUS,)})
 VERBS: Final[Mapping[str, Verb]] = {
     "get": Verb(most=_MANY, kinds=tuple(PLURALS.values()), flags=_flags("--watch -w")),
-    "describe": Verb(("deployments", "instances", "workers", "policies"), kinds=_SEEN),
+    "describe": Verb(("deployments", "instances", "workers", "policies"), kinds=_DESCRIBED),
     "delete": Verb(
         ("deployments",), _MANY, ("deployment", "policy", "worker"), _flags("--wait --confirm-dead --yes -y")
     ),
@@ -89,7 +89,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "uncordon": _WORKERS,
     "drain": Verb(("workers",), _MANY, flags=_flags("--now --restart-tasks --keep-tasks --wait")),
     "top": Verb(flags=_flags("--once -n"), values={"--worker": ("workers",)}),
-    "events": Verb(flags=_flags("--watch -w"), values={"--for": _SEEN}),
+    "events": Verb(flags=_flags("--watch -w"), values={"--for": _DESCRIBED}),
     "cache list": _OF_WORKER,
     "cache prune": _OF_WORKER,
     "context use": Verb((CONTEXTS,), flags=_flags("--none")),
@@ -104,19 +104,14 @@ VERBS: Final[Mapping[str, Verb]] = {
 
 
 class Line(NamedTuple):
-    """A command line up to the word that is typed.
-
-    Attributes:
-        options: those before the verb that have a value, by name.
-        wanted: what is offered; None: nothing that is known here.
-    """
+    """A command line up to the incomplete word. `options`: those with a value before the verb. None: typer offers."""
 
     options: Mapping[str, str]
     wanted: Wanted | None
 
 
 def offered(words: Sequence[str], incomplete: str) -> Line:
-    """What to offer for `incomplete` after these words, which come after `gpuward`."""
+    """The offer for `incomplete` after these words, which follow `gpuward`."""
     options, rest = _without_options(words)
     if rest is None:
         return Line(options, Wanted(lists=GLOBAL[words[-1]]) if GLOBAL.get(words[-1]) else None)
@@ -131,7 +126,7 @@ def offered(words: Sequence[str], incomplete: str) -> Line:
 
 
 def _without_options(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str] | None]:
-    """The options before the verb, and what follows; None: the word that is typed is the value of the last one."""
+    """The options before the verb, and the rest; None: the incomplete word is the value of the last option."""
     options: dict[str, str] = {}
     at = 0
     while at < len(words) and words[at].startswith("-"):
@@ -149,7 +144,7 @@ def _without_options(words: Sequence[str]) -> tuple[dict[str, str], Sequence[str
 
 def _of_verb(verb: Verb, words: Sequence[str], incomplete: str) -> Wanted | None:
     given: list[str] = []
-    option, left = "", 0  # of which the next words are the values, and how many of them
+    option, left = "", 0  # an option, and the number of its values that follow
     for word in words:
         if left:
             left -= 1
@@ -169,19 +164,19 @@ def _of_verb(verb: Verb, words: Sequence[str], incomplete: str) -> Wanted | None
         of_prefix = _kind_of(prefix)
         fits = of_prefix is not None and of_prefix in (*lists, *map(_kind_of, verb.kinds if not given else ()))
         return Wanted(lists=(str(of_prefix),), before=f"{prefix}/") if fits else None
-    return Wanted(verb.kinds if not given else (), tuple(one for one in lists if one))
+    return Wanted(verb.kinds if not given else (), tuple(name for name in lists if name))
 
 
 def _of_value(lists: tuple[str, ...], given: Sequence[str], incomplete: str) -> Wanted | None:
-    if lists is _SEEN:
+    if lists is _DESCRIBED:
         prefix, slash, _ = incomplete.partition("/")
         if slash:
-            return Wanted(lists=(PLURALS[prefix],), before=f"{prefix}/") if prefix in _SEEN else None
-        return Wanted(tuple(f"{kind}/" for kind in _SEEN))
+            return Wanted(lists=(PLURALS[prefix],), before=f"{prefix}/") if prefix in _DESCRIBED else None
+        return Wanted(tuple(f"{kind}/" for kind in _DESCRIBED))
     return Wanted(lists=lists, worker=given[0] if given and lists == (GPUS,) else "") if lists else None
 
 
 def _kind_of(word: str) -> str | None:
-    """The list of a kind's singular or plural; None: it is neither."""
+    """The list of a kind, from its singular or plural; else None."""
     lower = word.lower()
     return lower if lower in PLURALS.values() else PLURALS.get(lower)
