@@ -1,4 +1,4 @@
-"""The option `-l`: which objects of a kind have labels, and those that a selector picks."""
+"""The option `-l`: labels of objects, and the objects that a selector picks."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -34,11 +34,7 @@ SelectorOption = Annotated[
 
 
 def selected(api: Api, kind: Kind, raws: list[Json], selector: Selector | None) -> list[Json]:
-    """The objects with the labels; all of them without a selector.
-
-    Raises:
-        UsageError: objects of this kind have no labels.
-    """
+    """The objects that the selector picks; without a selector all. Raises `UsageError` as `must_have_labels`."""
     if selector is None:
         return raws
     must_have_labels(kind)
@@ -50,11 +46,7 @@ def selected(api: Api, kind: Kind, raws: list[Json], selector: Selector | None) 
 
 
 def must_have_labels(kind: Kind) -> None:
-    """Refuses kinds without labels.
-
-    Raises:
-        UsageError: objects of this kind have no labels.
-    """
+    """Raises `UsageError` for a kind without labels."""
     if kind not in (DEPLOYMENTS, INSTANCES, WORKERS):
         raise UsageError(f"--selector: {kind.plural} have no labels; deployments, instances and workers have")
 

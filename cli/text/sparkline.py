@@ -14,11 +14,9 @@ Values = Sequence[float | None]
 
 
 def sparkline(values: Values, width: int | None = None) -> str:
-    """One row: a block for each value; zero has the lowest one.
+    """A row with a block for each value in percent, oldest first; zero has the lowest block.
 
-    Args:
-        values: percent, oldest first.
-        width: most characters; None: any number. Neighbours that share a character show their maximum.
+    `width`: most characters; neighbours that share a character show their maximum.
     """
     return "".join(_GAP if value is None else _block(value) for value in _narrowed(values, width))
 
