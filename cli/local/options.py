@@ -1,4 +1,4 @@
-"""Options that several verbs of daemons share, settings from them, and what to do where libraries are missing."""
+"""Options that several verbs of daemons share, settings from them, and errors about missing libraries."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -64,10 +64,7 @@ _OWN_PACKAGES: Final = ("agent", "cli", "controller", "gateway", "http1", "schem
 
 @contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """For imports of libraries that come with an extra. Ends the program where one is missing.
-
-    If one of our own modules is missing, the installation is broken.
-    """
+    """For imports of an extra's libraries. Ends the program where one is missing."""
     try:
         yield
     except ImportError as error:
@@ -78,7 +75,7 @@ def needs(extra: str) -> Iterator[None]:
 
 
 def validated(settings: Callable[..., Any], **given: object) -> Any:
-    """Settings from flags; what is missing comes from the environment and defaults. Ends the program where invalid."""
+    """Settings from flags, else the environment, else defaults. Ends the program where they are invalid."""
     from pydantic import ValidationError  # noqa: PLC0415 - settings have imported it
 
     try:

@@ -30,8 +30,9 @@ def label_worker(
     """
     with client(ctx) as api:
         words = labels or []
-        removed = [word.removesuffix("-") for word in words if word.endswith("-") and "=" not in word]
-        new = parse_labels(word for word in words if not (word.endswith("-") and "=" not in word))
+        removals = [word for word in words if word.endswith("-") and "=" not in word]
+        removed = [word.removesuffix("-") for word in removals]
+        new = parse_labels(word for word in words if word not in removals)
         if not (removed or new or networks):
             raise UsageError("nothing to change; give a label, such as gpuward.io/zone=a, or --advertise-network")
         body: dict[str, object] = {"labels": dict.fromkeys(removed) | new}

@@ -92,12 +92,12 @@ def drain(
             _print_drain(parse(DrainPlanView, api.post(path_of("plan", "drain"), {"workers": known, **body})))
         draining: dict[str, str] = {}
 
-        def one(name: str) -> None:
+        def drain_one(name: str) -> None:
             draining[name] = api.post(path_of("workers", name, "drain"), body or None)["uid"]
             print(block(f"worker/{name} is draining"))
 
         refusals = Refusals()
-        refusals.each(names, one)
+        refusals.each(names, drain_one)
         if wait and draining:
             limit_s = (DEFAULT_DRAIN_S if timeout_s is None else timeout_s) + _ENDS_WITHIN_S
             until_drained(api, draining, limit_s, ProgressLog())
@@ -105,13 +105,12 @@ def drain(
 
 
 def _print_drain(plan: DrainPlanView) -> None:
-    """What becomes of each instance. Nothing is printed where nothing runs there."""
     if not plan.items:
         return
     rows = []
-    for one in plan.items:
-        to = DASH if one.fits is None else ",".join(one.to_workers) or "nowhere"
-        rows.append([one.instance, ",".join(one.workers), one.action, to, one.message])
+    for item in plan.items:
+        to = DASH if item.fits is None else ",".join(item.to_workers) or "nowhere"
+        rows.append([item.instance, ",".join(item.workers), item.action, to, item.message])
     print_table(Table(["INSTANCE", "WORKER", "ACTION", "TO", "WHY"], rows), empty="")
 
 
@@ -126,21 +125,21 @@ def _post_gpu(ctx: typer.Context, workers: list[str], gpu: str, verb: str) -> No
 
 
 def _uuid_of(api: Api, worker: str, gpu: str) -> str:
-    """The UUID of a worker's GPU, given that, its first block, its index or WORKER:INDEX. A slice has no index.
+    """The UUID of a worker's GPU, from its UUID, the first block of that, its index or WORKER:INDEX.
 
     Raises:
         NotFoundError: the worker has no such GPU.
-        CliError: it has several.
+        CliError: the worker has several.
     """
-    found = api.items(path_of("gpus"), worker=worker)
-    if not found:
-        api.get(path_of("workers", worker))  # raises where there is none
+    raws = api.items(path_of("gpus"), worker=worker)
+    if not raws:
+        api.get(path_of("workers", worker))  # raises where the worker does not exist
         raise NotFoundError(f"worker {worker!r} has no GPUs")
-    uuids = printed_gpus(f"{worker}:{gpu}" if gpu.isdecimal() else gpu, found) or printed_gpus(gpu, found)
+    uuids = printed_gpus(f"{worker}:{gpu}" if gpu.isdecimal() else gpu, raws) or printed_gpus(gpu, raws)
     if len(uuids) == 1:
         return uuids[0]
     if uuids:
         raise CliError(f"--gpu: {gpu!r} is not unique on {worker}: {', '.join(uuids)}; write the whole UUID")
-    whole = [one for one in found if one["status"].get("parent") is None]
-    known = ", ".join(f"{one['status']['index']} ({one['name']})" for one in whole)
+    indexed = [raw for raw in raws if raw["status"].get("parent") is None]  # slices have no index
+    known = ", ".join(f"{raw['status']['index']} ({raw['name']})" for raw in indexed)
     raise NotFoundError(f"--gpu: {gpu!r} is unknown on {worker}; it has {known}")
