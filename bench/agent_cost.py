@@ -27,7 +27,6 @@ MIB = 2**20
 
 
 async def main(seconds: float) -> int:
-    """Prints the figures; returns the exit code."""
     with tempfile.TemporaryDirectory(prefix="gpuward-agent-cost-") as folder:
         async with controller_double() as controller:
             controller.heartbeat_s, controller.sample_s = HEARTBEAT_S, SAMPLE_S
@@ -35,7 +34,6 @@ async def main(seconds: float) -> int:
 
 
 async def measured(controller: ControllerDouble, folder: Path, seconds: float) -> int:
-    """Runs the agent, and prints what it cost."""
     driver = FalseDriver(folder, GPUS)
     argv = ["agent", "--controller", controller.url, "--join-token", TOKEN, "--data-dir", str(folder / "data")]
     env = {k: v for k, v in os.environ.items() if not k.startswith("GPUWARD_")} | driver.env
@@ -64,7 +62,6 @@ async def measured(controller: ControllerDouble, folder: Path, seconds: float) -
 
 
 def used_s(process: psutil.Process) -> float:
-    """Seconds of processor time that it has used."""
     times = process.cpu_times()
     return times.user + times.system
 

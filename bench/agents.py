@@ -192,7 +192,6 @@ async def observe(cluster: Cluster, meter: Meter, kind: str, agents: int, joins_
 
 
 def table(costs: list[Cost]) -> None:
-    """Prints what was measured, a line for each size."""
     print(
         "\n| agents | joins/s | controller | gateway | PostgreSQL | agents themselves | controller | PostgreSQL"
         " | heartbeat to row, p99 | loop lag, p99 | all back after a cut |\n"
@@ -260,7 +259,6 @@ async def run(options: argparse.Namespace, kind: str, sizes: list[int], folder: 
 
 
 def main() -> None:
-    """Parses the options and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="*", default=[250, 500, 1000], help="numbers of real agents")
     parser.add_argument("--doubles", type=int, nargs="*", default=[1000, 5000], help="numbers of doubles")

@@ -55,7 +55,6 @@ def cpu_s(command: Sequence[str], variables: Mapping[str, str]) -> float:
 
 
 def main() -> None:
-    """Measures, prints, and judges."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--against", metavar="PROGRAM", help="another gpuward, such as that of an earlier version")

@@ -142,7 +142,6 @@ def row_of(entry: dict[str, Any]) -> Row:
 
 
 def page() -> str:
-    """The whole page."""
     rows = [row_of(entry) for entry in yaml.safe_load(MODELS.read_text(encoding="utf-8"))]
     lines = [
         HEAD,
@@ -211,7 +210,6 @@ def catalog() -> str:
 
 
 def main() -> int:
-    """Writes both files, or with --check compares them."""
     parser = argparse.ArgumentParser(description="What well-known models need, as docs/estimates.md.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a file is not up to date")
     said = parser.parse_args()

@@ -51,7 +51,6 @@ NOT_JSON: Final = {  # or nested too deeply
 
 
 def body_of(name: str) -> bytes:
-    """One body."""
     begin, middle, end = (BODIES | NOT_JSON)[name]
     return begin + middle * ((SIZE - len(begin) - len(end)) // len(middle)) + end
 
@@ -62,7 +61,6 @@ def rss_mib() -> float:
 
 
 async def measure(name: str, count: int, *, at_once: bool) -> None:
-    """Reads bodies and prints one line."""
     body, bodies = body_of(name), LongBodies()
     worst, loop = 0.0, asyncio.get_running_loop()
 

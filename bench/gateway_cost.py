@@ -44,7 +44,6 @@ PROMPT_ADDED_S = 0.004
 
 
 def chat(said: str, **fields: Any) -> dict[str, Any]:
-    """A request."""
     return {"model": "bench", "messages": [{"role": "user", "content": said}], **fields}
 
 
@@ -57,11 +56,9 @@ class Figures:
     values: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, way: Way, value: float) -> None:
-        """A round's value."""
         self.values.setdefault(way.name, []).append(value)
 
     def median(self, way: str) -> float:
-        """The median of the rounds."""
         return statistics.median(self.values[way])
 
     def ratio(self, base: str) -> float | None:
@@ -72,7 +69,6 @@ class Figures:
         return statistics.median(own / other for own, other in pairs)
 
     def line(self) -> str:
-        """All medians and ratios."""
         cells = [f"{name} {self.median(name):.1f}" for name in self.values]
         ratios = [f"{ratio:.1f} x {name}" for name in self.values if name != "gpuward" and (ratio := self.ratio(name))]
         return f"      {self.what} ({self.unit}): {', '.join(cells)}; {', '.join(ratios)}"
@@ -111,7 +107,6 @@ class Bench:
         return outcome, way.cpu_s() - before - rest
 
     async def round(self) -> None:
-        """Each measure for each way."""
         for way in self._ways:
             outcome, cpu = await self._cpu(way, "requests", CONNECTIONS, chat("hello", max_tokens=1))
             self.small_p50.add(way, outcome["p50_s"] * 1e3)
@@ -168,7 +163,6 @@ class Verdict:
 
 
 def judge(bench: Bench, stream_kib: float, verdict: Verdict) -> None:
-    """Prints all figures and the aims."""
     for figures in (
         bench.small, bench.small_p50, bench.event, bench.delay, bench.delay_p99, bench.prompt, bench.prompt_p50,
     ):  # fmt: skip
@@ -186,7 +180,6 @@ def judge(bench: Bench, stream_kib: float, verdict: Verdict) -> None:
 
 
 async def run(options: argparse.Namespace, folder: Path) -> bool:
-    """Runs the bench; whether all aims are met."""
     cluster, processes, verdict = Cluster(folder), Processes(), Verdict()
     cluster.use_rig()  # for streams of a stated pace
     try:
@@ -220,7 +213,6 @@ def interpreter() -> str:
 
 
 def main() -> None:
-    """Parses the options and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="rounds over all ways")
     parser.add_argument("--seconds", type=float, default=3.0, help="duration of each measure")

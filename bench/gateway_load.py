@@ -40,7 +40,6 @@ class Conversation(asyncio.Protocol):
         self.errors: list[str] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Sends the first request."""
         self._transport = cast("asyncio.Transport", transport)
         self._send()
 
@@ -52,7 +51,6 @@ class Conversation(asyncio.Protocol):
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Reads the answer."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
@@ -75,7 +73,6 @@ class Conversation(asyncio.Protocol):
             self._whole += body
 
     def on_message_complete(self) -> None:
-        """Checks the answer."""
         now_s = time.monotonic()
         if (status := self._parser.get_status_code()) != 200:
             self._end(f"status {status}: {self._whole[:200]!r}")

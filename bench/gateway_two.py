@@ -44,12 +44,10 @@ def quantile(sorted_values: list[float], share: float) -> float:
 
 
 def chat() -> dict[str, Any]:
-    """A small request."""
     return {"model": "bench", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
 
 
 async def two_gateways(cluster: Cluster, processes: Processes, first: Way, seconds: float) -> bool:
-    """Runs the part; whether all aims are met."""
     if gateways(cluster)[0].pid == cluster.processes["controller"].pid:
         print("FAIL  the gateway is part of the controller's process: there cannot be two")
         return False
@@ -101,7 +99,6 @@ def _judge(rest: Figures, full: Figures) -> bool:
 
 
 async def _figures(cluster: Cluster, name: str, seconds: float) -> Figures:
-    """All figures of so many seconds."""
     connector = aiohttp.UnixConnector(str(cluster.data_dir / SOCKET_NAME))
     async with (
         aiohttp.ClientSession("http://controller", headers=cluster.session.headers, connector=connector) as own,
@@ -155,7 +152,6 @@ async def _ready(cluster: Cluster, port: int) -> bool:
 
 
 async def _gets(session: aiohttp.ClientSession, seconds: float) -> list[float]:
-    """How long each GET of a deployment took."""
     took = []
     until = time.monotonic() + seconds
     while time.monotonic() < until:

@@ -64,7 +64,6 @@ def cpu_s(process: psutil.Process) -> float:
 
 
 def free_port() -> int:
-    """A port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 
@@ -89,13 +88,11 @@ class Processes:
         self._started: list[asyncio.subprocess.Process] = []
 
     async def start(self, *argv: str, **options: Any) -> asyncio.subprocess.Process:
-        """Starts one."""
         process = await asyncio.create_subprocess_exec(*argv, **options)
         self._started.append(process)
         return process
 
     async def aclose(self) -> None:
-        """Kills all."""
         for process in self._started:
             if process.returncode is None:
                 process.kill()
@@ -110,7 +107,6 @@ class Load:
 
     @classmethod
     async def start(cls, processes: Processes) -> Self:
-        """Starts it."""
         pipe = asyncio.subprocess.PIPE
         return cls(await processes.start(sys.executable, str(BENCH / "gateway_load.py"), stdin=pipe, stdout=pipe))
 
@@ -161,7 +157,6 @@ def gateways(cluster: Cluster) -> list[psutil.Process]:
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """A process and its children."""
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
 
@@ -174,7 +169,6 @@ async def gpuward(cluster: Cluster, agent: str) -> Way:
 
 
 def engine_port(cluster: Cluster) -> int:
-    """The only engine's own port."""
     (engine,) = cluster.engines().values()
     argv = engine.cmdline()
     return int(argv[argv.index("--port") + 1])

@@ -37,7 +37,6 @@ from support.database.postgres import PostgresServer, running_server
 
 
 def figures(imports: Imports, ways: Iterable[Way]) -> dict[str, Any]:
-    """All figures, for JSON."""
     siblings = [one for one in imports.lone if one.sibling]
     return {
         "lines": {
@@ -74,7 +73,6 @@ def _parts() -> dict[str, list[Room]]:
 
 
 def show(found: dict[str, Any]) -> None:
-    """Prints the figures as tables."""
     print(f"{'room':48} files  lines")
     for name, of_room in found["rooms"].items():
         print(f"{name:48} {of_room['files']:5} {of_room['lines']:6}")
@@ -95,7 +93,6 @@ def show(found: dict[str, Any]) -> None:
 
 
 def show_lone(imports: Imports) -> None:
-    """Prints the files with one importer, by room."""
     for one in sorted(imports.lone, key=lambda one: one.file):
         print(f"{one.lines:5} {'sibling' if one.sibling else '       '} {one.file} <- {one.importer}")
 
@@ -107,7 +104,6 @@ async def measure(server: PostgresServer, template: str) -> list[Way]:
 
 
 def main() -> None:
-    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="the figures as JSON")
     parser.add_argument("--list", action="store_true", help="the files with one importer, and nothing else")

@@ -33,7 +33,6 @@ def lines_of(path: Path) -> int:
 
 
 def rooms(folders: Iterable[str], suffixes: Iterable[str] = (".py",)) -> list[Room]:
-    """The rooms in these folders, by name."""
     found: dict[str, list[int]] = defaultdict(list)
     for folder in folders:
         for path in (ROOT / folder).rglob("*"):
@@ -43,7 +42,6 @@ def rooms(folders: Iterable[str], suffixes: Iterable[str] = (".py",)) -> list[Ro
 
 
 def dashboard_rooms() -> list[Room]:
-    """The rooms of `ui/`."""
     return rooms(DASHBOARD, _DASHBOARD_FILES)
 
 
@@ -57,7 +55,6 @@ class Lone:
 
     @property
     def sibling(self) -> bool:
-        """Whether both are in the same folder."""
         return Path(self.file).parent == Path(self.importer).parent
 
 

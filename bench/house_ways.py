@@ -44,7 +44,6 @@ class Way:
     calls: int
 
     def within(self, package: str) -> int:
-        """The files of one package."""
         return sum(file.startswith(f"{package}/") for file in self.files)
 
 

@@ -81,7 +81,6 @@ async def seed(database: Database, deployments: int, days: int) -> None:
 
 
 async def best_s(tries: int, work: Callable[[], Awaitable[Any]]) -> float:
-    """Seconds of the quickest of some tries."""
     took = []
     for _ in range(tries):
         began = time.monotonic()
@@ -91,7 +90,6 @@ async def best_s(tries: int, work: Callable[[], Awaitable[Any]]) -> float:
 
 
 async def measure(given: argparse.Namespace, database: Database) -> bool:
-    """Prints the times, and returns whether the aim is met."""
     await seed(database, given.deployments, given.days)
 
     async def plain() -> None:
@@ -145,7 +143,6 @@ async def pack(database: Database) -> float:
 
 
 def main() -> None:
-    """Measures, prints, and judges."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--deployments", type=int, default=200)
     parser.add_argument("--days", type=int, default=14)

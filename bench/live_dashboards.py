@@ -79,7 +79,6 @@ async def share_of_a_core(seconds: float) -> float:
 
 
 async def measure(given: argparse.Namespace, database: Database) -> bool:
-    """Prints both, and returns whether the aim is met."""
     for n in range(given.workers):
         await add_host(database, f"w{n:04}", gpus=GPUS, gib=80)
     async with served(database) as api:
@@ -115,7 +114,6 @@ async def measure(given: argparse.Namespace, database: Database) -> bool:
 
 
 def main() -> None:
-    """Measures, prints, and judges."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dashboards", type=int, default=50, help="at most 64: of one key")
     parser.add_argument("--workers", type=int, default=WORKERS)

@@ -14,7 +14,6 @@ class Meter:
         self.postmaster = next(child for child in controller.children() if child.name() == "postgres")
 
     def cpu_s(self) -> tuple[float, float, float]:
-        """Controller, PostgreSQL, hosts."""
         own = self.controller.cpu_times()
         hosts = sum(sum(process.cpu_times()[:2]) for process in self.hosts)
         top = self.postmaster.cpu_times()

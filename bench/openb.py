@@ -70,13 +70,11 @@ class Result:
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:
-    """A CSV file with a header."""
     with file.open(encoding="utf-8", newline="") as lines:
         return list(csv.DictReader(lines))
 
 
 def cluster(file: Path) -> tuple[Inventory, int]:
-    """The empty cluster, and the number of units of its GPUs."""
     workers: list[WorkerFacts] = []
     devices: list[DeviceState] = []
     for node in rows_of(file):
@@ -222,7 +220,6 @@ def plan_relocations(
 
 
 def main() -> None:
-    """Prints one line for each list and strategy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--folder", type=Path, default=os.environ.get("OPENB_DIR"), help="folder of the trace's CSV files"
@@ -255,7 +252,6 @@ def main() -> None:
 
 
 def line(name: str, strategy: Strategy, results: Sequence[Result]) -> str:
-    """One line of the table."""
     paper = ""
     if name in PAPER:
         figure = PAPER[name][strategy == "least_fragmentation"]
@@ -269,7 +265,6 @@ def line(name: str, strategy: Strategy, results: Sequence[Result]) -> str:
 
 
 def repacked(name: str, results: Sequence[Result]) -> str:
-    """The line of relocations for tasks that do not fit."""
     aim = f" (aim {AIMS[name]:g} %)" if name in AIMS else ""
     return (
         f"{'':12} with relocations{aim}: {', '.join(f'{r.helped:,} tasks fit by {r.moved:,} moves' for r in results)}"
@@ -279,7 +274,6 @@ def repacked(name: str, results: Sequence[Result]) -> str:
 
 
 def consolidation(results: Sequence[Result]) -> str:
-    """The line of consolidation."""
     moved = [result.consolidation for result in results if result.consolidation is not None]
     return (
         f"{'':12} half of it ends, then tasks of the largest size fit: {', '.join(str(m.before) for m in moved)}; of"

@@ -123,7 +123,6 @@ async def assert_durable(database: Database) -> None:
 
 
 async def claimed(database: Database) -> int:
-    """Instances that hold claims."""
     async with database.connection() as c:
         return int(await c.fetchval("select count(distinct instance_id) from claims where instance_id like 'b%'"))
 
@@ -266,7 +265,6 @@ async def clear(database: Database) -> None:
 
 
 def main() -> None:
-    """Parses the options and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[1000, 5000], help="sizes of the fleet")
     parser.add_argument("--instances", type=int, default=4000)

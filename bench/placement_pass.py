@@ -34,14 +34,12 @@ def device(worker: int, index: int) -> DeviceState:
 
 
 def timed(what: Callable[[], object]) -> float:
-    """The seconds of a call."""
     begun = time.perf_counter()
     what()
     return time.perf_counter() - begun
 
 
 def fleet_of(workers: int) -> tuple[Inventory, list[DeviceState]]:
-    """An inventory of equal workers, and its devices."""
     devices = [device(w, i) for w in range(workers) for i in range(-1, GPUS)]
     inventory = Inventory()
     inventory.upsert_workers(

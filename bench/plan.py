@@ -46,7 +46,6 @@ _FULL: Final = """
 
 
 async def fill(database: Database, workers: int) -> None:
-    """Adds workers with eight free GPUs each."""
     async with database.transaction() as connection:
         await connection.execute(_WORKERS, workers)
         await connection.execute(_HOSTS)
@@ -72,7 +71,6 @@ async def round_seconds(
 
 
 async def measure(database: Database, workers: int, count: int, rounds: int, *, candidates: bool) -> None:
-    """Measures an empty and a full cluster."""
     manifests = [
         {"kind": "Deployment", "name": f"m{n}", "engine": "simulated", "priority": n,
          "args": {"memory": f"{10 + 7 * n}GiB", "heads": 32}}
@@ -90,7 +88,6 @@ async def measure(database: Database, workers: int, count: int, rounds: int, *, 
 async def print_state(
     state: str, api: ServedApi, manifests: list[dict[str, Any]], workers: int, rounds: int, *, candidates: bool
 ) -> None:
-    """Measures one state of the cluster and prints its times."""
     times, fits = await round_seconds(api, manifests, rounds, candidates=candidates)
     aim = AIM_CANDIDATES_S if candidates else AIM_S
     print(
@@ -100,7 +97,6 @@ async def print_state(
 
 
 def main() -> None:
-    """Measures on a temporary database."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--manifests", type=int, default=100)

@@ -66,7 +66,6 @@ class Bench:
         self.meter = Meter(psutil.Process(cluster.processes["controller"].pid), hosts.pids)
 
     async def rows(self, query: str, *args: Any) -> list[Any]:
-        """Queries the controller's database."""
         connection = await asyncpg.connect(Layout(self.cluster.data_dir).url("postgresql"), command_timeout=LIMIT_S)
         try:
             return list(await connection.fetch(query, *args))
@@ -74,7 +73,6 @@ class Bench:
             await connection.close()
 
     async def count(self, query: str) -> int:
-        """The one number that a query returns."""
         return int((await self.rows(query))[0][0])
 
     async def until(self, query: str, wanted: int, what: str) -> float:
@@ -148,7 +146,6 @@ class Bench:
         )
 
     async def run(self) -> bool:
-        """Runs the bench; whether the aim is met."""
         await self.fill()
         await self.rows("vacuum analyze")  # else the baseline would include the work that filling left behind
         instances = await self.count(_RUNNING)
@@ -240,7 +237,6 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
 
 
 def main() -> None:
-    """Parses the options and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=1000, help="of eight GPUs each")
     parser.add_argument("--instances", type=int, default=5000, help="a multiple of 100")

@@ -177,7 +177,6 @@ class Client(Side):
 
 
 async def serve(port: int, target_port: int) -> None:
-    """Serves until it is killed."""
     pool = Pool(target_port)
     server = await asyncio.get_running_loop().create_server(lambda: Client(pool), "127.0.0.1", port, backlog=1024)
     await server.serve_forever()

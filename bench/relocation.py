@@ -49,7 +49,6 @@ def filled(workers: int, sizes: Callable[[int], int], *, holes: bool) -> tuple[I
 
 
 def main() -> None:
-    """Prints one line for each fleet."""
     workers = int(sys.argv[1]) if sys.argv[1:] else 1250
     chance = random.Random(1)  # noqa: S311 - sizes, not a secret
     several = [chance.randrange(34_000, 40_000, 10) for _ in range(2 * workers * GPUS)]

@@ -51,7 +51,6 @@ async def fill(database: Database, workers: int, deployments: int) -> None:
 
 
 async def scrape(api: ServedApi) -> int:
-    """The bytes of one scrape."""
     async with api.session.get(api.url + "/metrics", headers=api.header("viewer")) as answer:
         assert answer.status == 200, await answer.text()
         return len(await answer.read())
@@ -68,7 +67,6 @@ async def worst_lag(until: asyncio.Event) -> float:
 
 
 async def measure(api: ServedApi) -> bool:
-    """Prints the figures; returns whether they are within the aims."""
     await scrape(api)
     done, times, size = asyncio.Event(), [], 0
     lag = asyncio.create_task(worst_lag(done))
@@ -86,7 +84,6 @@ async def measure(api: ServedApi) -> bool:
 
 
 def main() -> None:
-    """Measures, prints, and judges."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--deployments", type=int, default=2000)

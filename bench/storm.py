@@ -50,7 +50,6 @@ class Verdict:
         self.passed = True
 
     def check(self, what: str, figure: str, *, ok: bool) -> None:
-        """Prints one check."""
         self.passed = self.passed and ok
         print(f"{'pass' if ok else 'FAIL'}  {what}: {figure}", flush=True)
 
@@ -99,7 +98,6 @@ async def one_storm(cluster: Cluster, storm: Storm, verdict: Verdict) -> None:
 
 
 async def nothing_is_left(cluster: Cluster, verdict: Verdict) -> None:
-    """Checks that rows, claims and processes are gone."""
     took = await cluster.until(lambda: nothing_left(cluster), "nothing is left", GONE_LIMIT_S)
     rows = await left_rows(cluster)
     figure = f"gone {took:.1f} s later; rows {rows or 'none'}, engines {len(cluster.engines())}"
@@ -142,7 +140,6 @@ async def memory_over(cluster: Cluster, storm: Storm, storms: int, verdict: Verd
 
 
 async def run(options: argparse.Namespace, folder: Path) -> bool:
-    """Runs the bench; whether all checks passed."""
     cluster, verdict = Cluster(folder), Verdict()
     try:
         await cluster.start_controller(GPUWARD_LOG_FORMAT="json")
@@ -168,7 +165,6 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
 
 
 def main() -> None:
-    """Parses the options and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=300, help="deployments in one storm")
     parser.add_argument("--storms", type=int, default=10, help="storms over which memory is watched")

@@ -29,7 +29,6 @@ _OTHER: Final = frozenset({"PREVIOUSLY_SUPPORTED", "OOT_SUPPORTED", "VLLM"})
 
 
 def tables(source: str) -> dict[str, frozenset[str]]:
-    """The names in each table of a registry's source."""
     found: dict[str, frozenset[str]] = {}
     for node in ast.parse(source).body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -68,7 +67,6 @@ def with_version(data: Mapping[str, Any], version: str, source: str) -> dict[str
 
 
 def number(version: str) -> tuple[int, ...]:
-    """A version for comparison."""
     return tuple(int(part) for part in version.split("."))
 
 
@@ -113,7 +111,6 @@ def text_of(data: Mapping[str, Any]) -> str:
 
 
 def main() -> int:
-    """Adds each named version to the data file."""
     parser = argparse.ArgumentParser(description="Which architectures each version of vLLM serves.")
     parser.add_argument("places", nargs="+", help="wheels, or VERSION=FILE for a registry")
     data: dict[str, Any] = {"versions": [], "architectures": {}, "pooling": [], "plugins": []}

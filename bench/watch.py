@@ -51,7 +51,6 @@ class OwnReader:
         self._sent: dict[tuple[str, str], bytes] = {}
 
     async def read(self, uids: frozenset[str] | None) -> int:
-        """Reads, and returns the bytes of the events."""
         async with self._database.snapshot() as connection:
             views: list[Any] = [*await deployments_by_uid(connection, uids), *await instances_of(connection, uids)]
         size = 0
@@ -65,7 +64,6 @@ class OwnReader:
 
 
 async def each_for_itself(database: Database, watchers: int, waves: int, wave: Wave) -> list[float]:
-    """CPU seconds of each wave."""
     readers = [OwnReader(database) for _ in range(watchers)]
     for reader in readers:
         await reader.read(None)
@@ -81,7 +79,6 @@ async def each_for_itself(database: Database, watchers: int, waves: int, wave: W
 
 
 async def shared(database: Database, watchers: int, waves: int, wave: Wave) -> list[float]:
-    """CPU seconds of each wave."""
     changes = ChangeFanout()
     feed = ObjectFeed(database, changes)
     frames: asyncio.Queue[int] = asyncio.Queue()
@@ -117,7 +114,6 @@ async def shared(database: Database, watchers: int, waves: int, wave: Wave) -> l
 
 
 async def measure(given: argparse.Namespace, database: Database) -> bool:
-    """Prints both ways; returns whether the aim is met."""
     async with database.transaction() as connection:
         await connection.execute(_DEPLOYMENTS, given.deployments, given.each)
         rows = await connection.fetch("select uid from deployments order by uid limit $1", given.changed)
@@ -144,7 +140,6 @@ async def measure(given: argparse.Namespace, database: Database) -> bool:
 
 
 def main() -> None:
-    """Measures, prints, and judges."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--watchers", type=int, default=32, help="at most 64")
     parser.add_argument("--waves", type=int, default=9)

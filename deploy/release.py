@@ -168,7 +168,6 @@ def write_lock(wheel: Path, extra: str, wheels: Path) -> None:
 
 
 def write_sums(folder: Path, files: list[Path]) -> None:
-    """Writes what `sha256sum --check` reads."""
     lines = "".join(f"{_sha256(file)}  {file.name}\n" for file in sorted(files))
     (folder / SUMS).write_text(lines, encoding="utf-8")
 
@@ -267,7 +266,6 @@ def release(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Exit code 1 where no release can be made."""
     parser = argparse.ArgumentParser(description="Make wheel, sdist, image arguments and bill of materials.")
     parser.add_argument("--folder", type=Path, default=ROOT / "dist", help="where the files go (default: dist)")
     parser.add_argument("--registry", default=DOCKER_HUB, help="registry of the base image, as a URL")

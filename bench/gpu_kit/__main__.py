@@ -40,7 +40,6 @@ _MOST_ALL: Final = 40 * 2**20
 
 
 def main() -> int:
-    """Exit code 1 where something failed."""
     options = _options()
     began = time.monotonic()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is known is written, and everything is ended

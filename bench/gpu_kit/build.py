@@ -135,7 +135,6 @@ def _sha256(file: Path) -> str:
 
 
 def main() -> None:
-    """Makes the folder anew."""
     parser = argparse.ArgumentParser(description="Make the check for a host with a GPU and without a network.")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/gpu-kit", help="where it goes; it is replaced")
     parser.add_argument("--python", default="3.12", help="version of the host's Python (default: 3.12)")

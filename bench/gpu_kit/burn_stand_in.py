@@ -7,7 +7,6 @@ import threading
 
 
 def main() -> None:
-    """Waits until its time is over or SIGTERM comes."""
     parser = argparse.ArgumentParser()
     for name, otherwise in (("--mib", 0), ("--duty", 0), ("--sms", 100), ("--seconds", 60)):
         parser.add_argument(name, type=float, default=otherwise)

@@ -78,7 +78,6 @@ class FalseGpu:
         return one.memory_info().rss / _MIB, min(_FULL, percent)
 
     def close(self) -> None:
-        """Ends the thread."""
         self._ends.set()
         self._thread.join(10)
 

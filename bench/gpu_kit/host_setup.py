@@ -37,7 +37,6 @@ sys.exit(found.load()())
 
 
 def main() -> None:
-    """Replaces itself with the check."""
     began = time.monotonic()
     contents = json.loads((HERE / "kit.json").read_text())
     complain(missing(contents))
@@ -102,7 +101,6 @@ def environment(folder: Path, contents: "dict[str, Any]", kind: str) -> Path:
 
 
 def packages_of(python: Path) -> Path:
-    """The folder for packages of an environment."""
     return python.parents[1] / "lib" / "python{}.{}".format(*sys.version_info[:2]) / "site-packages"
 
 

@@ -63,12 +63,10 @@ class Kit:
 
     @property
     def logs(self) -> Path:
-        """The folder for logs."""
         return self.results / "logs"
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """The models."""
         return SMALL if self.small else FULL
 
     @property
@@ -166,7 +164,6 @@ class Kit:
         return process
 
     def quench(self, *processes: subprocess.Popen[str]) -> None:
-        """Ends such programs."""
         for process in processes:
             process.terminate()
         for process in processes:

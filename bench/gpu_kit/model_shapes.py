@@ -45,7 +45,6 @@ class Shape:
         yield "lm_head.weight", (self.vocabulary, self.hidden)
 
     def parameters(self) -> int:
-        """The number of weights."""
         total = 0
         for _, dimensions in self.tensors():
             size = 1
@@ -55,7 +54,6 @@ class Shape:
         return total
 
     def config(self) -> dict[str, Any]:
-        """`config.json`."""
         return {
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16",
             "hidden_size": self.hidden, "intermediate_size": self.intermediate, "num_hidden_layers": self.layers,
@@ -108,7 +106,6 @@ def tokenizer() -> dict[str, Any]:
 
 
 def tokenizer_config() -> dict[str, Any]:
-    """`tokenizer_config.json`."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
         "model_max_length": CONTEXT, "chat_template": _CHAT,

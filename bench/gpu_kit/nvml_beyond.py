@@ -10,7 +10,6 @@ import pynvml
 
 
 def main() -> None:
-    """Prints, by GPU and subject, a value or the error."""
     pynvml.nvmlInit()
     found: dict[str, dict[str, Any]] = {"versions": {"nvml": _tried(lambda: _text(pynvml.nvmlSystemGetNVMLVersion()))}}
     for index in range(pynvml.nvmlDeviceGetCount()):

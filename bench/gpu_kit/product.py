@@ -158,11 +158,9 @@ class Product:
             return json.loads(answer.read() or b"null")
 
     def get(self, path: str) -> Any:
-        """An object or a list."""
         return self.call("GET", path)
 
     def apply(self, name: str, **spec: Any) -> None:
-        """Creates or changes a deployment."""
         self.call("PUT", f"/deployments/{name}", spec)
 
     def instance(self, deployment: str) -> Json | None:
@@ -171,11 +169,9 @@ class Product:
         return {"name": found[0]["name"], **found[0]["status"]} if found else None
 
     def gpu(self, uuid: str) -> Json:
-        """The status of a GPU."""
         return dict(self.get(f"/gpus/{uuid}")["status"])
 
     def delete(self, name: str) -> None:
-        """Deletes a deployment, which may be gone."""
         with suppress(ProductError):
             self.call("DELETE", f"/deployments/{name}")
 

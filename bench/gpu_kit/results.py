@@ -79,7 +79,6 @@ class StepResult:
 
 
 def exit_code(steps: Iterable[StepResult]) -> int:
-    """1 where something failed."""
     return int(any(step.status in BAD for step in steps))
 
 
@@ -94,7 +93,6 @@ def as_json(steps: Sequence[StepResult], about: Mapping[str, Any]) -> dict[str, 
 
 
 def counts(steps: Iterable[StepResult]) -> dict[str, int]:
-    """The number of findings by status."""
     found: dict[str, int] = {}
     for step in steps:
         for one in step.findings:

@@ -39,7 +39,6 @@ class Runner:
         self.results: list[StepResult] = []
 
     def run(self, steps: Sequence[Step]) -> int:
-        """Runs all of them; returns the exit code."""
         for step in steps:
             result = StepResult(step.name, step.budget_s)
             self.results.append(result)

@@ -84,7 +84,6 @@ def _unreadable(gpu: Mapping[str, Any]) -> list[str]:
 
 
 def device(kind: str, uuid: str, values: Mapping[str, object]) -> str:
-    """A line of a GPU or slice."""
     return " ".join([kind, uuid, *(f"{key}={value}" for key, value in values.items())])
 
 

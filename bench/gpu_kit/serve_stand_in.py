@@ -52,7 +52,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    """Serves until it is killed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("verb", choices=["serve"])
     parser.add_argument("model")

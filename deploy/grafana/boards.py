@@ -171,7 +171,6 @@ def _panel(panel: Panel) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Writes all boards."""
     for board in boards():
         board.path.write_text(board.json_text, encoding="utf-8")
 
