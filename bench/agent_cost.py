@@ -1,9 +1,9 @@
-"""What an idle agent costs on a host with 8 GPUs at default periods: memory and processor time, with its NVML child.
+"""The cost of an idle agent on a host with 8 GPUs at default periods: memory and processor time, with its NVML child.
 
 Usage: python agent_cost.py [SECONDS]
 
-The GPUs are those of the false driver library, which reads its file at each call. A real library costs otherwise, so
-the child's processor time is shown apart. Exits with 1 where a limit is exceeded.
+The GPUs are those of the false driver library, which reads its file at each call. The cost of a real library differs,
+so the child's processor time is shown apart. Exits with 1 where a limit is exceeded.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ async def measured(controller: ControllerDouble, folder: Path, seconds: float) -
     try:
         await asyncio.sleep(WARM_S)
         agent = psutil.Process(process.pid)
-        (child,) = [one for one in agent.children() if "agent.gpus.nvml" in one.cmdline()]
+        (child,) = [process for process in agent.children() if "agent.gpus.nvml" in process.cmdline()]
         began, before = time.monotonic(), (used_s(agent), used_s(child))
         await asyncio.sleep(seconds)
         elapsed_s, after = time.monotonic() - began, (used_s(agent), used_s(child))

@@ -1,7 +1,7 @@
-"""What the way to the models costs: CPU, delay and memory, beside nginx and a plain proxy in the same run.
+"""The cost of the way to the models: CPU, delay and memory, compared with nginx and a plain proxy in the same run.
 
 Gpuward's way is public port, gateway, agent's port, engine; nginx and the plain proxy (asyncio protocols and httptools)
-are one hop before the same engine. Only the hops' CPU counts, without what they use at rest. Rounds are interleaved;
+are one hop before the same engine. Only the hops' CPU counts, without their use at rest. Rounds are interleaved;
 a ratio is the median of the rounds' ratios, since absolute figures drift. The bench exits with 1 if an aim is missed.
 Without nginx on the machine its ratios cannot be judged. Other work on the machine raises them: it takes caches from
 interpreted code first. So does an interpreter that was built without profile-guided optimization: the work in memory
@@ -31,7 +31,7 @@ from gateway_two import two_gateways
 from gateway_ways import Load, Processes, Way, engine_port, gpuward, nginx, reference
 from support.processes.cluster import Cluster
 
-REST_S = 3.0  # in which what the hops use at rest is measured
+REST_S = 3.0  # in which the hops' use at rest is measured
 CONNECTIONS = 64
 STREAMS, EVENTS_PER_S = 100, 50
 FIRST_STREAMS, SLOW_STREAMS = 20, 200
@@ -43,13 +43,13 @@ STREAM_KIB = 16.0
 PROMPT_ADDED_S = 0.004
 
 
-def chat(said: str, **fields: Any) -> dict[str, Any]:
-    return {"model": "bench", "messages": [{"role": "user", "content": said}], **fields}
+def chat(content: str, **fields: Any) -> dict[str, Any]:
+    return {"model": "bench", "messages": [{"role": "user", "content": content}], **fields}
 
 
 @dataclass
 class Figures:
-    """One measure of each way, a value for each round."""
+    """A measure of each way, with a value for each round."""
 
     what: str
     unit: str
@@ -62,7 +62,7 @@ class Figures:
         return statistics.median(self.values[way])
 
     def ratio(self, base: str) -> float | None:
-        """Gpuward's to another's; None without that."""
+        """The ratio of Gpuward to `base`; None if that was not measured."""
         if base not in self.values:
             return None
         pairs = zip(self.values["gpuward"], self.values[base], strict=True)
@@ -92,7 +92,6 @@ class Bench:
         self.lost = 0
 
     async def rest(self) -> None:
-        """Measures what the hops use without load."""
         before = {way.name: way.cpu_s() for way in self._ways if way.name != "engine"}
         await asyncio.sleep(REST_S)
         for way in self._ways:
@@ -113,9 +112,9 @@ class Bench:
             if way.name != "engine":
                 self.small.add(way, cpu / outcome["requests"] * 1e6)
         tokens = int(self._seconds * EVENTS_PER_S)
-        said = f"[simulate tokens={tokens} token_seconds={1 / EVENTS_PER_S}]"
+        prompt_text = f"[simulate tokens={tokens} token_seconds={1 / EVENTS_PER_S}]"
         for way in self._ways:
-            outcome, cpu = await self._cpu(way, "streams", STREAMS, chat(said, stream=True))
+            outcome, cpu = await self._cpu(way, "streams", STREAMS, chat(prompt_text, stream=True))
             self.delay.add(way, outcome["delay_p50_s"] * 1e3)
             self.delay_p99.add(way, outcome["delay_p99_s"] * 1e3)
             self.lost += STREAMS * tokens - outcome["events"]
@@ -129,17 +128,17 @@ class Bench:
                 self.prompt.add(way, cpu / outcome["requests"] * 1e6)
 
     async def kib_per_stream(self, way: Way) -> float:
-        """What an open stream holds on this way, without what the first streams of all take once and for all.
+        """The memory of an open stream, without the memory that the first streams allocate once.
 
-        It is measured before anything else has grown the processes.
+        It must be the first measure, since others grow the processes.
         """
-        said = "[simulate tokens=1000 token_seconds=1]"
+        prompt_text = "[simulate tokens=1000 token_seconds=1]"
         await self._load.send(way, "requests", 8, chat("hello", max_tokens=1), seconds=0.5)
-        await self._load.send(way, "hold", FIRST_STREAMS, chat(said, stream=True))
+        await self._load.send(way, "hold", FIRST_STREAMS, chat(prompt_text, stream=True))
         await self._load.send(way, "release", 0, {})
         await asyncio.sleep(1)
         before = way.memory_bytes()
-        await self._load.send(way, "hold", SLOW_STREAMS, chat(said, stream=True))
+        await self._load.send(way, "hold", SLOW_STREAMS, chat(prompt_text, stream=True))
         await asyncio.sleep(2)
         held = way.memory_bytes() - before
         await self._load.send(way, "release", 0, {})
@@ -147,13 +146,13 @@ class Bench:
 
 
 class Verdict:
-    """Prints aims; records whether all are met."""
+    """Prints aims. `passed`: all are met."""
 
     def __init__(self) -> None:
         self.passed = True
 
     def check(self, what: str, figure: float | None, limit: float, unit: str) -> None:
-        """One aim; without a figure it cannot be judged."""
+        """`figure`: None if it was not measured."""
         if figure is None:
             print(f"  ?   {what}: not measured, since nginx is not installed")
             return
@@ -207,7 +206,7 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
 
 
 def interpreter() -> str:
-    """Its version, and whether it is optimized by profile; Debian builds its own so without that option."""
+    """Its version, and whether it is optimized by profile, as Debian's is without that option."""
     guided = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS")) or sys.base_prefix == "/usr"
     return f"Python {platform.python_version()}, {'optimized by profile' if guided else 'not optimized by profile'}"
 

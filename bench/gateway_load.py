@@ -19,7 +19,7 @@ LIMIT_S = 120.0
 
 
 class Conversation(asyncio.Protocol):
-    """One connection: sends a request, reads its answer, and again, until it is told to end."""
+    """A connection that sends requests and reads their answers until its time is over, or `once`."""
 
     def __init__(self, request: bytes, until_s: float, *, once: bool) -> None:
         self._request = request
@@ -30,7 +30,7 @@ class Conversation(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._rest = b""
         self._events = 0
-        self._whole = b""
+        self._answer = b""
         self._done = False
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.first_event: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -46,7 +46,7 @@ class Conversation(asyncio.Protocol):
     def _send(self) -> None:
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
-        self._rest, self._events, self._whole, self._done = b"", 0, b"", False
+        self._rest, self._events, self._answer, self._done = b"", 0, b"", False
         self._sent_s = time.monotonic()
         self._transport.write(self._request)
 
@@ -70,17 +70,17 @@ class Conversation(asyncio.Protocol):
                 else:
                     self._done = self._done or block == b"data: [DONE]"
         else:
-            self._whole += body
+            self._answer += body
 
     def on_message_complete(self) -> None:
         now_s = time.monotonic()
         if (status := self._parser.get_status_code()) != 200:
-            self._end(f"status {status}: {self._whole[:200]!r}")
+            self._end(f"status {status}: {self._answer[:200]!r}")
         elif self._once:
             self.events.append(self._events)
             self._end(None if self._done else "the stream has no [DONE]")
-        elif b'"choices"' not in self._whole or not self._whole.endswith(b"}"):
-            self._end(f"not the answer: {self._whole[:200]!r}")
+        elif b'"choices"' not in self._answer or not self._answer.endswith(b"}"):
+            self._end(f"not the answer: {self._answer[:200]!r}")
         else:
             self.took_s.append(now_s - self._sent_s)
             if now_s < self._until_s:
@@ -115,16 +115,16 @@ def head(order: dict[str, Any], body: bytes) -> bytes:
 
 
 async def open_all(order: dict[str, Any], count: int, *, once: bool) -> list[Conversation]:
-    """Opens so many connections, which begin at once."""
+    """Opens `count` connections, which start at once."""
     loop = asyncio.get_running_loop()
     body = json.dumps(order["body"]).encode()
     until_s = time.monotonic() + order.get("seconds", 0.0)
 
-    async def one() -> Conversation:
+    async def open_one() -> Conversation:
         made = lambda: Conversation(head(order, body), until_s, once=once)  # noqa: E731 - asyncio's factory
         return (await loop.create_connection(made, "127.0.0.1", order["port"]))[1]
 
-    return [await one() for _ in range(count)]
+    return [await open_one() for _ in range(count)]
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -134,7 +134,7 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def outcome(conversations: list[Conversation]) -> dict[str, Any]:
-    """What all of them have seen; times in seconds."""
+    """The figures of all conversations; times in seconds."""
     took = [s for c in conversations for s in c.took_s]
     delays = [s for c in conversations for s in c.delays_s]
     errors = [error for c in conversations for error in c.errors]
@@ -152,7 +152,6 @@ def outcome(conversations: list[Conversation]) -> dict[str, Any]:
 
 
 async def carry_out(order: dict[str, Any], held: list[Conversation]) -> dict[str, Any]:
-    """Carries one order out."""
     async with asyncio.timeout(LIMIT_S):
         match order["kind"]:
             case "requests" | "streams":

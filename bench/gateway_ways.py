@@ -1,4 +1,4 @@
-"""The ways to one engine that bench-gateway compares, and what they cost."""
+"""The ways to an engine that bench-gateway compares, and their costs."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ http {{
 
 @dataclass(frozen=True)
 class Way:
-    """A way to the engine: where it is asked, and the processes that it takes."""
+    """A way to the engine, with its port and its processes."""
 
     name: str
     port: int
@@ -50,7 +50,7 @@ class Way:
         return sum(cpu_s(process) for process in self.processes())
 
     def memory_bytes(self) -> int:
-        """What its processes hold. A page that several share counts once in all: forked ones share what they read."""
+        """The memory of its processes. A page that several share counts once."""
         return sum(process.memory_full_info().pss for process in self.processes())
 
 
@@ -118,8 +118,8 @@ class Load:
         """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        asked = {"kind": kind, "count": count, "port": way.port, "key": way.key, "path": "/v1/chat/completions"}
-        self._process.stdin.write(json.dumps({**asked, "body": body, **order}).encode() + b"\n")
+        head = {"kind": kind, "count": count, "port": way.port, "key": way.key, "path": "/v1/chat/completions"}
+        self._process.stdin.write(json.dumps({**head, "body": body, **order}).encode() + b"\n")
         async with asyncio.timeout(ORDER_LIMIT_S):
             result: dict[str, Any] = json.loads(await self._process.stdout.readline())
         assert not result["errors"], f"{way.name}: {result['errors']} wrong answers, first: {result['error']}"
@@ -148,12 +148,12 @@ async def reference(processes: Processes, engine_port: int) -> Way:
 
 
 def gateways(cluster: Cluster) -> list[psutil.Process]:
-    """The gateway's processes; the controller's where it has none of its own."""
+    """The gateway's processes; the controller's where the gateway has none."""
     controller = psutil.Process(cluster.processes["controller"].pid)
-    found = [child for child in controller.children(recursive=True) if "gateway" in child.cmdline()]
+    processes = [child for child in controller.children(recursive=True) if "gateway" in child.cmdline()]
     for name, process in cluster.processes.items():
-        found += family(process.pid) if name.startswith("gateway") else []
-    return found or [controller]
+        processes += family(process.pid) if name.startswith("gateway") else []
+    return processes or [controller]
 
 
 def family(pid: int) -> list[psutil.Process]:
@@ -162,7 +162,7 @@ def family(pid: int) -> list[psutil.Process]:
 
 
 async def gpuward(cluster: Cluster, agent: str) -> Way:
-    """Gpuward's whole way: the public port, the gateway, the agent's port."""
+    """Gpuward's way: the public port, the gateway, the agent's port."""
     key = (await cluster.post("/keys", {"role": "inference", "name": "bench"}))["key"]
     host = psutil.Process(cluster.processes[agent].pid)
     return Way("gpuward", cluster.port, lambda: [*gateways(cluster), host], key)

@@ -1,4 +1,4 @@
-"""What an apply, a leader's step and a warm chat request enter: real code, a real PostgreSQL, traced call by call."""
+"""The files that an apply, a leader's step and a warm chat request enter: traced over a real PostgreSQL."""
 
 import sys
 import threading
@@ -29,7 +29,7 @@ Act = Callable[[int], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Way:
-    """What an act enters.
+    """The files of an act.
 
     Attributes:
         name: of the act.
@@ -118,7 +118,7 @@ async def _way(name: str, act: Act, warm_up: int) -> Way:
 
 
 def _of_runs(name: str, runs: Sequence[list[str]]) -> Way:
-    """What all runs have in common, since a sweep or a report of the servers may fall into one of them."""
+    """The files common to all runs, since a sweep or a report of the servers may fall into some of them."""
     changes, calls = min((sum(_room(a) != _room(b) for a, b in pairwise(run)), len(run)) for run in runs)
     return Way(name, frozenset.intersection(*map(frozenset, runs)), changes, calls)
 

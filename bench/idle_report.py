@@ -1,9 +1,9 @@
-"""The idle report of 200 deployments over two weeks, and the same with a replayed policy, beside a plain reading.
+"""The idle report of 200 deployments over two weeks, and with a replayed policy, compared with a plain reading.
 
-Half of the deployments never become idle by the replayed policy: all of their minutes must be looked at. The plain
+Half of the deployments never become idle by the replayed policy: all of their minutes must be read. The plain
 reading is `select count(*), sum(max) from sample_minutes` over the same time. Everything is measured right after an
 upgrade, when no hour is packed (`store/telemetry/minute_hours.py`), and then with all past hours packed; first with
-claims that last, then with ones that are renewed each day. Each figure is the best of some tries, the ratio that of the
+claims that last, then with claims that are renewed daily. Each figure is the best of some tries, the ratio that of the
 best. The bench exits with 1 where the report of packed hours takes longer than the aim.
 
     make bench-hours        (or: PYTHONPATH=tests python bench/idle_report.py --deployments 200 --days 14)
@@ -62,7 +62,7 @@ _PLAIN: Final = "select count(*), sum(max) from sample_minutes where minute >= n
 
 
 async def seed(database: Database, deployments: int, days: int) -> None:
-    """Deployments of one GPU each, which run the whole time, and a minute of each for each minute."""
+    """Deployments of one GPU each, which run all the time, and a row for each minute of each."""
     async with database.transaction() as c:
         await make_partitions(c, SampleRetention(samples_h=24.0 * (days + 1), history_days=days + 1))
     for n in range(-(-deployments // GPUS)):

@@ -1,6 +1,6 @@
-"""CPU of the controller with many open dashboards, beside the same without them: 1,000 workers with 8 GPUs each.
+"""CPU of the controller with many open dashboards, compared with none: 1,000 workers with 8 GPUs each.
 
-Each dashboard does what the Cluster page does: one WebSocket with the objects, the figures of GPUs and the events. The
+Each dashboard acts as the Cluster page: a WebSocket with the objects, the figures of GPUs and the events. The
 figures of some GPUs change in each round, and some objects each second. The dashboards run in a process of their own.
 The CPU is that of the API and of the gateway before it, in one process here, with the writes. The bench exits with 1
 where the dashboards cost more than the aim.
@@ -41,12 +41,12 @@ _OBJECTS: Final = """
 
 
 async def dashboards(url: str, key: str, count: int) -> None:
-    """Follows until it is ended; then prints how many messages of each type came."""
+    """Follows until SIGTERM; then prints the number of messages of each type."""
     came: Counter[str] = Counter()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as session:
 
-        async def one() -> None:
+        async def follow() -> None:
             async with session.ws_connect(f"{url}/api/v1/live", compress=15, max_msg_size=0) as socket:
                 for number, topic in enumerate(("objects", "gpus", "events")):
                     await socket.send_json({"op": "open", "id": number + 1, "topic": topic})
@@ -54,7 +54,7 @@ async def dashboards(url: str, key: str, count: int) -> None:
                     came[message.data[:30].split('"')[5]] += 1
 
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*(one() for _ in range(count)))
+            await asyncio.gather(*(follow() for _ in range(count)))
     print(f"    came to all: {dict(came)}")
 
 
@@ -72,7 +72,6 @@ async def writes(database: Database, changes: ChangeFanout, share: float, object
 
 
 async def share_of_a_core(seconds: float) -> float:
-    """CPU of this process meanwhile."""
     began, cpu = time.monotonic(), time.process_time()
     await asyncio.sleep(seconds)
     return (time.process_time() - cpu) / (time.monotonic() - began)
@@ -91,8 +90,8 @@ async def measure(given: argparse.Namespace, database: Database) -> bool:
             shares: dict[int, float] = {}
             for count in (0, 1, given.dashboards):
                 if count:
-                    asked = ("--client", api.url, api.keys["viewer"], "--dashboards", str(count))
-                    client = await asyncio.create_subprocess_exec(sys.executable, __file__, *asked)
+                    arguments = ("--client", api.url, api.keys["viewer"], "--dashboards", str(count))
+                    client = await asyncio.create_subprocess_exec(sys.executable, __file__, *arguments)
                     await asyncio.sleep(SETTLE_S + count / 5)
                 shares[count] = await share_of_a_core(given.seconds)
                 print(f"{count:3} dashboards: {shares[count]:6.1%} of a core")

@@ -1,4 +1,4 @@
-"""What a run costs its processes."""
+"""CPU and memory of the processes of a run."""
 
 from contextlib import suppress
 
@@ -25,7 +25,7 @@ class Meter:
         return own.user + own.system, postgres, hosts
 
     def memory_mib(self) -> tuple[float, float]:
-        """The controller's resident size; PostgreSQL's proportional one, since its backends share buffers."""
+        """The controller's resident size; PostgreSQL's proportional size, since its backends share buffers."""
         servers = [self.postmaster, *self.postmaster.children(recursive=True)]
         pss = 0
         for server in servers:

@@ -54,7 +54,7 @@ SPEC = {"engine": "simulated", "resources": {"gpus": 1}}
 
 @dataclass(frozen=True)
 class Block:
-    """One burst and the reference beside it, per second."""
+    """A burst and its reference, per second."""
 
     placed: float
     round_trips: float
@@ -160,7 +160,7 @@ async def burst(database: Database, name: str, instances: int, each: int) -> flo
     async with asyncio.timeout(LIMIT_S), hears_commands(database) as committed:
         began = time.perf_counter()
         await asyncio.gather(*(apply(n) for n in range(instances // each)))
-        while await claimed(database) < before + instances:  # counted when there is more to count: counting costs
+        while await claimed(database) < before + instances:  # counted after each commit only, since counting costs CPU
             await committed.wait()
             committed.clear()
         return instances / (time.perf_counter() - began)

@@ -1,8 +1,8 @@
-"""How long `plan` takes: many manifests on many workers, through the API over a real database, empty and full.
+"""The time of `plan`: many manifests on many workers, through the API over a real database, empty and full.
 
 Usage: PYTHONPATH=tests python bench/plan.py [--workers 1000] [--manifests 100] [--rounds 5] [--candidates]
-With `--candidates`, of one manifest, and of every GPU whether it could be selected by hand.
-Prints the median and the longest round, including the first, which reads the inventory whole.
+With `--candidates`: one manifest, and for each GPU whether it could be selected by hand.
+Prints the median and the longest round, including the first, which reads the complete inventory.
 """
 
 import argparse
@@ -55,7 +55,7 @@ async def fill(database: Database, workers: int) -> None:
 async def round_seconds(
     api: ServedApi, manifests: list[dict[str, Any]], rounds: int, *, candidates: bool
 ) -> tuple[list[float], int]:
-    """The seconds of each round, and how many instances fit."""
+    """The seconds of each round, and the number of instances that fit."""
     times, fits = [], 0
     for _ in range(rounds):
         began = time.monotonic()
@@ -64,8 +64,8 @@ async def round_seconds(
         if status != 200:
             raise SystemExit(f"POST /plan returned {status}: {answer}")
         if candidates:
-            (found,) = answer["candidates"].values()
-            print(f"{sum(found['selectable'])} of {len(found['uuid'])} GPUs are selectable, {times[-1]:.3f} s")
+            (gpus,) = answer["candidates"].values()
+            print(f"{sum(gpus['selectable'])} of {len(gpus['uuid'])} GPUs are selectable, {times[-1]:.3f} s")
         fits = sum(item["fits"] for item in answer["items"])
     return times, fits
 

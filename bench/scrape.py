@@ -1,6 +1,6 @@
-"""What a scrape of /metrics costs: 1,000 workers with 8 GPUs each, all with details, and 2,000 deployments.
+"""The cost of a scrape of /metrics: 1,000 workers with 8 GPUs each, all with details, and 2,000 deployments.
 
-The bench prints the time and the bytes of a scrape, and how late the event loop is meanwhile. It exits with 1 where a
+The bench prints the time and the bytes of a scrape, and the lag of the event loop. It exits with 1 where a
 scrape takes longer than the aim, or where ten at once cost more than two.
 
     make bench-scrape        (or: PYTHONPATH=tests python bench/scrape.py --workers 100)
@@ -57,7 +57,7 @@ async def scrape(api: ServedApi) -> int:
 
 
 async def worst_lag(until: asyncio.Event) -> float:
-    """How late the event loop is at worst, in seconds."""
+    """The worst lag of the event loop, in seconds."""
     worst = 0.0
     while not until.is_set():
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""CPU of watches per wave of changes: one reader for all watchers, beside a reader for each as it was before.
+"""CPU of watches per wave of changes: one reader for all watchers, compared with a reader for each.
 
 Both ways see the same waves over the same rows, in turn. A wave changes some deployments, and each watcher gets its
 server-sent events. The CPU is this process's: reading, encoding and handing out, without sockets, which cost the same
@@ -44,7 +44,7 @@ Wave = Callable[[int], Awaitable[frozenset[str]]]
 
 
 class OwnReader:
-    """A watcher that reads and encodes for itself, as every watcher did before."""
+    """A watcher that reads and encodes for itself."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
