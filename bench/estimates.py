@@ -67,8 +67,8 @@ The tokens in a step are estimated for 256 requests, and vLLM on a part of a GPU
 
 **States.** vLLM keeps tokens and states in blocks of one size: a block is the smallest number of tokens, in steps of
 16, that takes no less than a state. With prefix caching, its default, each sequence keeps two states of each layer. It
-starts with no more sequences than it has blocks, so Gpuward passes at most what the cache holds as `max-num-seqs`, also on
-whole GPUs. SGLang keeps states in a pool, whose share of the memory is `mamba-full-memory-ratio` to 1.
+starts with no more sequences than it has blocks, so Gpuward passes at most what the cache holds as `max-num-seqs`, also
+on whole GPUs. SGLang keeps states in a pool, whose share of the memory is `mamba-full-memory-ratio` to 1.
 `llama-server` keeps a state for each slot, in 32 bits.
 
 **Unknown needs.** Where a config has a kind of layer that Gpuward does not know, or names another repository with a
@@ -85,8 +85,8 @@ program on the host, an architecture is refused only if no version from that of 
 and then as many sequences as the memory holds. Where weights and one sequence exceed it, the instance is refused with
 `need_gt_stated` and the figure. A model that the controller cannot read (a gated one, no network, a folder of the
 worker alone) is started on trust: degrees follow from the GPUs or from `parallel`, and `gpuward plan` shows the
-assumptions. SGLang on a shared GPU then needs `context-length` and `max-running-requests`. Without a stated memory, such
-a model needs `gpu_memory: all` and a number of GPUs.
+assumptions. SGLang on a shared GPU then needs `context-length` and `max-running-requests`. Without a stated memory,
+such a model needs `gpu_memory: all` and a number of GPUs.
 
 Flags that leave out a part of a model are read: `language-model-only`, `limit-mm-per-prompt` with no images and no
 videos, `mm-encoder-only`, and SGLang's `language-only`, `encoder-only` and `enable-multimodal: false`.

@@ -10,7 +10,6 @@ best. The bench exits with 1 where the report of packed hours takes longer than 
 """
 
 import argparse
-import asyncio
 import json
 import sys
 import time
@@ -24,9 +23,8 @@ from controller.store.telemetry.minute_hours import pack_hours
 from controller.store.telemetry.partitions import SampleRetention, make_partitions
 from support.database.history import rolled_up
 from support.database.ledger import add_deployment, add_host
-from support.database.migrated import migrated_database, migrated_template
-from support.database.postgres import running_server
 from support.leading.served_api import served
+from temporary_database import run_with_database
 
 AIM_S: Final = 2.0
 GPUS: Final = 8
@@ -149,13 +147,7 @@ def main() -> None:
     parser.add_argument("--tries", type=int, default=3)
     given = parser.parse_args()
 
-    async def run(server: Any, template: str) -> bool:
-        async with migrated_database(server, template) as database:
-            return await measure(given, database)
-
-    with running_server() as server:
-        met = asyncio.run(run(server, migrated_template(server)))
-    sys.exit(0 if met else 1)
+    sys.exit(0 if run_with_database(lambda database: measure(given, database)) else 1)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 
@@ -24,9 +24,8 @@ from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
 from controller.store.core.database import Database
 from support.database.ledger import add_host
-from support.database.migrated import migrated_database, migrated_template
-from support.database.postgres import running_server
 from support.leading.served_api import served
+from temporary_database import run_with_database
 
 AIM: Final = 0.15  # of a core, for all dashboards together
 WORKERS, GPUS = 1000, 8
@@ -126,13 +125,7 @@ def main() -> None:
             asyncio.run(dashboards(*given.client, given.dashboards))
         return
 
-    async def run(server: Any, template: str) -> bool:
-        async with migrated_database(server, template) as database:
-            return await measure(given, database)
-
-    with running_server() as server:
-        met = asyncio.run(run(server, migrated_template(server)))
-    sys.exit(0 if met else 1)
+    sys.exit(0 if run_with_database(lambda database: measure(given, database)) else 1)
 
 
 if __name__ == "__main__":

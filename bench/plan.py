@@ -6,7 +6,6 @@ Prints the median and the longest round, including the first, which reads the co
 """
 
 import argparse
-import asyncio
 import statistics
 import time
 from typing import Any, Final
@@ -14,9 +13,8 @@ from typing import Any, Final
 from controller.daemon import tune_gc
 from controller.store.core.database import Database
 from rig.simulated_args import known_here
-from support.database.migrated import migrated_database, migrated_template
-from support.database.postgres import running_server
 from support.leading.served_api import ServedApi, served
+from temporary_database import run_with_database
 
 AIM_S: Final = 1.0  # for 100 manifests on 1,000 workers
 AIM_CANDIDATES_S: Final = 0.3  # for one manifest with the candidates of 8,000 GPUs
@@ -103,16 +101,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--candidates", action="store_true")
     given = parser.parse_args()
-    with running_server() as server:
-        template = migrated_template(server)
-
-        async def run() -> None:
-            async with migrated_database(server, template) as database:
-                count = 1 if given.candidates else given.manifests
-                await measure(database, given.workers, count, given.rounds, candidates=given.candidates)
-
-        with known_here():  # for the heads of the models
-            asyncio.run(run())
+    count = 1 if given.candidates else given.manifests
+    with known_here():  # for the heads of the models
+        run_with_database(
+            lambda database: measure(database, given.workers, count, given.rounds, candidates=given.candidates)
+        )
 
 
 if __name__ == "__main__":

@@ -11,13 +11,12 @@ import asyncio
 import sys
 import time
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from controller.store.core.database import Database
 from support.database.ledger import add_deployment, add_host, add_instance
-from support.database.migrated import migrated_database, migrated_template
-from support.database.postgres import running_server
 from support.leading.served_api import ServedApi, served
+from temporary_database import run_with_database
 
 AIM_S: Final = 5.0  # scrapers give up after ten
 GPUS: Final = 8
@@ -89,15 +88,12 @@ def main() -> None:
     parser.add_argument("--deployments", type=int, default=2000)
     given = parser.parse_args()
 
-    async def run(server: Any, template: str) -> bool:
-        async with migrated_database(server, template) as database:
-            await fill(database, given.workers, given.deployments)
-            async with served(database) as api:
-                return await measure(api)
+    async def run(database: Database) -> bool:
+        await fill(database, given.workers, given.deployments)
+        async with served(database) as api:
+            return await measure(api)
 
-    with running_server() as server:
-        met = asyncio.run(run(server, migrated_template(server)))
-    sys.exit(0 if met else 1)
+    sys.exit(0 if run_with_database(run) else 1)
 
 
 if __name__ == "__main__":

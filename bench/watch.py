@@ -26,8 +26,7 @@ from controller.store.core.database import Database
 from controller.store.views.deployments import deployments_by_uid
 from controller.store.views.instances import instances_of
 from schemas.api.view import to_plain
-from support.database.migrated import migrated_database, migrated_template
-from support.database.postgres import running_server
+from temporary_database import run_with_database
 
 AIM_MS: Final = 1.0  # for each watcher and wave
 WANTED: Final = Wanted()
@@ -149,13 +148,7 @@ def main() -> None:
     given = parser.parse_args()
     object_feed.SWEEP_S = 3600.0
 
-    async def run(server: Any, template: str) -> bool:
-        async with migrated_database(server, template) as database:
-            return await measure(given, database)
-
-    with running_server() as server:
-        met = asyncio.run(run(server, migrated_template(server)))
-    sys.exit(0 if met else 1)
+    sys.exit(0 if run_with_database(lambda database: measure(given, database)) else 1)
 
 
 if __name__ == "__main__":
