@@ -1,4 +1,4 @@
-"""Stands for the CUDA program where there is none: same options, same line, no GPU. The false GPU reads its options."""
+"""A stand-in for the CUDA program: same options, same line, no GPU. The false GPU reads its options."""
 
 import argparse
 import signal

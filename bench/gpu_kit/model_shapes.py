@@ -48,8 +48,8 @@ class Shape:
         total = 0
         for _, dimensions in self.tensors():
             size = 1
-            for one in dimensions:
-                size *= one
+            for dimension in dimensions:
+                size *= dimension
             total += size
         return total
 
@@ -78,7 +78,7 @@ SMALL: Final = (
 
 
 def byte_alphabet() -> list[str]:
-    """The character for each byte, as byte-level tokenizers write it: printable ones stand for themselves."""
+    """The character for each byte, as byte-level tokenizers write it: printable bytes are themselves."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (number for number in range(_BYTES) if number not in printable)
     moved = {number: _BYTES + place for place, number in enumerate(others)}

@@ -12,7 +12,7 @@ import numpy as np
 from gpu_kit.model_shapes import Shape, tokenizer, tokenizer_config
 
 SEED: Final = 7
-_BLOCK: Final = 2**24  # random weights, used again and again: 16 million are quick, and no two layers are equal
+_BLOCK: Final = 2**24  # random weights, which repeat; no two layers are equal
 _SCALE: Final = 0.02
 _ONE: Final = 0x3F80  # 1.0 in bfloat16
 
@@ -73,7 +73,7 @@ class ModelMaker:
                 write_model(shape, self._folder / shape.name, block)
                 self.seconds[shape.name] = round(time.monotonic() - began, 1)
                 self._done[shape.name].set()
-        except Exception as error:  # noqa: BLE001 - it is raised where the model is wanted
+        except Exception as error:  # noqa: BLE001 - raised where the model is used
             self._error = error
             for done in self._done.values():
                 done.set()

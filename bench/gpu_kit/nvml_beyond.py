@@ -1,4 +1,4 @@
-"""What the agent's child does not read of GPUs, as one JSON line: for a look at a new kind of host. It sets nothing."""
+"""Readings of GPUs that the agent's child does not take, as a JSON line, to examine a new kind of host. Reads only."""
 
 import json
 import sys

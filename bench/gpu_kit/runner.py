@@ -1,4 +1,4 @@
-"""Runs steps one after the other, each within its budget, and writes what is known after each of them."""
+"""Runs steps one after another, each within its budget, and writes the results after each."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ class _OverError(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step; `budget_s` is the most that it may take."""
+    """`budget_s`: the longest time that the step may take."""
 
     name: str
     budget_s: float
@@ -62,11 +62,11 @@ class Runner:
             add(Finding("time", Status.TIMED_OUT, f"cut off after {limit_s:.0f} s", detail=traceback.format_exc()))
         except SkippedError as error:
             add(skipped(step.name, str(error)))
-        except Exception as error:  # noqa: BLE001 - whatever fails, the next step is tried
+        except Exception as error:  # noqa: BLE001 - the next step is tried after any error
             add(Finding("unexpected", Status.ERROR, repr(error)[:200], detail=traceback.format_exc()))
 
     def write(self) -> None:
-        """Writes `results.json` and `summary.txt`, whole."""
+        """Writes `results.json` and `summary.txt`."""
         folder = self._kit.results
         _replace(folder / "results.json", json.dumps(as_json(self.results, self._about), indent=1, default=str))
         _replace(folder / "summary.txt", summary(self.results, self._about))
