@@ -56,7 +56,6 @@ def body_of(name: str) -> bytes:
 
 
 def rss_mib() -> float:
-    """The peak memory of this process."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
@@ -105,7 +104,6 @@ async def measure(name: str, count: int, *, at_once: bool) -> None:
 
 
 def main() -> None:
-    """Measures each case in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", nargs=3, metavar=("NAME", "COUNT", "WAY"), help="one case, in this process")
     options = parser.parse_args()

@@ -99,7 +99,6 @@ class Bench:
                 self._rest[way.name] = (way.cpu_s() - before[way.name]) / REST_S
 
     async def _cpu(self, way: Way, kind: str, count: int, body: dict[str, Any]) -> tuple[dict[str, Any], float]:
-        """The outcome and the CPU seconds that it took."""
         began, before = time.monotonic(), way.cpu_s()
         outcome = await self._load.send(way, kind, count, body, seconds=self._seconds)
         rest = self._rest.get(way.name, 0.0) * (time.monotonic() - began)

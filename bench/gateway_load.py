@@ -57,7 +57,6 @@ class Conversation(asyncio.Protocol):
             self._end(f"malformed: {error!r}")
 
     def on_body(self, body: bytes) -> None:
-        """Takes events apart, or collects the answer."""
         if self._once:
             now_s = time.monotonic()
             *blocks, self._rest = (self._rest + body).split(b"\n\n")
@@ -89,7 +88,6 @@ class Conversation(asyncio.Protocol):
                 self._end(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Too early, if no end was reached."""
         self._end(f"the connection ended early: {exc!r}")
 
     def close(self) -> None:
@@ -108,14 +106,12 @@ class Conversation(asyncio.Protocol):
 
 
 def head(order: dict[str, Any], body: bytes) -> bytes:
-    """The request as bytes."""
     lines = [f"POST {order['path']} HTTP/1.1", "Host: bench", f"Authorization: Bearer {order['key']}"]
     lines += ["Content-Type: application/json", f"Content-Length: {len(body)}", "", ""]
     return "\r\n".join(lines).encode() + body
 
 
 async def open_all(order: dict[str, Any], count: int, *, once: bool) -> list[Conversation]:
-    """Opens `count` connections, which start at once."""
     loop = asyncio.get_running_loop()
     body = json.dumps(order["body"]).encode()
     until_s = time.monotonic() + order.get("seconds", 0.0)
@@ -134,7 +130,6 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def outcome(conversations: list[Conversation]) -> dict[str, Any]:
-    """The figures of all conversations; times in seconds."""
     took = [s for c in conversations for s in c.took_s]
     delays = [s for c in conversations for s in c.delays_s]
     errors = [error for c in conversations for error in c.errors]
@@ -172,7 +167,6 @@ async def carry_out(order: dict[str, Any], held: list[Conversation]) -> dict[str
 
 
 async def main() -> None:
-    """Carries out the lines of stdin."""
     reader = asyncio.StreamReader(limit=2**24)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)

@@ -173,7 +173,6 @@ async def _silences(cluster: Cluster, seconds: float) -> int:
 
 
 async def _apply_to_running(cluster: Cluster, name: str) -> float:
-    """The median time from an apply until it runs."""
     took = []
     for number in range(DEPLOYMENTS):
         began = time.monotonic()

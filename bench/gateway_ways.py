@@ -111,11 +111,7 @@ class Load:
         return cls(await processes.start(sys.executable, str(BENCH / "gateway_load.py"), stdin=pipe, stdout=pipe))
 
     async def send(self, way: Way, kind: str, count: int, body: dict[str, Any], **order: Any) -> dict[str, Any]:
-        """Carries an order out.
-
-        Raises:
-            AssertionError: an answer was wrong; the message has the first.
-        """
+        """Carries an order out. Raises `AssertionError`: an answer was wrong; the message has the first."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         head = {"kind": kind, "count": count, "port": way.port, "key": way.key, "path": "/v1/chat/completions"}

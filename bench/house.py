@@ -99,7 +99,6 @@ def show_lone(imports: Imports) -> None:
 
 
 async def measure(server: PostgresServer, template: str) -> list[Way]:
-    """The ways, each part in a database of its own."""
     async with migrated_database(server, template) as database, migrated_database(server, template) as empty:
         return await measured_ways(database, empty)
 

@@ -128,7 +128,6 @@ async def measure(given: argparse.Namespace, database: Database) -> bool:
 
 
 async def pack(database: Database) -> float:
-    """Packs all past hours, as the leader does; the seconds that it took."""
     began = time.monotonic()
     done = False
     while not done:

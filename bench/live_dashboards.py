@@ -58,7 +58,6 @@ async def dashboards(url: str, key: str, count: int) -> None:
 
 
 async def writes(database: Database, changes: ChangeFanout, share: float, objects: int) -> None:
-    """Changes figures every two seconds and objects every second."""
     for second in range(10**9):
         began = time.monotonic()
         async with database.transaction() as connection:

@@ -109,7 +109,6 @@ def ask_of(task: dict[str, str], strategy: Strategy) -> Ask:
 
 
 def units(ask: Ask) -> int:
-    """The units that an ask takes of all its GPUs."""
     return ask.layouts[0].gpus * ask.layouts[0].memory_mib
 
 

@@ -208,7 +208,6 @@ async def singles(database: Database) -> list[float]:
 
 
 def report(title: str, blocks: list[Block]) -> None:
-    """Medians, and medians of the ratios within each block."""
     placed = statistics.median(b.placed for b in blocks)
     to_commits = statistics.median(b.placed / b.commits for b in blocks)
     to_trips = statistics.median(b.placed / b.round_trips for b in blocks)
@@ -221,7 +220,6 @@ def report(title: str, blocks: list[Block]) -> None:
 
 
 async def run(options: argparse.Namespace, workers: int, folder: Path) -> None:
-    """Runs the bench for one number of workers, in one durable database."""
     async with EmbeddedPostgres(folder) as server:
         database = await Database.open(server.dsn)
         await migrate(database)

@@ -76,7 +76,6 @@ class Bench:
         return int((await self.rows(query))[0][0])
 
     async def until(self, query: str, wanted: int, what: str) -> float:
-        """Waits until the count is reached; returns the seconds."""
         began = time.monotonic()
         while (count := await self.count(query)) < wanted:
             if time.monotonic() - began > LIMIT_S:
@@ -85,7 +84,6 @@ class Bench:
         return time.monotonic() - began
 
     async def fill(self) -> None:
-        """Lets hosts join, and fills their GPUs with instances."""
         await self.hosts.add(self.cluster, self.options.hosts)
         await self.until("select count(*) from workers where phase = 'ready'", self.options.hosts, "hosts")
         limit = asyncio.Semaphore(APPLIES_AT_ONCE)
@@ -114,7 +112,6 @@ class Bench:
         await self.rows("vacuum analyze")
 
     async def stretch(self, what: str) -> Stretch:
-        """Measures a steady stretch and prints it."""
         await asyncio.sleep(SETTLE_S)
         rows, before, began = await self.count(_SAMPLES), self.meter.cpu_s(), time.monotonic()
         await asyncio.sleep(self.options.seconds)
@@ -131,7 +128,6 @@ class Bench:
         return Stretch(controller, postgres, written, rss, pss)
 
     async def judge_all(self, instances: int) -> None:
-        """Adds the policy and waits for the first verdict on every instance."""
         before, began = self.meter.cpu_s(), time.monotonic()
         status, answer = await self.cluster.call("PUT", "/policies/stop-idle", POLICY)
         assert status in (200, 201), answer
@@ -176,7 +172,6 @@ _PAST = """
 
 
 def print_cost(baseline: Stretch, ingest: Stretch, policies: Stretch) -> bool:
-    """Prints the differences; whether they meet the aim."""
     steps = (("ingest and history", baseline, ingest), ("evaluation", ingest, policies), ("in all", baseline, policies))
     for what, before, after in steps:
         controller, postgres = after.controller - before.controller, after.postgres - before.postgres
@@ -223,7 +218,6 @@ def print_modes() -> None:
 
 
 async def run(options: argparse.Namespace, folder: Path) -> bool:
-    """Starts everything, runs the bench, ends everything."""
     cluster = Cluster(folder)
     hosts: ManyHosts | None = None
     try:

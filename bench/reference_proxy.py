@@ -62,7 +62,6 @@ class Upstream(Side):
         self._chunked = self._complete = self.lost = False
 
     def begin(self, client: "Client") -> None:
-        """Binds it to a client until the answer is complete."""
         self.other, self._complete = client, False
         self._parser, self._headers = httptools.HttpResponseParser(self), []
 
@@ -128,7 +127,6 @@ class Client(Side):
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Its head: a connection to the target is taken."""
         lines = [self._parser.get_method() + b" " + self._url + b" HTTP/1.1", b"Host: engine"]
         kept = HOP_BY_HOP - {b"content-length"}
         lines += [name + b": " + value for name, value in self._headers if name.lower() not in kept]

@@ -36,7 +36,6 @@ _CLAIMS: Final = """
 
 
 async def fill(database: Database, workers: int, deployments: int) -> None:
-    """Hosts, and deployments with an instance each."""
     for number in range(workers):
         await add_host(database, f"w{number}", gpus=GPUS)
     for number in range(deployments):
@@ -56,7 +55,6 @@ async def scrape(api: ServedApi) -> int:
 
 
 async def worst_lag(until: asyncio.Event) -> float:
-    """The worst lag of the event loop, in seconds."""
     worst = 0.0
     while not until.is_set():
         began = time.monotonic()

@@ -44,7 +44,6 @@ def tables(source: str) -> dict[str, frozenset[str]]:
 
 
 def with_version(data: Mapping[str, Any], version: str, source: str) -> dict[str, Any]:
-    """The data file with this version added or replaced."""
     names_of = tables(source)
     versions = sorted({*data["versions"], version}, key=number)
     serves = frozenset().union(*(names for table, names in names_of.items() if table not in _OTHER))
@@ -98,7 +97,6 @@ def _source(place: str) -> tuple[str, str]:
 
 
 def text_of(data: Mapping[str, Any]) -> str:
-    """The data file, an architecture a line."""
     lines = [f"    {json.dumps(name)}: {json.dumps(spans)}" for name, spans in data["architectures"].items()]
     rest = {key: json.dumps(data[key]) for key in ("versions", "pooling", "plugins")}
     return (

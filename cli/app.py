@@ -92,7 +92,6 @@ _GLOBAL: Final = {"--url": "URL", "--api-key": "KEY", "--context": "NAME"}  # op
 
 
 def commands_of(app: typer.Typer) -> Mapping[str, Any]:
-    """The commands of a module's application, by name."""
     plain = typer.Typer(rich_markup_mode=None)  # a part of an application has its markup mode
     plain.add_typer(app)
     return get_group(plain).commands

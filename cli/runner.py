@@ -44,11 +44,7 @@ TimeoutOption = Annotated[
 
 
 def parse_labels(pairs: Iterable[str]) -> dict[str, str]:
-    """Labels from KEY=VALUE pairs.
-
-    Raises:
-        UsageError: one is not KEY=VALUE.
-    """
+    """Labels from KEY=VALUE pairs. Raises `UsageError` if one is not KEY=VALUE."""
     labels = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
@@ -93,7 +89,6 @@ def client(ctx: typer.Context, *, endless: bool = False) -> Iterator[Api]:
 
 
 def post(ctx: typer.Context, path: tuple[str, ...], result: str, body: Json | None = None) -> None:
-    """A verb that is one POST request."""
     with client(ctx) as api:
         api.post(path_of(*path), body)
         print(block(result))
@@ -116,7 +111,6 @@ def post_each(ctx: typer.Context, kind: Kind, names: Sequence[str], verb: str, r
 
 
 def delete(ctx: typer.Context, path: tuple[str, ...], result: str) -> None:
-    """A verb that is one DELETE request."""
     with client(ctx) as api:
         api.delete(path_of(*path))
         print(block(result))

@@ -60,7 +60,6 @@ class ReleaseError(Exception):
 
 
 def dockerfile_arguments() -> dict[str, str]:
-    """The arguments of the Dockerfile with their defaults."""
     return dict(re.findall(r"^ARG (\w+)=(\S+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE))
 
 

@@ -84,7 +84,6 @@ def _end(kit: Kit, runner: Runner, work: Path) -> None:
 
 
 def _gather(work: Path, logs: Path) -> None:
-    """Copies the ends of engines' logs."""
     left = _MOST_ALL
     for file in sorted((work / "gpuward").glob("agent/**/*.log")):
         if left <= 0:

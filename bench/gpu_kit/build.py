@@ -52,7 +52,6 @@ def rows(lock: str, without: frozenset[str] = frozenset()) -> str:
 
 
 def fetch(lock: str, folder: Path, python: str) -> None:
-    """Fetches the wheels of a lock for this Python on x86-64."""
     folder.mkdir()
     platforms = [*(f"manylinux_{glibc}_x86_64" for glibc in _GLIBC), *(f"{name}_x86_64" for name in _OLD_NAMES)]
     with tempfile.NamedTemporaryFile("w", suffix=".lock") as file:

@@ -56,7 +56,6 @@ class FalseGpu:
         new.rename(self._file)
 
     def _processes(self) -> dict[int, tuple[float, float]]:
-        """Memory in MiB and percent by pid."""
         shown = {}
         for user in psutil.process_iter():
             try:

@@ -70,7 +70,6 @@ def main() -> None:
 
 
 def missing(contents: "dict[str, Any]") -> "list[str]":
-    """Errors about the files of the kit."""
     wrong = []
     for name, entry in contents["files"].items():
         file = KIT / entry["folder"] / name
@@ -82,7 +81,6 @@ def missing(contents: "dict[str, Any]") -> "list[str]":
 
 
 def complain(wrong: "list[str]") -> None:
-    """Ends with these errors, if there are any."""
     if wrong:
         sys.exit("\n".join(f"check: {error}" for error in wrong))
 
@@ -105,7 +103,6 @@ def packages_of(python: Path) -> Path:
 
 
 def host_sites() -> "list[str]":
-    """The folders in which this interpreter finds packages."""
     named = [*site.getsitepackages(), *(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))]
     return [folder for folder in dict.fromkeys(named) if Path(folder).is_dir()]
 

@@ -21,7 +21,6 @@ def percentile(values: Iterable[float], share: float) -> float:
 
 
 def spread_ms(seconds: Sequence[float]) -> dict[str, float]:
-    """Median, 99th percentile and maximum of durations, in milliseconds."""
     shares = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
     return {name: round(1000 * percentile(seconds, share), 2) for name, share in shares.items()}
 
@@ -31,7 +30,6 @@ def sample_cost(name: str, seconds: Sequence[float]) -> Finding:
 
 
 def fields_by_kind(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Names of the fields that have a value, that are unsupported, and that fail."""
     kinds: dict[str, list[str]] = {"value": [], "unsupported": [], "error": []}
     for name, field in sorted(fields.items()):
         kind = "error" if field.get("error") else "unsupported" if field.get("unsupported") else "value"

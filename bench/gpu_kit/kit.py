@@ -75,7 +75,6 @@ class Kit:
         return str(Path(__file__).resolve().parents[1])
 
     def env(self, **more: str) -> dict[str, str]:
-        """The environment of a process that may use the GPU."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GPUWARD_")}
         kept["PYTHONPATH"] = self.path
         return kept | (self.false_gpu.env if self.false_gpu else {}) | more
@@ -99,11 +98,7 @@ class Kit:
 
     @property
     def watch(self) -> NvmlWatch:
-        """Samples of the GPU, from the first use on.
-
-        Raises:
-            SkippedError: no GPU was found.
-        """
+        """Samples of the GPU, from the first use on. Raises `SkippedError` if no GPU was found."""
         if not self.uuid:
             raise SkippedError("no GPU was read")
         if self._watch is None:
@@ -113,24 +108,18 @@ class Kit:
 
     @property
     def models(self) -> ModelMaker:
-        """The maker of models, which begins at the first use."""
         if self._models is None:
             self._models = ModelMaker(self.work / "models", self.shapes)
         return self._models
 
     @property
     def product(self) -> Product:
-        """The running product.
-
-        Raises:
-            SkippedError: it did not start.
-        """
+        """The running product. Raises `SkippedError` if it did not start."""
         if self._product is None:
             raise SkippedError("Gpuward did not start")
         return self._product
 
     def has(self, product: Product) -> None:
-        """Sets the product, which `close` ends."""
         self._product = product
         self._closing.append(product.close)
 

@@ -27,7 +27,6 @@ class Shape:
     vocabulary: int = 264  # the tokens below, filled up to a multiple of 8
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Names and dimensions, in the order of the file."""
         kv = self.hidden // self.heads * self.kv_heads
         yield "model.embed_tokens.weight", (self.vocabulary, self.hidden)
         for layer in range(self.layers):

@@ -18,7 +18,6 @@ _ONE: Final = 0x3F80  # 1.0 in bfloat16
 
 
 def write_model(shape: Shape, folder: Path, block: "np.ndarray[tuple[int], np.dtype[np.uint16]]") -> Path:
-    """Writes the model into a new folder and returns it."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(shape.config()))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
@@ -79,11 +78,7 @@ class ModelMaker:
                 done.set()
 
     def folder_of(self, name: str, limit_s: float) -> Path:
-        """The model's folder once it is written.
-
-        Raises:
-            RuntimeError: it was not written, or not in time.
-        """
+        """The model's folder once it is written. Raises `RuntimeError` if it was not written, or not in time."""
         if not self._done[name].wait(limit_s):
             raise RuntimeError(f"model {name} is not written within {limit_s:g} s")
         if self._error is not None:

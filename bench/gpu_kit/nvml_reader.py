@@ -46,11 +46,7 @@ class NvmlReader:
         self.close()
 
     def sample(self) -> dict[str, Any]:
-        """All GPUs and their processes.
-
-        Raises:
-            NvmlReaderError: there is no answer.
-        """
+        """All GPUs and their processes. Raises `NvmlReaderError` if there is no answer."""
         if self._process.stdin is None or self._process.stdout is None:
             raise AssertionError("the child was started with pipes")
         try:
@@ -78,7 +74,6 @@ class NvmlReader:
         return line
 
     def close(self) -> None:
-        """Ends it."""
         self._process.kill()
         self._process.wait(_END_S)
         for pipe in (self._process.stdin, self._process.stdout):
@@ -183,6 +178,5 @@ class NvmlWatch:
                 out.write(json.dumps(row | {"memory_mib": sample.memory_mib, "percents": sample.percents}) + "\n")
 
     def close(self) -> None:
-        """Ends the thread and its child."""
         self._ends.set()
         self._thread.join(FIRST_LIMIT_S + _END_S)

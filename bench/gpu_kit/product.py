@@ -101,7 +101,6 @@ class Product:
             time.sleep(_POLL_S)
 
     def end(self, name: str, number: signal.Signals) -> float:
-        """Ends a process by a signal; returns the seconds it took."""
         began = time.monotonic()
         process = self._processes.pop(name)
         process.send_signal(number)
@@ -114,11 +113,9 @@ class Product:
         return time.monotonic() - began
 
     def process(self, name: str) -> psutil.Process:
-        """A process of the product itself."""
         return psutil.Process(self._processes[name].pid)
 
     def log(self, name: str) -> str:
-        """The end of its output."""
         return (self._logs / f"{name}.log").read_text(errors="replace")[-3000:]
 
     def engines(self, deployment: str | None = None) -> dict[int, psutil.Process]:
@@ -148,7 +145,6 @@ class Product:
             raise ProductError(f"{method} {path}: {error.code} {text}") from error
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """A call of the API; its answer."""
         with self._open(method, f"/api/v1{path}", body, API_LIMIT_S) as answer:
             return json.loads(answer.read() or b"null")
 
@@ -173,13 +169,11 @@ class Product:
             self.call("DELETE", f"/deployments/{name}")
 
     def ask(self, model: str, tokens: int = 16, limit_s: float = ANSWER_LIMIT_S) -> Json:
-        """A complete answer through the gateway."""
         body = {"model": model, "messages": MESSAGES, "max_tokens": tokens}
         with self._open("POST", "/v1/chat/completions", body, limit_s) as answer:
             return dict(json.loads(answer.read()))
 
     def stream(self, model: str, tokens: int = 16, limit_s: float = ANSWER_LIMIT_S) -> Iterator[str]:
-        """The events of a stream through the gateway."""
         body = {"model": model, "messages": MESSAGES, "max_tokens": tokens, "stream": True}
         with self._open("POST", "/v1/chat/completions", body, limit_s) as answer:
             for line in answer:

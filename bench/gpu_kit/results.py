@@ -45,12 +45,10 @@ class Finding:
 
 
 def judged(name: str, holds: bool, message: str = "", **figures: Any) -> Finding:
-    """A finding that passed or failed."""
     return Finding(name, Status.PASSED if holds else Status.FAILED, message, figures)
 
 
 def noted(name: str, message: str = "", **figures: Any) -> Finding:
-    """Figures without a verdict."""
     return Finding(name, Status.NOTED, message, figures)
 
 

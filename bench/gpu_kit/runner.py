@@ -66,7 +66,6 @@ class Runner:
             add(Finding("unexpected", Status.ERROR, repr(error)[:200], detail=traceback.format_exc()))
 
     def write(self) -> None:
-        """Writes `results.json` and `summary.txt`."""
         folder = self._kit.results
         _replace(folder / "results.json", json.dumps(as_json(self.results, self._about), indent=1, default=str))
         _replace(folder / "summary.txt", summary(self.results, self._about))

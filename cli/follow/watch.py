@@ -71,11 +71,7 @@ class EventReader:
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[tuple[str, Json]]:
-        """The complete events.
-
-        Raises:
-            CliError: the stream cannot be read as a watch.
-        """
+        """The complete events. Raises `CliError` if the stream cannot be read as a watch."""
         self._parts.append(chunk)
         self._size += len(chunk)
         if self._size > _MOST_BYTES:

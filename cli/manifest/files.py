@@ -100,5 +100,4 @@ def manifest_as_json(manifest: Manifest) -> Json:
 
 
 def spec_as_json(manifest: Manifest) -> Json:
-    """The manifest without kind and name."""
     return {key: value for key, value in manifest_as_json(manifest).items() if key not in ("kind", "name")}

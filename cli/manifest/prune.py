@@ -58,13 +58,10 @@ def to_prune(api: Api, manifests: Sequence[Manifest], selector: Selector) -> lis
 
 
 def confirm_prune(shown: Sequence[Shown], *, yes: bool) -> None:
-    """See `confirm_deletion`."""
     confirm_deletion([f"deployment/{deployment.name}" for deployment in shown], yes=yes)
 
 
 def prune_each(api: Api, shown: Sequence[Shown], selector: Selector | None, refusals: Refusals) -> None:
-    """See `delete_shown`."""
-
     def prune(deployment: Shown) -> None:
         if delete_shown(api, deployment, selector):
             print(block(f"deployment/{deployment.name} pruned"), flush=True)

@@ -46,12 +46,10 @@ def selected(api: Api, kind: Kind, raws: list[Json], selector: Selector | None) 
 
 
 def must_have_labels(kind: Kind) -> None:
-    """Raises `UsageError` for a kind without labels."""
     if kind not in (DEPLOYMENTS, INSTANCES, WORKERS):
         raise UsageError(f"--selector: {kind.plural} have no labels; deployments, instances and workers have")
 
 
 def labels_of(kind: Kind, raw: Json) -> Mapping[str, str]:
-    """The labels of a deployment or a worker."""
     labels = raw["spec" if kind is DEPLOYMENTS else "status"].get("labels") or {}
     return {str(name): str(value) for name, value in labels.items()}

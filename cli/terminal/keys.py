@@ -30,7 +30,6 @@ class KeyReader:
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[str]:
-        """The complete keys."""
         text = self._rest + self._decoder.decode(data)
         self._rest = ""
         keys, at = [], 0

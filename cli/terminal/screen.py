@@ -60,7 +60,6 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines."""
         size = shutil.get_terminal_size()
         return size.columns, size.lines
 

@@ -98,7 +98,6 @@ class _Stdout(_Stream):
 
 
 def _writing(stream: object, kind: type[_Stream]) -> TextIOWrapper:
-    """A stream like this one that writes by `kind`."""
     if not isinstance(stream, TextIOWrapper):
         return stream  # type: ignore[return-value]  # a test's
     raw = kind(stream.fileno())

@@ -264,7 +264,6 @@ def _aligned(table: Table) -> list[str]:
 
 
 def draw_window(view: UtilizationView) -> list[str]:
-    """A graph of the window for each GPU."""
     if not view.series:
         return []
     lines = ["", f"Utilization, the last {span(view.window_s)}{_policy_text(view)}:"]
@@ -279,7 +278,6 @@ def draw_window(view: UtilizationView) -> list[str]:
 
 
 def draw_action(event: EventView, now: datetime) -> Iterator[str]:
-    """The last action of a policy and its evidence."""
     evidence = event.evidence
     threshold, window_s = evidence.get("min_gpu_utilization"), evidence.get("window_s")
     yield ""

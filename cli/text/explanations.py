@@ -10,7 +10,6 @@ if TYPE_CHECKING:  # slow to import
 
 
 def explain_lines(explain: "Explain") -> list[str]:
-    """Counts, the nearest miss, layouts that were ruled out, and advice."""
     lines = [f"{explain.fit} of {explain.workers} workers fit ({explain.gpus} GPUs checked)"]
     lines += [f"{count} x {code}" for code, count in sorted(explain.rejected.items(), key=lambda item: -item[1])]
     nearest = explain.nearest

@@ -10,7 +10,6 @@ if TYPE_CHECKING:  # slow to import
 
 
 def change_lines(view: "PlanView", name: str) -> list[str]:
-    """A line for each changed field of a deployment, in the order of the manifest."""
     replaced = view.replaces.get(name, 0)
     return [change_line(change, replaced) for change in view.field_changes.get(name, [])]
 

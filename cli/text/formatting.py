@@ -74,18 +74,15 @@ def hours(value: float | None) -> str:
 
 
 def short_gpu(uuid: str) -> str:
-    """The first block of a GPU's UUID."""
     return uuid.removeprefix(_GPU_PREFIX).split("-")[0]
 
 
 def short_gpus(uuids: Sequence[str]) -> str:
-    """The first two GPUs, and the number of the rest."""
     shown = ",".join(short_gpu(uuid) for uuid in uuids[:2])
     return (shown or DASH) + (f" +{len(uuids) - 2}" if len(uuids) > 2 else "")  # noqa: PLR2004 - the two shown
 
 
 def some(names: Sequence[str], most: int) -> str:
-    """The first names, and the number of the rest."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 

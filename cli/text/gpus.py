@@ -49,7 +49,6 @@ def measure(details: "GpuDetails | None", field: str, unit: str = "") -> str:
 
 
 def throttle(details: "GpuDetails | None") -> str:
-    """The reasons for lowered clocks; `no` without one."""
     reasons = None if details is None else details.throttle
     return measure(details, "throttle") if not reasons and reasons != () else ",".join(reasons or ()) or "no"
 

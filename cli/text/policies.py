@@ -47,7 +47,6 @@ def effective_policy(policy: "DeploymentPolicy | None") -> str:
 
 
 def verdict_fields(verdict: "InstanceUtilization", now: datetime) -> list[tuple[str, str]]:
-    """Titles and values of the verdict on an instance."""
     action = f"{verdict.action} (dry run)" if verdict.dry_run else verdict.action
     fields = [
         ("Policy", f"{verdict.policy or 'inline'}, generation {verdict.policy_generation}: {action}"),

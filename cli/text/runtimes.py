@@ -14,7 +14,6 @@ def runtimes(known: Iterable["RuntimeView"]) -> str:
 
 
 def runtime_line(runtime: "RuntimeView") -> str:
-    """The version of a runtime, and the reason of a limit."""
     if not runtime.usable:
         return f"not usable: {runtime.reason or 'no reason given'}"
     version = f"version {runtime.version}" if runtime.version else "of unknown version"

@@ -25,7 +25,6 @@ def scale_cell(view: "DeploymentView") -> str:
 
 
 def _bounds(replicas: Any) -> tuple[int, int]:
-    """The least and the greatest number of replicas of a spec."""
     if isinstance(replicas, int):
         return replicas, replicas
     low_high = replicas if isinstance(replicas, dict) else dict(replicas)
@@ -47,7 +46,6 @@ def notes(views: Iterable["DeploymentView"]) -> list[str]:
 
 
 def _stopped_text(view: "DeploymentView") -> str:
-    """The cause of the stop, and the command that starts it."""
     limits = [intent for intent in view.status.intents if intent.max_replicas == 0 and intent.source != "autoscaler"]
     if not limits:
         return f"stopped, since its replicas are 0; gpuward scale {view.name} 1 starts it"
@@ -109,7 +107,6 @@ def _engine(engine: dict[str, Any]) -> str:
 
 
 def _graph(evidence: dict[str, Any]) -> str:
-    """Demand as blocks, the highest one at full height."""
     points = [None if value is None else float(value) for value in evidence.get("graph", ())]
     most = max((value for value in points if value is not None), default=0.0)
     if not most:

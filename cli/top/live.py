@@ -41,11 +41,7 @@ class Live:
         self._woken, self._wakes = os.pipe()
 
     def run(self) -> None:
-        """Draws until a key ends it.
-
-        Raises:
-            CliError: the first read fails; later reads are retried.
-        """
+        """Draws until a key ends it. Raises `CliError`: the first read fails; later reads are retried."""
         snapshot = self._reader.all(most=MOST_LIVE)
         self._data = Data(snapshot, rows_of(snapshot), {})
         typed = sys.stdin is not None and sys.stdin.isatty()
@@ -73,7 +69,6 @@ class Live:
             signal.signal(signal.SIGWINCH, before)
 
     def _wake(self) -> None:
-        """Makes the main thread draw."""
         with suppress(BlockingIOError):  # a full pipe wakes it already
             os.write(self._wakes, b".")
 

@@ -44,7 +44,6 @@ def press(state: State, key: str, *, rows: int, page: int) -> State:
 
 
 def _scrolled(first: int, key: str, rows: int, page: int) -> int | None:
-    """The first row after a key that scrolls; None: another key."""
     last = max(0, rows - page)
     first = min(first, last)
     to = {
@@ -89,5 +88,4 @@ def picked(state: State, rows: Sequence[Row]) -> list[Row]:
 
 
 def falls(state: State) -> bool:
-    """True where the highest value is first."""
     return SORTED[state.sort].falling != state.reverse

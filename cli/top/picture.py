@@ -58,7 +58,6 @@ def picture_of(state: State, data: Data, size: tuple[int, int], *, colours: bool
 
 
 def head_lines(data: Data, columns: int) -> list[str]:
-    """Place and time, totals, instances that a dry run would stop, and the present problem."""
     snapshot = data.snapshot
     where = f"worker {snapshot.scope} of {snapshot.url}" if snapshot.scope else snapshot.url
     lines = [printable(f"{where}  {snapshot.now.astimezone():%H:%M:%S}"), *_filled(totals(snapshot), columns)]
@@ -100,7 +99,6 @@ def dry_run(snapshot: Snapshot) -> str:
 
 
 def _filled(parts: Sequence[str], columns: int) -> list[str]:
-    """The parts in lines, none of them broken."""
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + 2 + len(part) <= columns:

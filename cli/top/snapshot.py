@@ -50,7 +50,6 @@ class Held(NamedTuple):
 
 
 def held_by(instance: "InstanceView | None", now: datetime) -> Held:
-    """`instance`: None if unknown."""
     judged = instance.status.utilization if instance is not None else None
     if judged is None:
         return Held()

@@ -30,11 +30,7 @@ class NoAnswerError(Exception):
 
 
 def object_of(url: str, content: bytes) -> Json:
-    """The JSON object in an answer; empty for an empty answer.
-
-    Raises:
-        CliError: the answer is not an object.
-    """
+    """The JSON object in an answer; empty for an empty answer. Raises `CliError` if the answer is not an object."""
     if not content.strip():
         return {}
     try:

@@ -39,12 +39,10 @@ class Progress:
         self.print(f"{doing}: done in {time.monotonic() - started:.1f} s")
 
     def detail(self, line: str) -> None:
-        """Shows a line about the current step."""
         if self._status is not None:
             self._status.update(printable(line.strip()))
         else:
             self.print(f"  {printable(line.strip())}")
 
     def print(self, text: str) -> None:
-        """Prints text that stays."""
         self._console.print(text, soft_wrap=True)

@@ -137,7 +137,6 @@ def print_objects(kind: Kind, raws: list[Json], output: Output, *, single: bool 
 
 
 def list_all(ctx: typer.Context, kind: Kind, output: Output) -> None:
-    """A verb that lists all objects of a kind."""
     with client(ctx) as api:
         print_objects(kind, api.items(path_of(kind.plural)), output)
 

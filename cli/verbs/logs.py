@@ -100,7 +100,6 @@ class _Copy:
         self._rest = ""  # of a line that has not ended
 
     def write(self, chunk: bytes, *, last: bool = False) -> None:
-        """`last`: the log has ended."""
         shown = self._text.feed(chunk, last=last)
         if self._prefix:
             *lines, self._rest = (self._rest + shown).split("\n")

@@ -155,7 +155,6 @@ def cost_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
 
 
 def policies_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
-    """Titles and rows of what each policy freed."""
     rows = [[item.policy, str(item.actions), hours(item.gpu_hours_freed)] for item in report.policies]
     return ["POLICY", "ACTIONS", "FREED"], rows
 

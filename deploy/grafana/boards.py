@@ -81,12 +81,10 @@ class Board(_Part):
 
     @property
     def json_text(self) -> str:
-        """As Grafana imports it."""
         return json.dumps(_board(self), indent=1, ensure_ascii=False) + "\n"
 
 
 def boards() -> list[Board]:
-    """All boards of boards.yaml."""
     return [Board.model_validate(raw) for raw in yaml.safe_load((FOLDER / "boards.yaml").read_text(encoding="utf-8"))]
 
 

@@ -19,7 +19,6 @@ _SETTLE_S, _SEEN_S = 1.5, 4.0
 
 
 def build(kit: Kit) -> Iterator[Finding]:
-    """Compiles it for this GPU."""
     compiler = shutil.which("nvcc") or next(iter(map(str, Path("/usr/local/cuda/bin").glob("nvcc"))), None)
     if compiler is None:
         yield (

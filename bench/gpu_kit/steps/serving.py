@@ -21,7 +21,6 @@ _WATCHED_S: Final = 1.5
 
 
 def manifest(kit: Kit, shape: Shape) -> dict[str, Any]:
-    """The spec of a deployment of this model."""
     folder = kit.models.folder_of(shape.name, _MODEL_S)
     return {"model": f"path:{folder}", "engine": "transformers", "drain_time": "5s"}
 
