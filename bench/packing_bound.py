@@ -41,13 +41,7 @@ class Sizes:
 
 
 def bound(sizes: Sizes, gpus: int, gpu_units: int) -> float:
-    """The largest share of all GPUs that can be allocated, at most 1.
-
-    Args:
-        sizes: the tasks.
-        gpus: number of GPUs.
-        gpu_units: units of one GPU.
-    """
+    """The largest share of `gpus` that can be allocated, at most 1. `gpu_units`: units of one GPU."""
     shares = np.array(sorted(size for size in sizes.requested if 0 < size < gpu_units))
     low, high = (np.array([of[int(s)] for s in shares], float) for of in (sizes.placed, sizes.requested))
     low_whole, high_whole = sizes.placed[gpu_units], sizes.requested[gpu_units]

@@ -27,11 +27,7 @@ class Refusals:
                     return
 
     def report(self) -> None:
-        """Prints all refusals but the last.
-
-        Raises:
-            CliError: the last refusal, with the exit code that all have in common, else 1.
-        """
+        """Prints all refusals but the last, which it raises with the exit code that all have in common, else 1."""
         errors = list(self._errors.values())
         for error in errors[:-1]:
             print(block(f"gpuward: {error}"), file=sys.stderr)

@@ -64,10 +64,7 @@ def estimate(name: str, claimed_mib: float, measured_mib: float | None, *, cuda:
 
 
 def utilization(name: str, duty: float, percents: Sequence[float], own: Sequence[float]) -> Finding:
-    """The utilization of a GPU by NVML while a program keeps it busy for `duty` percent of the time.
-
-    `percents` are the samples of the GPU, `own` those of the program's process.
-    """
+    """Samples of a GPU by NVML while a program keeps it busy for `duty` percent; `own`: of the program's process."""
     if not percents:
         return judged(name, False, "NVML shows no utilization", duty=duty)
     mean = sum(percents) / len(percents)

@@ -17,12 +17,7 @@ class Typed(NamedTuple):
 
 
 def typed(environ: Mapping[str, str]) -> Typed | None:
-    """None: the shell is unknown, or requests something else.
-
-    Raises:
-        KeyError: a variable of the shell's script is missing.
-        ValueError: a variable is invalid.
-    """
+    """None for another shell or request. Raises `KeyError` or `ValueError` for a missing or an invalid variable."""
     match environ[VARIABLE]:
         case "complete_bash":
             return _typed_in_bash(environ["COMP_WORDS"], int(environ["COMP_CWORD"]))

@@ -37,12 +37,7 @@ def follow(
     deployment: str | None = None,
     with_notes: bool = False,
 ) -> None:
-    """Follows the objects of a kind until Ctrl-C. `with_notes`: on a terminal, below the table as `ps` prints them.
-
-    Raises:
-        UsageError: the watch does not report this kind, or it has no labels.
-        CliError: see `cli.follow.watch.watch`.
-    """
+    """Follows the objects of a kind until Ctrl-C. `with_notes`: on a terminal, below the table as `ps` prints them."""
     if kind not in FOLLOWED:
         instead = _INSTEAD.get(kind.plural) or f"one of {', '.join(known.plural for known in FOLLOWED)}"
         raise UsageError(f"--watch: {kind.plural} cannot be followed so; use {instead}")

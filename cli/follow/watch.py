@@ -32,11 +32,7 @@ class Lost(NamedTuple):
 
 
 def watch(api: Api, **query: str | None) -> Iterator[Update | Lost]:
-    """The events of the watch, without end.
-
-    Raises:
-        CliError: the first connection fails, or the controller refuses a later one for good.
-    """
+    """Endless. Raises `CliError` if the first connection fails, or the controller refuses a later one for good."""
     pause_s, connected = FIRST_PAUSE_S, False
     while True:
         started = time.monotonic()

@@ -19,11 +19,7 @@ _REPORTED_ELSEWHERE: Final = frozenset({"invalid", "forbidden", "unauthenticated
 
 
 def confirm_stops(api: Api, manifests: Sequence[Manifest], *, yes: bool) -> None:
-    """Prints what policies would stop, if anything, and confirms it where there is a terminal.
-
-    Raises:
-        CliError: the answer is no.
-    """
+    """Prints what policies would stop, and confirms it on a terminal. Raises `CliError` if the answer is no."""
     body = {"manifests": [manifest_as_json(manifest) for manifest in manifests]}
     try:
         stops = parse(PolicyStops, api.post(path_of("plan", "policies"), body))

@@ -29,11 +29,7 @@ PruneOption = Annotated[
 
 
 def check_prune(selector: Selector | None, *, prune: bool) -> None:
-    """Guards against a prune of every deployment.
-
-    Raises:
-        UsageError: --prune and --selector were not given together, or the selector demands no label.
-    """
+    """Raises `UsageError` for one of the two options, or a selector without a label, which fits every deployment."""
     if not prune:
         if selector is not None:
             raise UsageError("--selector is only of use with --prune")
@@ -45,11 +41,7 @@ def check_prune(selector: Selector | None, *, prune: bool) -> None:
 
 
 def to_prune(api: Api, manifests: Sequence[Manifest], selector: Selector) -> list[Shown]:
-    """The deployments with the labels that are in no manifest.
-
-    Raises:
-        UsageError: the manifests have no deployment, so that all would be deleted.
-    """
+    """The deployments with the labels that are in no manifest. Raises `UsageError` if all would be deleted."""
     kept = {manifest.name for manifest in manifests if isinstance(manifest, DeploymentManifest)}
     if not kept:
         raise UsageError("--prune: the files have no deployment; to delete all, run: gpuward delete -l LABELS")

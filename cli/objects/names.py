@@ -25,12 +25,7 @@ def matching(kind: Kind, text: str, raws: Iterable[Mapping[str, Any]]) -> list[s
 
 
 def only_one(kind: Kind, text: str, names: Sequence[str]) -> str:
-    """The name, if `names` has exactly one.
-
-    Raises:
-        NotFoundError: there is no name.
-        CliError: there are several names.
-    """
+    """The name, if `names` has exactly one. Raises `NotFoundError` for none, `CliError` for several."""
     if not names:
         raise NotFoundError(f"{kind.singular} {text!r} does not exist; list them: gpuward get {kind.plural}")
     if len(names) > 1:

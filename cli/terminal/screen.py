@@ -25,10 +25,7 @@ def fit_for_screens() -> bool:
 
 
 class Screen:
-    """A context for drawing. Its end, SIGTERM, a hang-up and Ctrl-Z restore the terminal.
-
-    `keys`: typed characters arrive at once and are not echoed; stdin must be a terminal.
-    """
+    """Draws until its end, which restores the terminal, as SIGTERM, a hang-up and Ctrl-Z do. `keys`: without echo."""
 
     def __init__(self, *, keys: bool = False) -> None:
         self._keys = keys

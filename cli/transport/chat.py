@@ -24,11 +24,7 @@ class Chat:
         self._messages: list[dict[str, str]] = []
 
     def send(self, text: str) -> Generator[str, None, None]:
-        """The parts of the answer as they arrive. They stay in the chat's history, also where the caller stops.
-
-        Raises:
-            CliError: the server refuses, or the answer breaks off.
-        """
+        """The parts of the answer as they arrive. They stay in the chat's history, also where the caller stops."""
         answer: list[str] = []
         messages = [*self._messages, {"role": "user", "content": text}]
         body = {"model": self._model, "messages": messages, "stream": True}
@@ -44,11 +40,7 @@ class Chat:
 
 
 def part_of(event: bytes) -> str:
-    """The text in an event of the answer; may be empty.
-
-    Raises:
-        CliError: the event is an error, or no event of a chat.
-    """
+    """The text in an event of the answer; may be empty. Raises `CliError` for an error, or for another event."""
     try:
         data: Any = msgspec.json.decode(event)
     except msgspec.DecodeError:

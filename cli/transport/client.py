@@ -127,11 +127,7 @@ def _request(
 
 @contextmanager
 def connected(connection: Connection) -> Iterator[Api]:
-    """A client, which has not made a request yet.
-
-    Raises:
-        UsageError: see `Server` and `client_context`.
-    """
+    """A client, which has not made a request yet. Raises `UsageError` as `Server`."""
     servers = Servers([Server(url, connection.key, connection.ca) for url in connection.urls])
     try:
         yield Api(servers, " or ".join(connection.urls))

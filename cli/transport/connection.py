@@ -108,11 +108,7 @@ def named_context(flag: str | None, environ: Mapping[str, str]) -> str | None:
 
 
 def valid_url(text: str, named: str) -> str:
-    """The URL, or several with commas, without trailing slashes.
-
-    Raises:
-        UsageError: a URL is not valid. The message has `named`, the option or variable.
-    """
+    """The URL, or several with commas, without trailing slashes. `named`: the option or variable, for errors."""
     urls = [url.strip() for url in text.split(",") if url.strip()]
     for url in urls or [text]:
         if not url.startswith(("http://", "https://")):

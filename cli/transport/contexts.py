@@ -75,11 +75,7 @@ def contexts_file(environ: Mapping[str, str]) -> Path:
 
 
 def read_contexts(file: Path) -> Contexts:
-    """The contexts of a file, which need not exist.
-
-    Raises:
-        CliError: other users may read or write the file, or it cannot be read.
-    """
+    """The contexts of a file, which need not exist. Raises `CliError` if others may read it, or it cannot be read."""
     try:
         with file.open("rb") as opened:
             status = os.fstat(opened.fileno())

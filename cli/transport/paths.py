@@ -17,11 +17,7 @@ V = TypeVar("V", bound=View)
 
 
 def checked_name(name: str) -> str:
-    """The name.
-
-    Raises:
-        UsageError: it is empty, changes the meaning of a path, or has characters that are not printable.
-    """
+    """Raises `UsageError` for a name that is empty, changes the meaning of a path, or is not printable."""
     if not name or name in {".", ".."} or not name.isprintable():
         raise UsageError(f"{name!r}: not a valid name; names have letters, digits, `-` and `.`")
     return name

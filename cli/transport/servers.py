@@ -192,11 +192,7 @@ class Server:
 
 
 class _Call:
-    """A request in progress, with the deadline of its complete answer.
-
-    Attributes:
-        sent: whether a part of the request may have reached the server.
-    """
+    """A request with the deadline of its complete answer. `sent`: a part of it may have reached the server."""
 
     def __init__(self, connection: http.client.HTTPConnection, until: float) -> None:
         self.connection = connection
@@ -234,11 +230,7 @@ class _Call:
 
 
 def client_context(authority: Path | None) -> ssl.SSLContext:
-    """Verifies against the authority in a file; None: against those of the system.
-
-    Raises:
-        UsageError: the file cannot be used.
-    """
+    """Verifies against the authority in a file, or the system's. Raises `UsageError` for an unusable file."""
     try:
         return trusting(authority)
     except OSError as error:  # SSLError is one
@@ -257,11 +249,7 @@ def _fields(response: http.client.HTTPResponse) -> dict[str, str]:
 
 
 def _end(response: http.client.HTTPResponse) -> None:
-    """Releases an answer that was read, so that the connection takes another request.
-
-    Raises:
-        IncompleteRead: its body is shorter than its head stated.
-    """
+    """Releases an answer, so that the connection takes another request. Raises `IncompleteRead` for a short body."""
     response.close()
     if response.length:
         raise http.client.IncompleteRead(b"", response.length)

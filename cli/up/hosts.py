@@ -38,11 +38,7 @@ class HostChoice:
 
 
 def simulated_hosts(choice: HostChoice, data_dir: Path) -> list[LocalHost]:
-    """The simulated hosts to run. Without a file of the user, one is written into the data folder.
-
-    Raises:
-        UsageError: the file is not valid, or has fewer hosts than requested.
-    """
+    """Writes a file into the data folder if the user has none. Raises `UsageError` for an invalid or too short file."""
     file = choice.simulate
     if file is None:
         count = choice.agents if choice.agents is not None else DEFAULT_SIMULATED
@@ -61,11 +57,7 @@ def simulated_hosts(choice: HostChoice, data_dir: Path) -> list[LocalHost]:
 
 
 def read_host_names(file: Path) -> list[str]:
-    """The names of the hosts in a file; an entry with `count` has several names.
-
-    Raises:
-        UsageError: the file cannot be read or is not valid.
-    """
+    """The names of the hosts in a file; an entry with `count` has several. Raises `UsageError` for an invalid file."""
     import yaml  # noqa: PLC0415 - slow to import
     from pydantic import ValidationError  # noqa: PLC0415 - as above
 

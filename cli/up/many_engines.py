@@ -29,13 +29,7 @@ def count_wanted(api: Api) -> int:
 
 
 async def confirm_start(api: Api, warn: Callable[[str], None], question: Question | None) -> None:
-    """Returns once the wanted engines may start, before any agent has started.
-
-    `warn` prints a line. `question` is None without a terminal; the engines start then.
-
-    Raises:
-        CliError: the answer is no.
-    """
+    """Returns once engines may start. `question`: None without a terminal. Raises `CliError` if the answer is no."""
     wanted = await asyncio.to_thread(count_wanted, api)
     if wanted <= MANY:
         return

@@ -49,10 +49,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True)
 class AgentStart:
-    """The start of a local agent. Without a token it uses the credential in its folder.
-
-    `ca`: the authority of the controller's certificate; None: the system's.
-    """
+    """The start of a local agent. Without a token it uses the credential in its folder. `ca`: None for the system's."""
 
     host: LocalHost
     data_dir: Path
@@ -87,11 +84,7 @@ class Daemons:
 
 
 async def up(options: Options, daemons: Daemons, progress: Progress) -> int:
-    """Runs everything until a signal or a failure; returns the exit code.
-
-    Raises:
-        CliError: the options are not usable; nothing was started.
-    """
+    """Runs everything until a signal or a failure; returns the exit code. Raises `CliError` before the start."""
     check_port(options.host, options.port)
     agents_dir = options.data_dir / AGENTS
     supervisor = Supervisor(on_force=lambda: _kill_engines(agents_dir, progress), before_stop=daemons.resign)
@@ -209,12 +202,7 @@ async def _wait_until_ready(api: Api, hosts: list[LocalHost]) -> None:
 
 
 def check_port(host: str, port: int) -> None:
-    """An early check, since its message is clearer than a later one.
-
-    Raises:
-        CliError: the port is in use, or this user may not use it.
-        UsageError: the host is not an address of this machine.
-    """
+    """An early check, since its message is clearer than a later one. Raises `CliError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -31,10 +31,7 @@ class Supervisor:
     def __init__(
         self, on_force: Callable[[], None] = lambda: None, before_stop: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """`on_force` is called once, at a second signal or after the time limit.
-
-        `before_stop` is awaited for up to `BEFORE_STOP_S` before all services but the first stop.
-        """
+        """`on_force`: called once, at a second signal or after the limit. `before_stop`: awaited before most stop."""
         self._on_force = on_force
         self._before_stop = before_stop
         self._services: list[Service] = []

@@ -85,12 +85,7 @@ def delete(
 
 
 def _targets(api: Api, words: Sequence[str], selector: Selector | None) -> Sequence[_Target | Shown]:
-    """The objects to delete.
-
-    Raises:
-        UsageError: neither names nor labels are given, or both.
-        NotFoundError: no object has the labels.
-    """
+    """Raises `UsageError` unless either names or labels are given; `NotFoundError` if no object has the labels."""
     if selector is None:
         if not words:
             raise UsageError("write the names of what to delete, or its labels: -l app=x")
@@ -109,11 +104,7 @@ def _targets(api: Api, words: Sequence[str], selector: Selector | None) -> Seque
 
 
 def targets_of(words: Sequence[str]) -> list[_Target]:
-    """The objects that the words name, each once, in their order.
-
-    Raises:
-        UsageError: a kind cannot be deleted, or does not fit a name.
-    """
+    """The objects that the words name, each once, in their order. Raises `UsageError` for a kind that does not fit."""
     named = any(words[0].lower() in kind.words for kind in KINDS) and len(words) > 1
     if named:
         kind = kind_named(words[0], _DELETABLE)
@@ -127,11 +118,7 @@ def targets_of(words: Sequence[str]) -> list[_Target]:
 
 
 def _check_for_a_misspelt_kind(api: Api, words: Sequence[str]) -> None:
-    """Guards `delete polcy chat`, which would delete the deployment `chat`.
-
-    Raises:
-        UsageError: the first of several words resembles a kind, and is no deployment's name.
-    """
+    """Raises `UsageError` for `delete polcy chat`, which would delete the deployment `chat`."""
     first = words[0].lower()
     if len(words) == 1 or "/" in first or any(first in kind.words for kind in KINDS):
         return

@@ -71,13 +71,7 @@ def describe(
 
 
 def _named(api: Api, name: str) -> tuple[Kind, Json]:
-    """The only object of any kind with this name; else the only object whose name begins with it.
-
-    Raises:
-        UsageError: the name is a kind's.
-        NotFoundError: no object fits.
-        CliError: several objects fit.
-    """
+    """The only object of any kind with this name; else the only object whose name begins with it."""
     exact = [(kind, raw) for kind in _KINDS if (raw := api.find(path_of(kind.plural, name))) is not None]
     fits = exact or [
         (kind, raw)

@@ -142,12 +142,7 @@ def list_all(ctx: typer.Context, kind: Kind, output: Output) -> None:
 
 
 def read_object(api: Api, kind: Kind, name: str) -> Json:
-    """The object of this name, which may be a prefix, or for a GPU as tables print it.
-
-    Raises:
-        NotFoundError: it does not exist.
-        CliError: a prefix fits several objects.
-    """
+    """The object of this name, which may be a prefix, or for a GPU as tables print it. Raises as `only_one`."""
     if kind.by_name:
         raw = api.find(path_of(kind.plural, name))
         if raw is not None:

@@ -125,12 +125,7 @@ def _post_gpu(ctx: typer.Context, workers: list[str], gpu: str, verb: str) -> No
 
 
 def _uuid_of(api: Api, worker: str, gpu: str) -> str:
-    """The UUID of a worker's GPU, from its UUID, the first block of that, its index or WORKER:INDEX.
-
-    Raises:
-        NotFoundError: the worker has no such GPU.
-        CliError: the worker has several.
-    """
+    """The UUID of a worker's GPU, from its UUID, the first block of that, its index or WORKER:INDEX."""
     raws = api.items(path_of("gpus"), worker=worker)
     if not raws:
         api.get(path_of("workers", worker))  # raises where the worker does not exist

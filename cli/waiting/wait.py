@@ -104,10 +104,7 @@ def until_gone(api: Api, uids: Mapping[str, str], timeout_s: float, progress: Pr
 
 
 def until_drained(api: Api, uids: Mapping[str, str], timeout_s: float, progress: ProgressLog) -> None:
-    """Waits until no instance has claims on these workers, uids by name.
-
-    It also raises `TimedOutError` where only tasks are left that the drain does not stop.
-    """
+    """Waits until no instance has claims on these workers. Raises `TimedOutError` if only tasks are left."""
 
     def is_done(name: str) -> bool:
         view = parse(WorkerView, _existing(api, "workers", name, uids[name]))
