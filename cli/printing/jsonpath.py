@@ -215,5 +215,5 @@ def _deep(value: Any) -> list[Any]:
 def _unknown(rest: str, path: str) -> ValueError:
     return ValueError(
         f"{{{path}}}: cannot read {rest!r}; a path has .name, ['name'], [0], [0:2], [*], ..name and "
-        '[?(@.name=="text")], and texts stand in braces of their own: {"\\n"}'
+        '[?(@.name=="text")], and texts are in braces of their own: {"\\n"}'
     )

@@ -141,5 +141,5 @@ def _key_from_stdin() -> str:
     if not key:
         raise UsageError("stdin is empty; give the key there: gpuward context add NAME --url URL < FILE")
     if len(key) > _MOST_KEY or not key.isascii() or not key.isprintable() or " " in key:
-        raise UsageError("what stdin holds is not a key; a key is one line, such as `gpuward key create` prints it")
+        raise UsageError("stdin has no valid key; a key is one line, such as `gpuward key create` prints it")
     return key
