@@ -29,19 +29,12 @@ Act = Callable[[int], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Way:
-    """The files of an act.
+    """The files of an act."""
 
-    Attributes:
-        name: of the act.
-        files: that every run of it entered.
-        changes: of room from one call to the next, in the run with the fewest.
-        calls: of functions of ours in that run; each resumption of a coroutine counts.
-    """
-
-    name: str
-    files: frozenset[str]
-    changes: int
-    calls: int
+    name: str  # of the act
+    files: frozenset[str]  # that every run of it entered
+    changes: int  # of room from one call to the next, in the run with the fewest
+    calls: int  # of functions of ours in that run; each resumption of a coroutine counts
 
     def within(self, package: str) -> int:
         return sum(file.startswith(f"{package}/") for file in self.files)

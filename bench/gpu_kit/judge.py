@@ -84,19 +84,12 @@ def held_memory(name: str, held_mib: float, listed_mib: float | None, *, context
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """An idle stop, in seconds of the same clock.
+    """An idle stop, in seconds of the same clock."""
 
-    Attributes:
-        quiet_since_s: the end of the last request.
-        stopped_s: None: not within the limit.
-        window_s: of the policy.
-        slack_s: a sampling period, the leader's pace, and the poll of the observer.
-    """
-
-    quiet_since_s: float
-    stopped_s: float | None
-    window_s: float
-    slack_s: float
+    quiet_since_s: float  # the end of the last request
+    stopped_s: float | None  # None: not within the limit
+    window_s: float  # of the policy
+    slack_s: float  # a sampling period, the leader's pace, and the poll of the observer
 
 
 def idle_stop(name: str, stop: Stop) -> Finding:

@@ -26,25 +26,15 @@ class SkippedError(Exception):
 
 @dataclass(slots=True)
 class Kit:
-    """A run of the check.
+    """A run of the check."""
 
-    Attributes:
-        results: the folder that remains; `logs` is in it until it is packed.
-        work: a temporary folder, which other accounts can enter.
-        engines: folder with the program `transformers`, and perhaps its interpreter.
-        engine_python: an interpreter with PyTorch.
-        false_library: folder of the false NVML; None: the real NVML.
-        small: tiny models.
-        stand_in: a stand-in for `transformers serve` instead of `engines`.
-    """
-
-    results: Path
-    work: Path
-    engines: Path | None = None
-    engine_python: Path | None = None
-    false_library: Path | None = None
-    small: bool = False
-    stand_in: bool = False
+    results: Path  # the folder that remains; `logs` is in it until it is packed
+    work: Path  # a temporary folder, which other accounts can enter
+    engines: Path | None = None  # folder with the program `transformers`, and perhaps its interpreter
+    engine_python: Path | None = None  # an interpreter with PyTorch
+    false_library: Path | None = None  # folder of the false NVML; None: the real NVML
+    small: bool = False  # tiny models
+    stand_in: bool = False  # a stand-in for `transformers serve` instead of `engines`
     uuid: str = ""
     compute_capability: str = ""
     total_mib: float = 0.0

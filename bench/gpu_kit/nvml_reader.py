@@ -83,18 +83,13 @@ class NvmlReader:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """A GPU at a time on the monotonic clock. None: unknown.
-
-    Attributes:
-        memory_mib: by pid of each process that has the GPU open.
-        percents: by pid of each process that worked.
-    """
+    """A GPU at a time on the monotonic clock. None: unknown."""
 
     at_s: float
     used_mib: float | None = None
     percent: float | None = None
-    memory_mib: Mapping[int, float | None] = field(default_factory=dict)
-    percents: Mapping[int, float] = field(default_factory=dict)
+    memory_mib: Mapping[int, float | None] = field(default_factory=dict)  # by pid of each process that has the GPU open
+    percents: Mapping[int, float] = field(default_factory=dict)  # by pid of each process that worked
 
 
 def sample_of(answer: Mapping[str, Any], uuid: str, at_s: float) -> Sample:

@@ -28,20 +28,13 @@ NO_CUDA: Final = "no CUDA"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A result.
+    """A result."""
 
-    Attributes:
-        name: unique within its step.
-        message: a line for a reader.
-        figures: measurements; keys have their units.
-        detail: further text, such as a traceback.
-    """
-
-    name: str
+    name: str  # unique within its step
     status: Status
-    message: str = ""
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    detail: str = ""
+    message: str = ""  # a line for a reader
+    figures: Mapping[str, Any] = field(default_factory=dict)  # measurements; keys have their units
+    detail: str = ""  # further text, such as a traceback
 
 
 def judged(name: str, holds: bool, message: str = "", **figures: Any) -> Finding:

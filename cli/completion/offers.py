@@ -21,39 +21,23 @@ GLOBAL: Final = {"--url": (), "--api-key": (), "--context": (CONTEXTS,)}  # opti
 
 
 class Verb(NamedTuple):
-    """The arguments of a verb.
+    """The arguments of a verb."""
 
-    Attributes:
-        names: lists of which it takes names.
-        most: number of names.
-        kinds: words for kinds, of which the first argument may be one.
-        flags: options without a value.
-        values: options with a name as their value, and the lists of those names.
-        pairs: options with two values.
-    """
-
-    names: tuple[str, ...] = ()
-    most: int = 1
-    kinds: tuple[str, ...] = ()
-    flags: frozenset[str] = frozenset({"--help", "-h"})
-    values: Mapping[str, tuple[str, ...]] = {}
-    pairs: frozenset[str] = frozenset()
+    names: tuple[str, ...] = ()  # lists of which it takes names
+    most: int = 1  # number of names
+    kinds: tuple[str, ...] = ()  # words for kinds, of which the first argument may be one
+    flags: frozenset[str] = frozenset({"--help", "-h"})  # options without a value
+    values: Mapping[str, tuple[str, ...]] = {}  # options with a name as their value, and the lists of those names
+    pairs: frozenset[str] = frozenset()  # options with two values
 
 
 class Wanted(NamedTuple):
-    """The words to offer.
+    """The words to offer."""
 
-    Attributes:
-        words: fixed words.
-        lists: lists of which the names are offered.
-        worker: offer only its GPUs; empty: those of all workers.
-        before: precedes each name, such as `worker/`.
-    """
-
-    words: tuple[str, ...] = ()
-    lists: tuple[str, ...] = ()
-    worker: str = ""
-    before: str = ""
+    words: tuple[str, ...] = ()  # fixed words
+    lists: tuple[str, ...] = ()  # lists of which the names are offered
+    worker: str = ""  # offer only its GPUs; empty: those of all workers
+    before: str = ""  # precedes each name, such as `worker/`
 
 
 def _flags(text: str) -> frozenset[str]:

@@ -24,17 +24,12 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Board:
-    """The objects of a watch, by list and uid. Only those of `kind` that pass the filters are shown.
-
-    Attributes:
-        names: empty: any name.
-        deployment: the owner of instances.
-    """
+    """The objects of a watch, by list and uid. Only those of `kind` that pass the filters are shown."""
 
     kind: Kind
-    names: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()  # empty: any name
     selector: Selector | None = None
-    deployment: str | None = None
+    deployment: str | None = None  # the owner of instances
     objects: dict[str, dict[str, Json]] = field(default_factory=dict)
 
     def take(self, events: Iterable[tuple[str, Json]]) -> list[Change]:

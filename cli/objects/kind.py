@@ -13,35 +13,23 @@ Cell = Callable[[Any, datetime], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column.
-
-    Attributes:
-        cell: its text for an object, at a time.
-        wide: shown with `-o wide` only.
-        rank: on a narrow terminal the column with the highest rank leaves first; 0: it stays.
-    """
+    """A column."""
 
     title: str
-    cell: Cell
-    wide: bool = False
-    rank: int = 0
+    cell: Cell  # its text for an object, at a time
+    wide: bool = False  # shown with `-o wide` only
+    rank: int = 0  # on a narrow terminal the column with the highest rank leaves first; 0: it stays
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of object.
-
-    Attributes:
-        plural: also its path in the API.
-        view: name of the view of an object, in `schemas.api`.
-        by_name: the API can return an object by name; else it is searched in the list.
-    """
+    """A kind of object."""
 
     singular: str
-    plural: str
-    view: str
+    plural: str  # also its path in the API
+    view: str  # name of the view of an object, in `schemas.api`
     columns: tuple[Column, ...]
-    by_name: bool = True
+    by_name: bool = True  # the API can return an object by name; else it is searched in the list
 
     @property
     def words(self) -> tuple[str, str]:

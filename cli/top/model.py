@@ -13,23 +13,14 @@ _QUIT: Final = ("q", "Q", "ctrl-c")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """The settings that keys change.
+    """The settings that keys change."""
 
-    Attributes:
-        sort: index of the column in `SORTED` that orders the rows.
-        reverse: against the column's own direction.
-        filter: rows must have all of its words.
-        typing: keys are appended to the filter.
-        first: index of the first row on the screen.
-        help: the line of keys is shown.
-    """
-
-    sort: int = 0
-    reverse: bool = False
-    filter: str = ""
-    typing: bool = False
-    first: int = 0
-    help: bool = False
+    sort: int = 0  # index of the column in `SORTED` that orders the rows
+    reverse: bool = False  # against the column's own direction
+    filter: str = ""  # rows must have all of its words
+    typing: bool = False  # keys are appended to the filter
+    first: int = 0  # index of the first row on the screen
+    help: bool = False  # the line of keys is shown
     ended: bool = False
 
 

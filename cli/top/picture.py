@@ -19,18 +19,12 @@ _PLAIN: Final = "\x1b[0m"
 
 
 class Picture(NamedTuple):
-    """The lines of a picture, and numbers for keys and reads.
-
-    Attributes:
-        rows: number of rows that pass the filter.
-        page: number of rows that fit.
-        graphs: UUIDs of the GPUs whose graph is shown.
-    """
+    """The lines of a picture, and numbers for keys and reads."""
 
     lines: list[str]
-    rows: int
-    page: int
-    graphs: list[str]
+    rows: int  # number of rows that pass the filter
+    page: int  # number of rows that fit
+    graphs: list[str]  # UUIDs of the GPUs whose graph is shown
 
 
 class Data(NamedTuple):

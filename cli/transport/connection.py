@@ -18,17 +18,11 @@ _SYSTEM_DATA_DIR: Final = Path("/var/lib/gpuward")
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A controller, or several that share a database.
+    """A controller, or several that share a database."""
 
-    Attributes:
-        url: base URL without a trailing slash; several are separated by commas.
-        key: None if unknown.
-        ca: the authority of the controller's certificate; None: the system's.
-    """
-
-    url: str
-    key: str | None
-    ca: Path | None = None
+    url: str  # base URL without a trailing slash; several are separated by commas
+    key: str | None  # None if unknown
+    ca: Path | None = None  # the authority of the controller's certificate; None: the system's
 
     @property
     def urls(self) -> tuple[str, ...]:

@@ -32,26 +32,17 @@ class _Part(BaseModel):
 
 
 class Panel(_Part):
-    """A panel.
-
-    Attributes:
-        unit: Grafana's name of the unit, such as `s`, `bytes`, `percentunit`.
-        about: help text.
-        most: top of the axis, if known.
-        bad: the values that are red.
-        query: PromQL of the only series.
-        queries: PromQL by legend; `{{label}}` in a legend is the label's value.
-    """
+    """A panel."""
 
     title: str
     kind: Literal["lines", "number"] = "lines"
-    unit: str = "short"
-    about: str = ""
+    unit: str = "short"  # Grafana's name of the unit, such as `s`, `bytes`, `percentunit`
+    about: str = ""  # help text
     stacked: bool = False
-    most: float | None = None
-    bad: Literal["never", "above zero", "zero"] = "never"
-    query: str = ""
-    queries: dict[str, str] = {}
+    most: float | None = None  # top of the axis, if known
+    bad: Literal["never", "above zero", "zero"] = "never"  # the values that are red
+    query: str = ""  # PromQL of the only series
+    queries: dict[str, str] = {}  # PromQL by legend; `{{label}}` in a legend is the label's value
 
     @property
     def by_legend(self) -> dict[str, str]:
