@@ -19,7 +19,6 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,7 +26,7 @@ import asyncpg
 import psutil
 
 from controller.store.embedded.layout import Layout
-from meter import Meter
+from meter import Meter, quantile
 from support.processes.cluster import Cluster
 from support.processes.many_hosts import ManyHosts
 
@@ -66,12 +65,6 @@ class Cost:
     write_lag_s: float  # p99, from a heartbeat's arrival to its row
     loop_lag_s: float  # p99 of the worst of ten seconds
     herd_s: float | None = None  # from the cut of all connections until the last is back
-
-
-def quantile(values: Iterable[float], share: float) -> float:
-    """The value below which `share` of the values lie."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
 def spread(values: list[float]) -> str:

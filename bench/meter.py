@@ -1,8 +1,15 @@
-"""CPU and memory of the processes of a run."""
+"""CPU and memory of the processes of a run, and quantiles."""
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 import psutil
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """The value below which `share` of the values lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
 class Meter:

@@ -1,32 +1,63 @@
-"""Verbs of operators about workers and GPUs: cordon, uncordon, drain."""
+"""Verbs of operators about workers and GPUs: label, cordon, uncordon, drain."""
 
 from typing import Annotated, Final
 
 import typer
 
-from cli.errors import CliError, NotFoundError
+from cli.errors import CliError, NotFoundError, UsageError
 from cli.objects.kind import bare_name
 from cli.objects.kinds import WORKERS
 from cli.objects.names import printed_gpus
 from cli.printing.output import print_table
 from cli.printing.table import Table
-from cli.runner import client, parse_seconds, post_each
+from cli.runner import client, parse_labels, parse_seconds, post_each
 from cli.several import Refusals
 from cli.text.formatting import DASH
 from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
+from cli.verbs.join_token import NetworksOption
 from cli.waiting.wait import ProgressLog, until_drained
 from schemas.api.requests import DEFAULT_DRAIN_S
 from schemas.api.workers import DrainPlanView
 from schemas.printing import block
 
 app = typer.Typer()
+_label = typer.Typer(no_args_is_help=True, help="State what a worker is, whatever its host says.")
+app.add_typer(_label, name="label")
 _ENDS_WITHIN_S: Final = 1800.0  # after the drain's timeout: old instances finish their requests
 WorkersArgument = Annotated[list[str], typer.Argument(metavar="WORKER...", help="Names of workers.")]
 GpuOption = Annotated[
     str | None,
     typer.Option("--gpu", metavar="GPU", help="Only this GPU of the worker, by its UUID, its short id or its index."),
 ]
+
+
+@_label.command("worker")
+def label_worker(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="WORKER", help="Name of the worker.")],
+    labels: Annotated[
+        list[str] | None, typer.Argument(metavar="LABEL...", help="Labels to set, each as KEY=VALUE; KEY- removes one.")
+    ] = None,
+    networks: NetworksOption = None,
+) -> None:
+    """Set or remove trusted labels of a worker, or allow addresses for its agent.
+
+    Keys must match GPUWARD_TRUSTED_LABELS of the controller; all other labels are the agent's (--label). With
+    --advertise-network these networks take the place of those that its join token named.
+    """
+    with client(ctx) as api:
+        words = labels or []
+        removals = [word for word in words if word.endswith("-") and "=" not in word]
+        removed = [word.removesuffix("-") for word in removals]
+        new = parse_labels(word for word in words if word not in removals)
+        if not (removed or new or networks):
+            raise UsageError("nothing to change; give a label, such as gpuward.io/zone=a, or --advertise-network")
+        body: dict[str, object] = {"labels": dict.fromkeys(removed) | new}
+        if networks:
+            body["advertise_networks"] = networks
+        api.patch(path_of("workers", name.removeprefix("worker/")), body)
+        print(f"worker/{name.removeprefix('worker/')} changed")
 
 
 @app.command()
