@@ -72,7 +72,7 @@ def complaining() -> Iterator[None]:
 def client(ctx: typer.Context, *, endless: bool = False) -> Iterator[Api]:
     """A client for the connection of the global flags. In this block errors end the program with their codes.
 
-    `endless`: the verb runs until Ctrl-C, which is no failure then.
+    `endless`: the verb runs until Ctrl-C, which then counts as success.
     """
     from cli.transport.client import connected  # noqa: PLC0415 - slow to import, and `--help` does not need it
 

@@ -72,7 +72,7 @@ class Daemons:
         count_real_gpus: number of GPUs of this host; 0 if they cannot be read.
         host_name: name of the worker if it is this host.
         key: of an administrator, for this process's own requests. It is not stored.
-        resign: ends the controller's leadership, while it continues to serve; returns once the controller is no leader.
+        resign: ends the controller's leadership, while it continues to serve; returns once that is done.
     """
 
     controller: Callable[[asyncio.Event, Callable[[str], None]], Awaitable[int]]
