@@ -1,9 +1,9 @@
-"""What an idle agent costs on a host with 8 GPUs at default periods: memory and processor time, with its NVML child.
+"""The cost of an idle agent on a host with 8 GPUs at default periods: memory and processor time, with its NVML child.
 
 Usage: python agent_cost.py [SECONDS]
 
-The GPUs are those of the false driver library, which reads its file at each call. A real library costs otherwise, so
-the child's processor time is shown apart. Exits with 1 where a limit is exceeded.
+The GPUs are those of the false driver library, which reads its file at each call. The cost of a real library differs,
+so the child's processor time is shown apart. Exits with 1 where a limit is exceeded.
 """
 
 import asyncio
@@ -27,7 +27,6 @@ MIB = 2**20
 
 
 async def main(seconds: float) -> int:
-    """Prints the figures; returns the exit code."""
     with tempfile.TemporaryDirectory(prefix="gpuward-agent-cost-") as folder:
         async with controller_double() as controller:
             controller.heartbeat_s, controller.sample_s = HEARTBEAT_S, SAMPLE_S
@@ -35,7 +34,6 @@ async def main(seconds: float) -> int:
 
 
 async def measured(controller: ControllerDouble, folder: Path, seconds: float) -> int:
-    """Runs the agent, and prints what it cost."""
     driver = FalseDriver(folder, GPUS)
     argv = ["agent", "--controller", controller.url, "--join-token", TOKEN, "--data-dir", str(folder / "data")]
     env = {k: v for k, v in os.environ.items() if not k.startswith("GPUWARD_")} | driver.env
@@ -47,7 +45,7 @@ async def measured(controller: ControllerDouble, folder: Path, seconds: float) -
     try:
         await asyncio.sleep(WARM_S)
         agent = psutil.Process(process.pid)
-        (child,) = [one for one in agent.children() if "agent.gpus.nvml" in one.cmdline()]
+        (child,) = [process for process in agent.children() if "agent.gpus.nvml" in process.cmdline()]
         began, before = time.monotonic(), (used_s(agent), used_s(child))
         await asyncio.sleep(seconds)
         elapsed_s, after = time.monotonic() - began, (used_s(agent), used_s(child))
@@ -64,7 +62,6 @@ async def measured(controller: ControllerDouble, folder: Path, seconds: float) -
 
 
 def used_s(process: psutil.Process) -> float:
-    """Seconds of processor time that it has used."""
     times = process.cpu_times()
     return times.user + times.system
 

@@ -1,12 +1,12 @@
-"""What agents at rest cost the controller: many simulated agents against one controller process.
+"""The cost of idle agents for the controller: many simulated agents against a controller process.
 
 The agents are real, in two processes: journal, inventory, proxy, WebSocket, and a heartbeat with the readings of eight
-GPUs every five seconds. A real agent costs six times what the controller spends on it. So beyond what two cores carry,
-doubles take their place (`--doubles`), which speak the same protocol and run nothing, with samples of eight GPUs as
-well. For each number of agents, after all have joined, the bench measures a steady stretch: the cost of controller,
+GPUs every five seconds. A real agent costs six times as much as the controller spends on it. So for larger fleets
+doubles take their place (`--doubles`), which speak the same protocol without running anything, with samples of eight
+GPUs. For each number of agents, after all have joined, the bench measures a steady stretch: the cost of controller,
 gateway and PostgreSQL (% of one core), their memory, the age of the database's liveness rows, and the lag of the event
-loop. Then it cuts the connections of all doubles at once and measures the time until the last one is welcome again. A
-table ends it; from the slope it extrapolates what more agents would cost.
+loop. Then it cuts the connections of all doubles at once and measures the time until the last is connected again. At
+the end it prints a table, and extrapolates the cost of more agents from the slope.
 
     make bench-agents           (or: PYTHONPATH=tests python bench/agents.py --sizes 250 500 1000 --seconds 60)
     make bench-agents ARGS='--sizes --doubles 1000 5000'
@@ -19,7 +19,6 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -27,12 +26,12 @@ import asyncpg
 import psutil
 
 from controller.store.embedded.layout import Layout
-from meter import Meter
+from meter import Meter, quantile
 from support.processes.cluster import Cluster
 from support.processes.many_hosts import ManyHosts
 
 SETTLE_S = 15.0
-SETTLE_LIMIT_S = 120.0  # all agents must be connected and seen by then
+SETTLE_LIMIT_S = 120.0  # all agents must have sent a heartbeat by then
 REAL_PROCESSES = 2  # a thousand real agents need nearly a core when they rest, and more when they join
 LOOK_S = 0.05
 SAMPLE_S = 0.5
@@ -65,13 +64,7 @@ class Cost:
     postgres_mib: float
     write_lag_s: float  # p99, from a heartbeat's arrival to its row
     loop_lag_s: float  # p99 of the worst of ten seconds
-    herd_s: float | None = None  # from the cut of all connections until the last one is back
-
-
-def quantile(values: Iterable[float], share: float) -> float:
-    """The value below which `share` of the values lie."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
+    herd_s: float | None = None  # from the cut of all connections until the last is back
 
 
 def spread(values: list[float]) -> str:
@@ -81,14 +74,14 @@ def spread(values: list[float]) -> str:
 
 @dataclass(frozen=True)
 class Joins:
-    """What a number of agents cost the controller while they joined."""
+    """The cost for the controller of agents that join."""
 
     count: int
     took_s: float
-    controller_s: float  # CPU, with that for the agents that were there already
+    controller_s: float  # CPU, also for the agents that had joined before
 
     def without_rest_ms(self, rests: tuple[float, float]) -> float:
-        """CPU for each, in ms, less what the fleet costs at rest: in % of one core, before and after these joins."""
+        """CPU for each, in ms, without that of the idle fleet: `rests`, in % of a core, before and after the joins."""
         return (self.controller_s - sum(rests) / 2 / 100 * self.took_s) / self.count * 1000
 
 
@@ -123,7 +116,7 @@ async def watch_rows(connection: "asyncpg.Connection[asyncpg.Record]", samples: 
 
 
 async def watch_health(cluster: Cluster, samples: Samples) -> None:
-    """Samples the time of /healthz, which needs nothing but the event loop, and the lag that it returns."""
+    """Samples the time of /healthz, which needs only the event loop, and the lag that it returns."""
     while True:
         began = time.monotonic()
         async with cluster.session.get("/healthz") as response:
@@ -134,20 +127,20 @@ async def watch_health(cluster: Cluster, samples: Samples) -> None:
 
 
 async def count_present(connection: "asyncpg.Connection[asyncpg.Record]") -> tuple[int, int]:
-    """How many agents are connected, and how many were seen recently."""
-    connected, seen = await connection.fetchrow(
+    """The number of connected agents, and of those with a recent heartbeat."""
+    connected, recent = await connection.fetchrow(
         "select count(*) filter (where connected), count(*) filter (where last_seen > now() - interval '15 s')"
         " from worker_liveness"
     )
-    return connected, seen
+    return connected, recent
 
 
 async def settle(cluster: Cluster, agents: int) -> None:
-    """Waits until all agents are connected and recently seen, and a while longer."""
+    """Waits until all agents are connected with a recent heartbeat, and `SETTLE_S` longer."""
     connection = await asyncpg.connect(Layout(cluster.data_dir).url("postgresql"))
     began = time.monotonic()
     while (present := await count_present(connection)) != (agents, agents):
-        assert time.monotonic() - began < SETTLE_LIMIT_S, f"of {agents} agents, {present} are connected and seen"
+        assert time.monotonic() - began < SETTLE_LIMIT_S, f"of {agents} agents, {present} are connected and recent"
         await asyncio.sleep(SAMPLE_S)
     await connection.close()
     await asyncio.sleep(SETTLE_S)
@@ -172,7 +165,7 @@ async def observe(cluster: Cluster, meter: Meter, kind: str, agents: int, joins_
         assert isinstance(result, asyncio.CancelledError), result
     known = await count_present(connection)
     await connection.close()
-    assert known == (agents, agents), f"of {agents} agents, {known} are connected and recently seen"
+    assert known == (agents, agents), f"of {agents} agents, {known} are connected and recent"
     controller, postgres, theirs = ((b - a) / took * 100 for a, b in zip(before, after, strict=True))
     rss, pss = meter.memory_mib()
     print(
@@ -192,7 +185,6 @@ async def observe(cluster: Cluster, meter: Meter, kind: str, agents: int, joins_
 
 
 def table(costs: list[Cost]) -> None:
-    """Prints what was measured, a line for each size."""
     print(
         "\n| agents | joins/s | controller | gateway | PostgreSQL | agents themselves | controller | PostgreSQL"
         " | heartbeat to row, p99 | loop lag, p99 | all back after a cut |\n"
@@ -224,7 +216,7 @@ def extrapolate(costs: list[Cost]) -> None:
 
 
 async def run(options: argparse.Namespace, kind: str, sizes: list[int], folder: Path) -> list[Cost]:
-    """The whole benchmark for one kind of agents; each size adds agents to the one before."""
+    """The benchmark for a kind of agents; each size adds agents to those of the size before."""
     cluster = Cluster(folder)
     hosts: ManyHosts | None = None
     try:
@@ -260,7 +252,6 @@ async def run(options: argparse.Namespace, kind: str, sizes: list[int], folder: 
 
 
 def main() -> None:
-    """Parses the options and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sizes", type=int, nargs="*", default=[250, 500, 1000], help="numbers of real agents")
     parser.add_argument("--doubles", type=int, nargs="*", default=[1000, 5000], help="numbers of doubles")

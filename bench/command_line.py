@@ -1,7 +1,7 @@
-"""CPU of single calls of the command line, beside Python's own start in the same run.
+"""CPU of single calls of the command line, compared with Python's own start in the same run.
 
 Calls alternate; a figure is the least of the rounds, since other work only adds. The bench exits with 1 if an aim is
-missed. The aims are seconds of CPU on a core of about 2020; the ratio to Python's start is what compares machines.
+missed. The aims are seconds of CPU on a core of about 2020; the ratio to Python's start compares machines.
 
     make bench-cli      (or: PYTHONPATH=tests python bench/command_line.py --rounds 9 [--against PROGRAM])
 """
@@ -25,7 +25,7 @@ _INSTANCES: Final = 20
 
 
 class Call(NamedTuple):
-    """A call: its words, variables that it needs, and the seconds of CPU that it may take."""
+    """A call, with the variables that it needs and the seconds of CPU that it may take."""
 
     name: str
     words: Sequence[str]
@@ -55,12 +55,11 @@ def cpu_s(command: Sequence[str], variables: Mapping[str, str]) -> float:
 
 
 def main() -> None:
-    """Measures, prints, and judges."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--against", metavar="PROGRAM", help="another gpuward, such as that of an earlier version")
-    asked = parser.parse_args()
-    programs = [_OWN, *([asked.against] if asked.against else [])]
+    options = parser.parse_args()
+    programs = [_OWN, *([options.against] if options.against else [])]
     double = ApiDouble()
     chat = deployment("chat", "running")
     double.add(chat)
@@ -73,17 +72,17 @@ def main() -> None:
             calls[call.name, program] = [program, *call.words], {**api, **call.variables}
         calls["python", ""] = ([sys.executable, "-c", "pass"], {})
         best: dict[tuple[str, str], float] = {}
-        for _ in range(asked.rounds):
+        for _ in range(options.rounds):
             for key, (command, variables) in calls.items():
                 best[key] = min(best.get(key, float("inf")), cpu_s(command, variables))
     start = best["python", ""]
-    print(f"$ bench/command_line.py --rounds {asked.rounds}   (Python {platform.python_version()})")
+    print(f"$ bench/command_line.py --rounds {options.rounds}   (Python {platform.python_version()})")
     print(f"      Python's own start: {start:.3f} s of CPU")
     missed = False
     for call in _CALLS:
         took = best[call.name, _OWN]
         missed |= took > call.aim_s
-        other = f"; {best[call.name, asked.against]:.3f} s with {asked.against}" if asked.against else ""
+        other = f"; {best[call.name, options.against]:.3f} s with {options.against}" if options.against else ""
         verdict = "pass" if took <= call.aim_s else "FAIL"
         figures = f"{took:.3f} s of CPU, {took / start:.1f} x Python's start, aim {call.aim_s} s"
         print(f"{verdict}  {call.name}: {figures}{other}")

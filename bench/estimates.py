@@ -1,7 +1,7 @@
-"""Writes docs/estimates.md: what well-known models need, with the code that places them; and the catalog's data.
+"""Writes docs/estimates.md, the need of well-known models by the code that places them; and the catalog's data.
 
 make estimates                 writes the page and the catalog's models
-make estimates ARGS=--check    only says whether they are up to date
+make estimates ARGS=--check    fails where they are not up to date
 """
 
 import argparse
@@ -35,10 +35,10 @@ This page shows what Gpuward estimates for well-known models, for 16 sequences o
 writes it from the published configs in [models.yaml](models.yaml), with the code that places models. A test compares
 the two.
 
-The memory of a GPU is the sum of its parts. `gpuward describe` shows them for what runs.
+The memory of a GPU is the sum of its parts. `gpuward describe` shows them for instances.
 
-- **weights**: the tensors in the type that the engine works in, divided by tensor parallelism, and by whole layers over
-  a pipeline. Adapters that the args name are added.
+- **weights**: the tensors in the type that the engine works in, divided by tensor parallelism, and by layers over a
+  pipeline. Adapters that the args name are added.
 - **cache**: keys and values of all tokens. A token takes in each layer `kv heads x (head size of keys + of values)`
   elements. With multi-head latent attention it takes `kv_lora_rank + qk_rope_head_dim`, and sparse attention adds an
   index. A layer with a sliding window keeps no more than the window and the tokens of one step; on SGLang it keeps all.
@@ -46,14 +46,14 @@ The memory of a GPU is the sum of its parts. `gpuward describe` shows them for w
   element. Heads are read for each layer, where they differ.
 - **states**, in the cache too: layers of Mamba, linear attention or a short convolution keep one state of each running
   sequence. See below.
-- **activations**: what one step of the model holds besides. **images**: what a vision tower holds.
-- **context**, **graphs**, **collectives**: what CUDA, captured graphs and NCCL take beside what a server accounts for.
+- **activations**: further memory of a step of the model. **images**: the memory of a vision tower.
+- **context**, **graphs**, **collectives**: memory of CUDA, captured graphs and NCCL, which servers do not count.
 
-The source of each figure is named beside it in `controller/engines/estimates/memory.py` and
+The source of each figure is next to it in `controller/engines/estimates/memory.py` and
 `controller/engines/servers/model_server.py`.
 
 Without stated context and concurrency, an instance on vLLM or SGLang is estimated for the same 16 sequences of 8192
-tokens. A shorter context of the model's own replaces the 8192. Where that fits nowhere, it is estimated for one
+tokens. A shorter context of the model's own replaces the 8192. If that fits nowhere, it is estimated for one
 sequence. On llama.cpp the default is 4 sequences. State context and concurrency in `args`, and both the estimate and
 the server's command line follow:
 
@@ -63,30 +63,30 @@ the server's command line follow:
 | SGLang | `context-length` | `max-running-requests` |
 | llama.cpp | `ctx-size` | `parallel` |
 
-What passes through the model at once is estimated for 256 requests, and vLLM on a part of a GPU is held to that number.
+The tokens in a step are estimated for 256 requests, and vLLM on a part of a GPU is limited to that number.
 
-**States.** vLLM keeps tokens and states in blocks of one size: a block is the least number of tokens, in steps of 16,
-that takes no less than one state. With prefix caching, its default, each sequence keeps two states of each layer. It
-starts with no more sequences than it has blocks, so Gpuward passes as `max-num-seqs` at most what the cache holds, also
+**States.** vLLM keeps tokens and states in blocks of one size: a block is the smallest number of tokens, in steps of
+16, that takes no less than a state. With prefix caching, its default, each sequence keeps two states of each layer. It
+starts with no more sequences than it has blocks, so Gpuward passes at most what the cache holds as `max-num-seqs`, also
 on whole GPUs. SGLang keeps states in a pool, whose share of the memory is `mamba-full-memory-ratio` to 1.
-`llama-server` keeps one for each slot, in 32 bits.
+`llama-server` keeps a state for each slot, in 32 bits.
 
-**What is not known.** Where a config has a kind of layer that Gpuward does not know, or names another repository with a
+**Unknown needs.** Where a config has a kind of layer that Gpuward does not know, or names another repository with a
 part of the weights, as Ultravox does, the need is unknown (`metadata_unknown`). It is never guessed: state
 `resources.gpu_memory`, and it is started on trust as below.
 
 **Versions of vLLM.** Which architectures vLLM serves is read from the registry in its package, for each version
 (`make vllm-architectures`), and compared with the version in the image's tag. Where the version is unknown, as for a
 program on the host, an architecture is refused only if no version from that of the default image on has it.
-`args: {model-impl: transformers}` asks for Transformers' own code, and is not compared.
+`args: {model-impl: transformers}` requests Transformers' own code, and is not compared.
 
 **Stated memory.** With `resources: {gpu_memory: 20GiB}` the model is read all the same. Degrees follow from the GPUs:
 `gpus: 2` starts vLLM and SGLang with tensor parallelism of 2. The server gets the longest context up to the default,
 and then as many sequences as the memory holds. Where weights and one sequence exceed it, the instance is refused with
 `need_gt_stated` and the figure. A model that the controller cannot read (a gated one, no network, a folder of the
-worker alone) is started on trust: degrees follow from the GPUs or from `parallel`, and `gpuward plan` says what is
-assumed. SGLang on a shared GPU then needs `context-length` and `max-running-requests`. Without a stated memory, such a
-model needs `gpu_memory: all` and a number of GPUs.
+worker alone) is started on trust: degrees follow from the GPUs or from `parallel`, and `gpuward plan` shows the
+assumptions. SGLang on a shared GPU then needs `context-length` and `max-running-requests`. Without a stated memory,
+such a model needs `gpu_memory: all` and a number of GPUs.
 
 Flags that leave out a part of a model are read: `language-model-only`, `limit-mm-per-prompt` with no images and no
 videos, `mm-encoder-only`, and SGLang's `language-only`, `encoder-only` and `enable-multimodal: false`.
@@ -101,13 +101,13 @@ of unusual sizes.
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One model of the page."""
+    """A model of the page."""
 
     name: str
     source: str
     facts: ModelFacts
     need: Need
-    layout: Layout | None  # the first that an instance is asked for and that fits GPUs of 80 GiB
+    layout: Layout | None  # the first layout of an instance that fits GPUs of 80 GiB
 
 
 def facts_of(entry: dict[str, Any]) -> ModelFacts:
@@ -120,7 +120,6 @@ def facts_of(entry: dict[str, Any]) -> ModelFacts:
 
 
 def row_of(entry: dict[str, Any]) -> Row:
-    """What an instance of this model would ask for."""
     facts = facts_of(entry)
     gguf = facts.format == "gguf"
     args = {"ctx-size": CONTEXT * SEQUENCES, "parallel": SEQUENCES}
@@ -142,7 +141,6 @@ def row_of(entry: dict[str, Any]) -> Row:
 
 
 def page() -> str:
-    """The whole page."""
     rows = [row_of(entry) for entry in yaml.safe_load(MODELS.read_text(encoding="utf-8"))]
     lines = [
         HEAD,
@@ -194,9 +192,9 @@ def _parts(row: Row) -> str:
 
 
 def catalog() -> str:
-    """The models that the catalog shows, with what an analysis would read of them.
+    """The models of the catalog, with the metadata that an analysis would read.
 
-    GGUF files are left out: a repository holds several, and which one is meant the catalog does not say.
+    GGUF files are left out, since the catalog does not choose among the several files of a repository.
     """
     entries = [entry for entry in yaml.safe_load(MODELS.read_text(encoding="utf-8")) if "format" not in entry]
     models = [
@@ -207,17 +205,16 @@ def catalog() -> str:
         }
         for entry in entries
     ]
-    return "[\n" + ",\n".join(json.dumps(one, sort_keys=True) for one in models) + "\n]\n"
+    return "[\n" + ",\n".join(json.dumps(model, sort_keys=True) for model in models) + "\n]\n"
 
 
 def main() -> int:
-    """Writes both files, or with --check compares them."""
-    parser = argparse.ArgumentParser(description="What well-known models need, as docs/estimates.md.")
+    parser = argparse.ArgumentParser(description="Write the need of well-known models to docs/estimates.md.")
     parser.add_argument("--check", action="store_true", help="write nothing; fail where a file is not up to date")
-    said = parser.parse_args()
+    options = parser.parse_args()
     failed = 0
     for path, made in ((PAGE, page()), (CATALOG, catalog())):
-        if said.check:
+        if options.check:
             same = path.exists() and path.read_text(encoding="utf-8") == made
             print(f"{path.name} is up to date" if same else f"{path} is not up to date: run `make estimates`")
             failed |= not same

@@ -1,4 +1,4 @@
-"""Bodies of 64 MiB, one and eight keys' at once: how late the gateway's loop is, and what memory that takes.
+"""Bodies of 64 MiB, of one key and of eight at once: the lag of the gateway's loop, and the memory.
 
     make bench-bodies
 
@@ -51,18 +51,15 @@ NOT_JSON: Final = {  # or nested too deeply
 
 
 def body_of(name: str) -> bytes:
-    """One body."""
     begin, middle, end = (BODIES | NOT_JSON)[name]
     return begin + middle * ((SIZE - len(begin) - len(end)) // len(middle)) + end
 
 
 def rss_mib() -> float:
-    """The most that this process has held."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 async def measure(name: str, count: int, *, at_once: bool) -> None:
-    """Reads bodies and prints one line."""
     body, bodies = body_of(name), LongBodies()
     worst, loop = 0.0, asyncio.get_running_loop()
 
@@ -88,15 +85,15 @@ async def measure(name: str, count: int, *, at_once: bool) -> None:
     await asyncio.sleep(5 * TICK_S)
     before, began, cpu = rss_mib(), time.perf_counter(), time.process_time()
     async with asyncio.timeout(LIMIT_S):
-        found = await asyncio.gather(*(read(key) for key in range(count)))
+        results = await asyncio.gather(*(read(key) for key in range(count)))
     spent, cpu = time.perf_counter() - began, time.process_time() - cpu
     await asyncio.sleep(2 * TICK_S)
     ticking.cancel()
     more = rss_mib() - before
     if name in NOT_JSON:
-        as_due = found == [None] * count and cpu <= REFUSE_S * count
+        as_due = results == [None] * count and cpu <= REFUSE_S * count
     else:
-        as_due = all(one is not None and one.model == "m" for one in found)
+        as_due = all(result is not None and result.model == "m" for result in results)
     good = at_once or (as_due and worst <= LATE_S and more <= 2 * SIZE / 2**20 * count)
     verdict = "    " if at_once else "pass" if good else "FAIL"
     way = "in the loop" if at_once else "as served"
@@ -107,7 +104,6 @@ async def measure(name: str, count: int, *, at_once: bool) -> None:
 
 
 def main() -> None:
-    """Measures each case in a process of its own."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--case", nargs=3, metavar=("NAME", "COUNT", "WAY"), help="one case, in this process")
     options = parser.parse_args()

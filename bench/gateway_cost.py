@@ -1,7 +1,7 @@
-"""What the way to the models costs: CPU, delay and memory, beside nginx and a plain proxy in the same run.
+"""The cost of the way to the models: CPU, delay and memory, compared with nginx and a plain proxy in the same run.
 
 Gpuward's way is public port, gateway, agent's port, engine; nginx and the plain proxy (asyncio protocols and httptools)
-are one hop before the same engine. Only the hops' CPU counts, without what they use at rest. Rounds are interleaved;
+are one hop before the same engine. Only the hops' CPU counts, without their use at rest. Rounds are interleaved;
 a ratio is the median of the rounds' ratios, since absolute figures drift. The bench exits with 1 if an aim is missed.
 Without nginx on the machine its ratios cannot be judged. Other work on the machine raises them: it takes caches from
 interpreted code first. So does an interpreter that was built without profile-guided optimization: the work in memory
@@ -31,7 +31,7 @@ from gateway_two import two_gateways
 from gateway_ways import Load, Processes, Way, engine_port, gpuward, nginx, reference
 from support.processes.cluster import Cluster
 
-REST_S = 3.0  # in which what the hops use at rest is measured
+REST_S = 3.0  # in which the hops' use at rest is measured
 CONNECTIONS = 64
 STREAMS, EVENTS_PER_S = 100, 50
 FIRST_STREAMS, SLOW_STREAMS = 20, 200
@@ -43,36 +43,32 @@ STREAM_KIB = 16.0
 PROMPT_ADDED_S = 0.004
 
 
-def chat(said: str, **fields: Any) -> dict[str, Any]:
-    """A request."""
-    return {"model": "bench", "messages": [{"role": "user", "content": said}], **fields}
+def chat(content: str, **fields: Any) -> dict[str, Any]:
+    return {"model": "bench", "messages": [{"role": "user", "content": content}], **fields}
 
 
 @dataclass
 class Figures:
-    """One measure of each way, a value for each round."""
+    """A measure of each way, with a value for each round."""
 
     what: str
     unit: str
     values: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, way: Way, value: float) -> None:
-        """A round's value."""
         self.values.setdefault(way.name, []).append(value)
 
     def median(self, way: str) -> float:
-        """The median of the rounds."""
         return statistics.median(self.values[way])
 
     def ratio(self, base: str) -> float | None:
-        """Gpuward's to another's; None without that."""
+        """The ratio of Gpuward to `base`; None if that was not measured."""
         if base not in self.values:
             return None
         pairs = zip(self.values["gpuward"], self.values[base], strict=True)
         return statistics.median(own / other for own, other in pairs)
 
     def line(self) -> str:
-        """All medians and ratios."""
         cells = [f"{name} {self.median(name):.1f}" for name in self.values]
         ratios = [f"{ratio:.1f} x {name}" for name in self.values if name != "gpuward" and (ratio := self.ratio(name))]
         return f"      {self.what} ({self.unit}): {', '.join(cells)}; {', '.join(ratios)}"
@@ -96,7 +92,6 @@ class Bench:
         self.lost = 0
 
     async def rest(self) -> None:
-        """Measures what the hops use without load."""
         before = {way.name: way.cpu_s() for way in self._ways if way.name != "engine"}
         await asyncio.sleep(REST_S)
         for way in self._ways:
@@ -104,23 +99,21 @@ class Bench:
                 self._rest[way.name] = (way.cpu_s() - before[way.name]) / REST_S
 
     async def _cpu(self, way: Way, kind: str, count: int, body: dict[str, Any]) -> tuple[dict[str, Any], float]:
-        """The outcome and the CPU seconds that it took."""
         began, before = time.monotonic(), way.cpu_s()
         outcome = await self._load.send(way, kind, count, body, seconds=self._seconds)
         rest = self._rest.get(way.name, 0.0) * (time.monotonic() - began)
         return outcome, way.cpu_s() - before - rest
 
     async def round(self) -> None:
-        """Each measure for each way."""
         for way in self._ways:
             outcome, cpu = await self._cpu(way, "requests", CONNECTIONS, chat("hello", max_tokens=1))
             self.small_p50.add(way, outcome["p50_s"] * 1e3)
             if way.name != "engine":
                 self.small.add(way, cpu / outcome["requests"] * 1e6)
         tokens = int(self._seconds * EVENTS_PER_S)
-        said = f"[simulate tokens={tokens} token_seconds={1 / EVENTS_PER_S}]"
+        prompt_text = f"[simulate tokens={tokens} token_seconds={1 / EVENTS_PER_S}]"
         for way in self._ways:
-            outcome, cpu = await self._cpu(way, "streams", STREAMS, chat(said, stream=True))
+            outcome, cpu = await self._cpu(way, "streams", STREAMS, chat(prompt_text, stream=True))
             self.delay.add(way, outcome["delay_p50_s"] * 1e3)
             self.delay_p99.add(way, outcome["delay_p99_s"] * 1e3)
             self.lost += STREAMS * tokens - outcome["events"]
@@ -134,17 +127,17 @@ class Bench:
                 self.prompt.add(way, cpu / outcome["requests"] * 1e6)
 
     async def kib_per_stream(self, way: Way) -> float:
-        """What an open stream holds on this way, without what the first streams of all take once and for all.
+        """The memory of an open stream, without the memory that the first streams allocate once.
 
-        It is measured before anything else has grown the processes.
+        It must be the first measure, since others grow the processes.
         """
-        said = "[simulate tokens=1000 token_seconds=1]"
+        prompt_text = "[simulate tokens=1000 token_seconds=1]"
         await self._load.send(way, "requests", 8, chat("hello", max_tokens=1), seconds=0.5)
-        await self._load.send(way, "hold", FIRST_STREAMS, chat(said, stream=True))
+        await self._load.send(way, "hold", FIRST_STREAMS, chat(prompt_text, stream=True))
         await self._load.send(way, "release", 0, {})
         await asyncio.sleep(1)
         before = way.memory_bytes()
-        await self._load.send(way, "hold", SLOW_STREAMS, chat(said, stream=True))
+        await self._load.send(way, "hold", SLOW_STREAMS, chat(prompt_text, stream=True))
         await asyncio.sleep(2)
         held = way.memory_bytes() - before
         await self._load.send(way, "release", 0, {})
@@ -152,13 +145,13 @@ class Bench:
 
 
 class Verdict:
-    """Prints aims; records whether all are met."""
+    """Prints aims. `passed`: all are met."""
 
     def __init__(self) -> None:
         self.passed = True
 
     def check(self, what: str, figure: float | None, limit: float, unit: str) -> None:
-        """One aim; without a figure it cannot be judged."""
+        """`figure`: None if it was not measured."""
         if figure is None:
             print(f"  ?   {what}: not measured, since nginx is not installed")
             return
@@ -168,7 +161,6 @@ class Verdict:
 
 
 def judge(bench: Bench, stream_kib: float, verdict: Verdict) -> None:
-    """Prints all figures and the aims."""
     for figures in (
         bench.small, bench.small_p50, bench.event, bench.delay, bench.delay_p99, bench.prompt, bench.prompt_p50,
     ):  # fmt: skip
@@ -186,7 +178,6 @@ def judge(bench: Bench, stream_kib: float, verdict: Verdict) -> None:
 
 
 async def run(options: argparse.Namespace, folder: Path) -> bool:
-    """Runs the bench; whether all aims are met."""
     cluster, processes, verdict = Cluster(folder), Processes(), Verdict()
     cluster.use_rig()  # for streams of a stated pace
     try:
@@ -214,13 +205,12 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
 
 
 def interpreter() -> str:
-    """Its version, and whether it is optimized by profile; Debian builds its own so without that option."""
+    """Its version, and whether it is optimized by profile, as Debian's is without that option."""
     guided = "--enable-optimizations" in str(sysconfig.get_config_var("CONFIG_ARGS")) or sys.base_prefix == "/usr"
     return f"Python {platform.python_version()}, {'optimized by profile' if guided else 'not optimized by profile'}"
 
 
 def main() -> None:
-    """Parses the options and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="rounds over all ways")
     parser.add_argument("--seconds", type=float, default=3.0, help="duration of each measure")

@@ -19,7 +19,7 @@ LIMIT_S = 120.0
 
 
 class Conversation(asyncio.Protocol):
-    """One connection: sends a request, reads its answer, and again, until it is told to end."""
+    """A connection that sends requests and reads their answers until its time is over, or `once`."""
 
     def __init__(self, request: bytes, until_s: float, *, once: bool) -> None:
         self._request = request
@@ -30,7 +30,7 @@ class Conversation(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._rest = b""
         self._events = 0
-        self._whole = b""
+        self._answer = b""
         self._done = False
         self.ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.first_event: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -40,26 +40,23 @@ class Conversation(asyncio.Protocol):
         self.errors: list[str] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Sends the first request."""
         self._transport = cast("asyncio.Transport", transport)
         self._send()
 
     def _send(self) -> None:
         assert self._transport is not None
         self._parser = httptools.HttpResponseParser(self)
-        self._rest, self._events, self._whole, self._done = b"", 0, b"", False
+        self._rest, self._events, self._answer, self._done = b"", 0, b"", False
         self._sent_s = time.monotonic()
         self._transport.write(self._request)
 
     def data_received(self, data: bytes) -> None:
-        """Reads the answer."""
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             self._end(f"malformed: {error!r}")
 
     def on_body(self, body: bytes) -> None:
-        """Takes events apart, or collects the answer."""
         if self._once:
             now_s = time.monotonic()
             *blocks, self._rest = (self._rest + body).split(b"\n\n")
@@ -72,18 +69,17 @@ class Conversation(asyncio.Protocol):
                 else:
                     self._done = self._done or block == b"data: [DONE]"
         else:
-            self._whole += body
+            self._answer += body
 
     def on_message_complete(self) -> None:
-        """Checks the answer."""
         now_s = time.monotonic()
         if (status := self._parser.get_status_code()) != 200:
-            self._end(f"status {status}: {self._whole[:200]!r}")
+            self._end(f"status {status}: {self._answer[:200]!r}")
         elif self._once:
             self.events.append(self._events)
             self._end(None if self._done else "the stream has no [DONE]")
-        elif b'"choices"' not in self._whole or not self._whole.endswith(b"}"):
-            self._end(f"not the answer: {self._whole[:200]!r}")
+        elif b'"choices"' not in self._answer or not self._answer.endswith(b"}"):
+            self._end(f"not the answer: {self._answer[:200]!r}")
         else:
             self.took_s.append(now_s - self._sent_s)
             if now_s < self._until_s:
@@ -92,7 +88,6 @@ class Conversation(asyncio.Protocol):
                 self._end(None)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Too early, if no end was reached."""
         self._end(f"the connection ended early: {exc!r}")
 
     def close(self) -> None:
@@ -111,23 +106,21 @@ class Conversation(asyncio.Protocol):
 
 
 def head(order: dict[str, Any], body: bytes) -> bytes:
-    """The request as bytes."""
     lines = [f"POST {order['path']} HTTP/1.1", "Host: bench", f"Authorization: Bearer {order['key']}"]
     lines += ["Content-Type: application/json", f"Content-Length: {len(body)}", "", ""]
     return "\r\n".join(lines).encode() + body
 
 
 async def open_all(order: dict[str, Any], count: int, *, once: bool) -> list[Conversation]:
-    """Opens so many connections, which begin at once."""
     loop = asyncio.get_running_loop()
     body = json.dumps(order["body"]).encode()
     until_s = time.monotonic() + order.get("seconds", 0.0)
 
-    async def one() -> Conversation:
+    async def open_one() -> Conversation:
         made = lambda: Conversation(head(order, body), until_s, once=once)  # noqa: E731 - asyncio's factory
         return (await loop.create_connection(made, "127.0.0.1", order["port"]))[1]
 
-    return [await one() for _ in range(count)]
+    return [await open_one() for _ in range(count)]
 
 
 def quantile(values: list[float], share: float) -> float:
@@ -137,7 +130,6 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def outcome(conversations: list[Conversation]) -> dict[str, Any]:
-    """What all of them have seen; times in seconds."""
     took = [s for c in conversations for s in c.took_s]
     delays = [s for c in conversations for s in c.delays_s]
     errors = [error for c in conversations for error in c.errors]
@@ -155,7 +147,6 @@ def outcome(conversations: list[Conversation]) -> dict[str, Any]:
 
 
 async def carry_out(order: dict[str, Any], held: list[Conversation]) -> dict[str, Any]:
-    """Carries one order out."""
     async with asyncio.timeout(LIMIT_S):
         match order["kind"]:
             case "requests" | "streams":
@@ -176,7 +167,6 @@ async def carry_out(order: dict[str, Any], held: list[Conversation]) -> dict[str
 
 
 async def main() -> None:
-    """Carries out the lines of stdin."""
     reader = asyncio.StreamReader(limit=2**24)
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)

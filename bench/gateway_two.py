@@ -19,9 +19,9 @@ from support.processes.cluster import Cluster
 CONNECTIONS = 64  # on each gateway
 GET_EVERY_S = 0.02
 GET_P99_S = 0.050
-RUNS_RATIO = 2.0  # with load, of what an apply takes until it runs
+RUNS_RATIO = 2.0  # of the time from an apply until it runs, with load
 HEARD_LATER_S = 2.0  # longer since an agent was heard than without load
-LOOK_EVERY_S = 0.1
+POLL_EVERY_S = 0.1
 WARM_UP_S = 1.0
 DEPLOYMENTS = 5
 READY_LIMIT_S = 30.0
@@ -29,10 +29,10 @@ READY_LIMIT_S = 30.0
 
 @dataclass(frozen=True)
 class Figures:
-    """Of the controller, in seconds, but for `not_ready`: looks that found the agent not ready."""
+    """Figures of the controller, in seconds; `not_ready` counts polls that found the agent not ready."""
 
     gets: list[float]  # of the controller itself, on its socket; sorted
-    through: list[float]  # the same through a gateway, behind what that one has to do; sorted
+    through: list[float]  # the same through a loaded gateway; sorted
     runs: float  # from apply to running, the median
     heard: float  # since the agent was last heard, at most
     not_ready: int
@@ -44,12 +44,10 @@ def quantile(sorted_values: list[float], share: float) -> float:
 
 
 def chat() -> dict[str, Any]:
-    """A small request."""
     return {"model": "bench", "messages": [{"role": "user", "content": "hello"}], "max_tokens": 1}
 
 
 async def two_gateways(cluster: Cluster, processes: Processes, first: Way, seconds: float) -> bool:
-    """Runs the part; whether all aims are met."""
     if gateways(cluster)[0].pid == cluster.processes["controller"].pid:
         print("FAIL  the gateway is part of the controller's process: there cannot be two")
         return False
@@ -70,7 +68,6 @@ async def two_gateways(cluster: Cluster, processes: Processes, first: Way, secon
 
 
 def _judge(rest: Figures, full: Figures) -> bool:
-    """Prints all figures with and without load; whether the aims are met."""
     for what, loaded, idle in (
         ("GET at the controller", full.gets, rest.gets),
         ("GET through a gateway", full.through, rest.through),
@@ -93,7 +90,7 @@ def _judge(rest: Figures, full: Figures) -> bool:
             f"longest since the agent was heard: {heard:.1f} s, at rest {rest.heard:.1f} s: {heard / rest.heard:.1f} x",
             heard <= rest.heard + HEARD_LATER_S,
         ),
-        (f"looks that found the agent not ready: {full.not_ready}", full.not_ready == 0),
+        (f"polls that found the agent not ready: {full.not_ready}", full.not_ready == 0),
     )
     for what, ok in checks:
         print(f"{'pass' if ok else 'FAIL'}  {what}")
@@ -101,7 +98,6 @@ def _judge(rest: Figures, full: Figures) -> bool:
 
 
 async def _figures(cluster: Cluster, name: str, seconds: float) -> Figures:
-    """All figures of so many seconds."""
     connector = aiohttp.UnixConnector(str(cluster.data_dir / SOCKET_NAME))
     async with (
         aiohttp.ClientSession("http://controller", headers=cluster.session.headers, connector=connector) as own,
@@ -123,7 +119,7 @@ async def _longest_unheard(cluster: Cluster, seconds: float) -> float:
         while time.monotonic() < until:
             age = await database.fetchval("select max(extract(epoch from now() - last_seen)) from worker_liveness")
             longest = max(longest, float(age))
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(POLL_EVERY_S)
     finally:
         await database.close()
     return longest
@@ -142,7 +138,6 @@ async def _second(cluster: Cluster, first: Way) -> Way:
 
 
 def gateways_of_second(cluster: Cluster) -> Any:
-    """Its processes, when they are asked for."""
     return lambda: family(cluster.processes["gateway-2"].pid)
 
 
@@ -155,7 +150,6 @@ async def _ready(cluster: Cluster, port: int) -> bool:
 
 
 async def _gets(session: aiohttp.ClientSession, seconds: float) -> list[float]:
-    """How long each GET of a deployment took."""
     took = []
     until = time.monotonic() + seconds
     while time.monotonic() < until:
@@ -169,17 +163,16 @@ async def _gets(session: aiohttp.ClientSession, seconds: float) -> list[float]:
 
 
 async def _silences(cluster: Cluster, seconds: float) -> int:
-    """How often the agent was found not ready."""
-    found = 0
+    """The number of polls that found the agent not ready."""
+    count = 0
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        found += not await cluster.worker_is("host", "ready")
+        count += not await cluster.worker_is("host", "ready")
         await asyncio.sleep(0.2)
-    return found
+    return count
 
 
 async def _apply_to_running(cluster: Cluster, name: str) -> float:
-    """The median time from an apply until it runs."""
     took = []
     for number in range(DEPLOYMENTS):
         began = time.monotonic()

@@ -1,4 +1,4 @@
-"""The ways to one engine that bench-gateway compares, and what they cost."""
+"""The ways to an engine that bench-gateway compares, and their costs."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ http {{
 
 @dataclass(frozen=True)
 class Way:
-    """A way to the engine: where it is asked, and the processes that it takes."""
+    """A way to the engine, with its port and its processes."""
 
     name: str
     port: int
@@ -50,7 +50,7 @@ class Way:
         return sum(cpu_s(process) for process in self.processes())
 
     def memory_bytes(self) -> int:
-        """What its processes hold. A page that several share counts once in all: forked ones share what they read."""
+        """The memory of its processes. A page that several share counts once."""
         return sum(process.memory_full_info().pss for process in self.processes())
 
 
@@ -64,7 +64,6 @@ def cpu_s(process: psutil.Process) -> float:
 
 
 def free_port() -> int:
-    """A port that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
 
@@ -89,13 +88,11 @@ class Processes:
         self._started: list[asyncio.subprocess.Process] = []
 
     async def start(self, *argv: str, **options: Any) -> asyncio.subprocess.Process:
-        """Starts one."""
         process = await asyncio.create_subprocess_exec(*argv, **options)
         self._started.append(process)
         return process
 
     async def aclose(self) -> None:
-        """Kills all."""
         for process in self._started:
             if process.returncode is None:
                 process.kill()
@@ -110,20 +107,15 @@ class Load:
 
     @classmethod
     async def start(cls, processes: Processes) -> Self:
-        """Starts it."""
         pipe = asyncio.subprocess.PIPE
         return cls(await processes.start(sys.executable, str(BENCH / "gateway_load.py"), stdin=pipe, stdout=pipe))
 
     async def send(self, way: Way, kind: str, count: int, body: dict[str, Any], **order: Any) -> dict[str, Any]:
-        """Carries an order out.
-
-        Raises:
-            AssertionError: an answer was wrong; the message has the first.
-        """
+        """Carries an order out. Raises `AssertionError`: an answer was wrong; the message has the first."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        asked = {"kind": kind, "count": count, "port": way.port, "key": way.key, "path": "/v1/chat/completions"}
-        self._process.stdin.write(json.dumps({**asked, "body": body, **order}).encode() + b"\n")
+        head = {"kind": kind, "count": count, "port": way.port, "key": way.key, "path": "/v1/chat/completions"}
+        self._process.stdin.write(json.dumps({**head, "body": body, **order}).encode() + b"\n")
         async with asyncio.timeout(ORDER_LIMIT_S):
             result: dict[str, Any] = json.loads(await self._process.stdout.readline())
         assert not result["errors"], f"{way.name}: {result['errors']} wrong answers, first: {result['error']}"
@@ -152,29 +144,27 @@ async def reference(processes: Processes, engine_port: int) -> Way:
 
 
 def gateways(cluster: Cluster) -> list[psutil.Process]:
-    """The gateway's processes; the controller's where it has none of its own."""
+    """The gateway's processes; the controller's where the gateway has none."""
     controller = psutil.Process(cluster.processes["controller"].pid)
-    found = [child for child in controller.children(recursive=True) if "gateway" in child.cmdline()]
+    processes = [child for child in controller.children(recursive=True) if "gateway" in child.cmdline()]
     for name, process in cluster.processes.items():
-        found += family(process.pid) if name.startswith("gateway") else []
-    return found or [controller]
+        processes += family(process.pid) if name.startswith("gateway") else []
+    return processes or [controller]
 
 
 def family(pid: int) -> list[psutil.Process]:
-    """A process and its children."""
     process = psutil.Process(pid)
     return [process, *process.children(recursive=True)]
 
 
 async def gpuward(cluster: Cluster, agent: str) -> Way:
-    """Gpuward's whole way: the public port, the gateway, the agent's port."""
+    """Gpuward's way: the public port, the gateway, the agent's port."""
     key = (await cluster.post("/keys", {"role": "inference", "name": "bench"}))["key"]
     host = psutil.Process(cluster.processes[agent].pid)
     return Way("gpuward", cluster.port, lambda: [*gateways(cluster), host], key)
 
 
 def engine_port(cluster: Cluster) -> int:
-    """The only engine's own port."""
     (engine,) = cluster.engines().values()
     argv = engine.cmdline()
     return int(argv[argv.index("--port") + 1])

@@ -1,10 +1,10 @@
-"""How hard the house is to hold in the head: lines by room, files with one importer, circles, and files on the way.
+"""The size of the sources: lines by room, files with one importer, import cycles, and files that a request enters.
 
 Lines are all lines of a file. A room is a folder, without those in it. Packages are `controller`, `gateway`, `agent`,
 `http1`, `schemas` and `cli`; tests, tools (`bench`, `deploy`, `docs`) and the dashboard's sources count apart.
 
 A lone file is imported by one other file of the packages, also by an import in a function or for types; a lone sibling
-by one in its own folder. A circle is a group of modules of which each reaches each other one: by imports that run while
+by a file of its own folder. A circle is a group of modules of which each reaches all others: by imports that run while
 a module is imported; with those in functions; with those under `TYPE_CHECKING`. Names decide, as in `house_sources.py`.
 
 A way is traced with `sys.setprofile` in one process: API, gateway and reconcilers over a real PostgreSQL, clients and
@@ -37,16 +37,15 @@ from support.database.postgres import PostgresServer, running_server
 
 
 def figures(imports: Imports, ways: Iterable[Way]) -> dict[str, Any]:
-    """All figures, for JSON."""
-    siblings = [one for one in imports.lone if one.sibling]
+    siblings = [lone for lone in imports.lone if lone.sibling]
     return {
         "lines": {
-            name: {"files": sum(room.files for room in found), "lines": sum(room.lines for room in found)}
-            for name, found in _parts().items()
+            name: {"files": sum(room.files for room in measured), "lines": sum(room.lines for room in measured)}
+            for name, measured in _parts().items()
         },
         "rooms": {room.name: {"files": room.files, "lines": room.lines} for room in rooms(PACKAGES)},
-        "lone_files": {"files": len(imports.lone), "lines": sum(one.lines for one in imports.lone)},
-        "lone_siblings": {"files": len(siblings), "lines": sum(one.lines for one in siblings)},
+        "lone_files": {"files": len(imports.lone), "lines": sum(lone.lines for lone in imports.lone)},
+        "lone_siblings": {"files": len(siblings), "lines": sum(lone.lines for lone in siblings)},
         "circles": {
             "at import": imports.circles("top"),
             "with functions": imports.circles("top", "function"),
@@ -73,41 +72,38 @@ def _parts() -> dict[str, list[Room]]:
     }
 
 
-def show(found: dict[str, Any]) -> None:
-    """Prints the figures as tables."""
+def show(measured: dict[str, Any]) -> None:
     print(f"{'room':48} files  lines")
-    for name, of_room in found["rooms"].items():
+    for name, of_room in measured["rooms"].items():
         print(f"{name:48} {of_room['files']:5} {of_room['lines']:6}")
     print()
-    for name, of_part in found["lines"].items():
+    for name, of_part in measured["lines"].items():
         print(f"all of {name:41} {of_part['files']:5} {of_part['lines']:6}")
-    print(f"{'files with one importer':48} {found['lone_files']['files']:5} {found['lone_files']['lines']:6}")
-    print(f"{'  which is in the same room':48} {found['lone_siblings']['files']:5} {found['lone_siblings']['lines']:6}")
+    print(f"{'files with one importer':48} {measured['lone_files']['files']:5} {measured['lone_files']['lines']:6}")
+    siblings = measured["lone_siblings"]
+    print(f"{'  which is in the same room':48} {siblings['files']:5} {siblings['lines']:6}")
     print()
-    for name, circles in found["circles"].items():
+    for name, circles in measured["circles"].items():
         print(f"circles {name:40} {len(circles):5} {', '.join(f'of {len(circle)}' for circle in circles)}")
         for circle in circles if name != "with types" else []:
             print(f"  {' '.join(circle)}")
     print(f"\n{'way':22} files  room changes  calls  files by package")
-    for name, way in found["ways"].items():
+    for name, way in measured["ways"].items():
         by_package = ", ".join(f"{package} {count}" for package, count in way["in"].items())
         print(f"{name:22} {way['files']:5} {way['room_changes']:13} {way['calls']:6}  {by_package}")
 
 
 def show_lone(imports: Imports) -> None:
-    """Prints the files with one importer, by room."""
-    for one in sorted(imports.lone, key=lambda one: one.file):
-        print(f"{one.lines:5} {'sibling' if one.sibling else '       '} {one.file} <- {one.importer}")
+    for lone in sorted(imports.lone, key=lambda lone: lone.file):
+        print(f"{lone.lines:5} {'sibling' if lone.sibling else '       '} {lone.file} <- {lone.importer}")
 
 
 async def measure(server: PostgresServer, template: str) -> list[Way]:
-    """The ways, each part in a database of its own."""
     async with migrated_database(server, template) as database, migrated_database(server, template) as empty:
         return await measured_ways(database, empty)
 
 
 def main() -> None:
-    """Measures and prints."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="the figures as JSON")
     parser.add_argument("--list", action="store_true", help="the files with one importer, and nothing else")
@@ -119,11 +115,11 @@ def main() -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     with running_server() as server:
         ways = asyncio.run(measure(server, migrated_template(server)))
-    found = figures(imports, ways)
+    measured = figures(imports, ways)
     if given.json:
-        print(json.dumps(found, indent=2))
+        print(json.dumps(measured, indent=2))
     else:
-        show(found)
+        show(measured)
 
 
 if __name__ == "__main__":

@@ -33,23 +33,21 @@ def lines_of(path: Path) -> int:
 
 
 def rooms(folders: Iterable[str], suffixes: Iterable[str] = (".py",)) -> list[Room]:
-    """The rooms in these folders, by name."""
-    found: dict[str, list[int]] = defaultdict(list)
+    lines_by_room: dict[str, list[int]] = defaultdict(list)
     for folder in folders:
         for path in (ROOT / folder).rglob("*"):
             if path.suffix in suffixes and "__pycache__" not in path.parts:
-                found[str(path.parent.relative_to(ROOT))].append(lines_of(path))
-    return [Room(name, len(lines), sum(lines)) for name, lines in sorted(found.items())]
+                lines_by_room[str(path.parent.relative_to(ROOT))].append(lines_of(path))
+    return [Room(name, len(lines), sum(lines)) for name, lines in sorted(lines_by_room.items())]
 
 
 def dashboard_rooms() -> list[Room]:
-    """The rooms of `ui/`."""
     return rooms(DASHBOARD, _DASHBOARD_FILES)
 
 
 @dataclass(frozen=True)
 class Lone:
-    """A file that one other file imports, and that file, in the same room or not."""
+    """A file with one importer."""
 
     file: str
     lines: int
@@ -57,15 +55,14 @@ class Lone:
 
     @property
     def sibling(self) -> bool:
-        """Whether both are in the same folder."""
         return Path(self.file).parent == Path(self.importer).parent
 
 
 class Imports:
-    """Which modules of the six packages import which, read from their syntax.
+    """The imports among the modules of the six packages, read from their syntax.
 
-    `from a.b import c` is an import of `a.b.c` where that is a module, else of `a.b`. That a package's `__init__` runs
-    before its modules is left out.
+    `from a.b import c` is an import of `a.b.c` where that is a module, else of `a.b`. A package's `__init__`, which
+    runs before its modules, is left out.
     """
 
     def __init__(self) -> None:
@@ -89,7 +86,7 @@ class Imports:
 
     @cached_property
     def lone(self) -> list[Lone]:
-        """The files with one importer, whatever the kind of import."""
+        """The files with one importer, by any kind of import."""
         importers: dict[str, set[str]] = defaultdict(set)
         for edges in self._edges.values():
             for module, imported in edges.items():
@@ -139,10 +136,10 @@ def _imports(node: ast.AST, kind: Kind) -> Iterator[tuple[tuple[str, str], Kind]
 
 
 def _reached(graph: Mapping[str, set[str]], start: str) -> set[str]:
-    found: set[str] = set()
+    reached: set[str] = set()
     edge = [start]
     while edge:
-        for name in graph[edge.pop()] - found:
-            found.add(name)
+        for name in graph[edge.pop()] - reached:
+            reached.add(name)
             edge.append(name)
-    return found
+    return reached

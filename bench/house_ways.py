@@ -1,4 +1,4 @@
-"""What an apply, a leader's step and a warm chat request enter: real code, a real PostgreSQL, traced call by call."""
+"""The files that an apply, a leader's step and a warm chat request enter: traced over a real PostgreSQL."""
 
 import sys
 import threading
@@ -29,22 +29,14 @@ Act = Callable[[int], Awaitable[Any]]
 
 @dataclass(frozen=True)
 class Way:
-    """What an act enters.
+    """The files of an act."""
 
-    Attributes:
-        name: of the act.
-        files: that every run of it entered.
-        changes: of room from one call to the next, in the run with the fewest.
-        calls: of functions of ours in that run; each resumption of a coroutine counts.
-    """
-
-    name: str
-    files: frozenset[str]
-    changes: int
-    calls: int
+    name: str  # of the act
+    files: frozenset[str]  # that every run of it entered
+    changes: int  # of room from one call to the next, in the run with the fewest
+    calls: int  # of functions of ours in that run; each resumption of a coroutine counts
 
     def within(self, package: str) -> int:
-        """The files of one package."""
         return sum(file.startswith(f"{package}/") for file in self.files)
 
 
@@ -119,7 +111,7 @@ async def _way(name: str, act: Act, warm_up: int) -> Way:
 
 
 def _of_runs(name: str, runs: Sequence[list[str]]) -> Way:
-    """What all runs have in common, since a sweep or a report of the servers may fall into one of them."""
+    """The files common to all runs, since a sweep or a report of the servers may fall into some of them."""
     changes, calls = min((sum(_room(a) != _room(b) for a, b in pairwise(run)), len(run)) for run in runs)
     return Way(name, frozenset.intersection(*map(frozenset, runs)), changes, calls)
 

@@ -1,16 +1,15 @@
-"""The idle report of 200 deployments over two weeks, and the same with a replayed policy, beside a plain reading.
+"""The idle report of 200 deployments over two weeks, and with a replayed policy, compared with a plain reading.
 
-Half of the deployments never become idle by the replayed policy: all of their minutes must be looked at. The plain
+Half of the deployments never become idle by the replayed policy: all of their minutes must be read. The plain
 reading is `select count(*), sum(max) from sample_minutes` over the same time. Everything is measured right after an
 upgrade, when no hour is packed (`store/telemetry/minute_hours.py`), and then with all past hours packed; first with
-claims that last, then with ones that are renewed each day. Each figure is the best of some tries, the ratio that of the
+claims that last, then with claims that are renewed daily. Each figure is the best of some tries, the ratio that of the
 best. The bench exits with 1 where the report of packed hours takes longer than the aim.
 
     make bench-hours        (or: PYTHONPATH=tests python bench/idle_report.py --deployments 200 --days 14)
 """
 
 import argparse
-import asyncio
 import json
 import sys
 import time
@@ -24,9 +23,8 @@ from controller.store.telemetry.minute_hours import pack_hours
 from controller.store.telemetry.partitions import SampleRetention, make_partitions
 from support.database.history import rolled_up
 from support.database.ledger import add_deployment, add_host
-from support.database.migrated import migrated_database, migrated_template
-from support.database.postgres import running_server
 from support.leading.served_api import served
+from temporary_database import run_with_database
 
 AIM_S: Final = 2.0
 GPUS: Final = 8
@@ -62,7 +60,7 @@ _PLAIN: Final = "select count(*), sum(max) from sample_minutes where minute >= n
 
 
 async def seed(database: Database, deployments: int, days: int) -> None:
-    """Deployments of one GPU each, which run the whole time, and a minute of each for each minute."""
+    """Deployments of one GPU each, which run all the time, and a row for each minute of each."""
     async with database.transaction() as c:
         await make_partitions(c, SampleRetention(samples_h=24.0 * (days + 1), history_days=days + 1))
     for n in range(-(-deployments // GPUS)):
@@ -81,7 +79,6 @@ async def seed(database: Database, deployments: int, days: int) -> None:
 
 
 async def best_s(tries: int, work: Callable[[], Awaitable[Any]]) -> float:
-    """Seconds of the quickest of some tries."""
     took = []
     for _ in range(tries):
         began = time.monotonic()
@@ -91,7 +88,6 @@ async def best_s(tries: int, work: Callable[[], Awaitable[Any]]) -> float:
 
 
 async def measure(given: argparse.Namespace, database: Database) -> bool:
-    """Prints the times, and returns whether the aim is met."""
     await seed(database, given.deployments, given.days)
 
     async def plain() -> None:
@@ -132,7 +128,6 @@ async def measure(given: argparse.Namespace, database: Database) -> bool:
 
 
 async def pack(database: Database) -> float:
-    """Packs all past hours, as the leader does; the seconds that it took."""
     began = time.monotonic()
     done = False
     while not done:
@@ -145,20 +140,13 @@ async def pack(database: Database) -> float:
 
 
 def main() -> None:
-    """Measures, prints, and judges."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--deployments", type=int, default=200)
     parser.add_argument("--days", type=int, default=14)
     parser.add_argument("--tries", type=int, default=3)
     given = parser.parse_args()
 
-    async def run(server: Any, template: str) -> bool:
-        async with migrated_database(server, template) as database:
-            return await measure(given, database)
-
-    with running_server() as server:
-        met = asyncio.run(run(server, migrated_template(server)))
-    sys.exit(0 if met else 1)
+    sys.exit(0 if run_with_database(lambda database: measure(given, database)) else 1)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""CPU of the controller with many open dashboards, beside the same without them: 1,000 workers with 8 GPUs each.
+"""CPU of the controller with many open dashboards, compared with none: 1,000 workers with 8 GPUs each.
 
-Each dashboard does what the Cluster page does: one WebSocket with the objects, the figures of GPUs and the events. The
+Each dashboard acts as the Cluster page: a WebSocket with the objects, the figures of GPUs and the events. The
 figures of some GPUs change in each round, and some objects each second. The dashboards run in a process of their own.
 The CPU is that of the API and of the gateway before it, in one process here, with the writes. The bench exits with 1
 where the dashboards cost more than the aim.
@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from typing import Any, Final
+from typing import Final
 
 import aiohttp
 
@@ -24,9 +24,8 @@ from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
 from controller.store.core.database import Database
 from support.database.ledger import add_host
-from support.database.migrated import migrated_database, migrated_template
-from support.database.postgres import running_server
 from support.leading.served_api import served
+from temporary_database import run_with_database
 
 AIM: Final = 0.15  # of a core, for all dashboards together
 WORKERS, GPUS = 1000, 8
@@ -41,12 +40,12 @@ _OBJECTS: Final = """
 
 
 async def dashboards(url: str, key: str, count: int) -> None:
-    """Follows until it is ended; then prints how many messages of each type came."""
+    """Follows until SIGTERM; then prints the number of messages of each type."""
     came: Counter[str] = Counter()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, asyncio.current_task().cancel)  # type: ignore[union-attr]
     async with aiohttp.ClientSession(headers={"Authorization": f"Bearer {key}"}) as session:
 
-        async def one() -> None:
+        async def follow() -> None:
             async with session.ws_connect(f"{url}/api/v1/live", compress=15, max_msg_size=0) as socket:
                 for number, topic in enumerate(("objects", "gpus", "events")):
                     await socket.send_json({"op": "open", "id": number + 1, "topic": topic})
@@ -54,12 +53,11 @@ async def dashboards(url: str, key: str, count: int) -> None:
                     came[message.data[:30].split('"')[5]] += 1
 
         with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.gather(*(one() for _ in range(count)))
+            await asyncio.gather(*(follow() for _ in range(count)))
     print(f"    came to all: {dict(came)}")
 
 
 async def writes(database: Database, changes: ChangeFanout, share: float, objects: int) -> None:
-    """Changes figures every two seconds and objects every second."""
     for second in range(10**9):
         began = time.monotonic()
         async with database.transaction() as connection:
@@ -72,14 +70,12 @@ async def writes(database: Database, changes: ChangeFanout, share: float, object
 
 
 async def share_of_a_core(seconds: float) -> float:
-    """CPU of this process meanwhile."""
     began, cpu = time.monotonic(), time.process_time()
     await asyncio.sleep(seconds)
     return (time.process_time() - cpu) / (time.monotonic() - began)
 
 
 async def measure(given: argparse.Namespace, database: Database) -> bool:
-    """Prints both, and returns whether the aim is met."""
     for n in range(given.workers):
         await add_host(database, f"w{n:04}", gpus=GPUS, gib=80)
     async with served(database) as api:
@@ -92,8 +88,8 @@ async def measure(given: argparse.Namespace, database: Database) -> bool:
             shares: dict[int, float] = {}
             for count in (0, 1, given.dashboards):
                 if count:
-                    asked = ("--client", api.url, api.keys["viewer"], "--dashboards", str(count))
-                    client = await asyncio.create_subprocess_exec(sys.executable, __file__, *asked)
+                    arguments = ("--client", api.url, api.keys["viewer"], "--dashboards", str(count))
+                    client = await asyncio.create_subprocess_exec(sys.executable, __file__, *arguments)
                     await asyncio.sleep(SETTLE_S + count / 5)
                 shares[count] = await share_of_a_core(given.seconds)
                 print(f"{count:3} dashboards: {shares[count]:6.1%} of a core")
@@ -115,7 +111,6 @@ async def measure(given: argparse.Namespace, database: Database) -> bool:
 
 
 def main() -> None:
-    """Measures, prints, and judges."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--dashboards", type=int, default=50, help="at most 64: of one key")
     parser.add_argument("--workers", type=int, default=WORKERS)
@@ -129,13 +124,7 @@ def main() -> None:
             asyncio.run(dashboards(*given.client, given.dashboards))
         return
 
-    async def run(server: Any, template: str) -> bool:
-        async with migrated_database(server, template) as database:
-            return await measure(given, database)
-
-    with running_server() as server:
-        met = asyncio.run(run(server, migrated_template(server)))
-    sys.exit(0 if met else 1)
+    sys.exit(0 if run_with_database(lambda database: measure(given, database)) else 1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,15 @@
-"""What a run costs its processes."""
+"""CPU and memory of the processes of a run, and quantiles."""
 
+from collections.abc import Iterable
 from contextlib import suppress
 
 import psutil
+
+
+def quantile(values: Iterable[float], share: float) -> float:
+    """The value below which `share` of the values lie."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))] if ordered else float("nan")
 
 
 class Meter:
@@ -14,7 +21,6 @@ class Meter:
         self.postmaster = next(child for child in controller.children() if child.name() == "postgres")
 
     def cpu_s(self) -> tuple[float, float, float]:
-        """Controller, PostgreSQL, hosts."""
         own = self.controller.cpu_times()
         hosts = sum(sum(process.cpu_times()[:2]) for process in self.hosts)
         top = self.postmaster.cpu_times()
@@ -26,7 +32,7 @@ class Meter:
         return own.user + own.system, postgres, hosts
 
     def memory_mib(self) -> tuple[float, float]:
-        """The controller's resident size; PostgreSQL's proportional one, since its backends share buffers."""
+        """The controller's resident size; PostgreSQL's proportional size, since its backends share buffers."""
         servers = [self.postmaster, *self.postmaster.children(recursive=True)]
         pss = 0
         for server in servers:

@@ -1,8 +1,8 @@
-"""How tightly placement packs the tasks of a real cluster: the OpenB trace, compared with its paper's table.
+"""The packing of a real cluster's tasks by placement: the OpenB trace, compared with its paper's table.
 
 `--folder` or OPENB_DIR names the folder with the trace's files, which are not part of this project. Protocol, metric
-and table follow *Beware of Fragmentation* (USENIX ATC '23). The tasks come in an order that a seed decides, then at
-random until 130 % of the cluster's GPUs were asked for. No task ends, and a task that does not fit is dropped. The
+and table follow *Beware of Fragmentation* (USENIX ATC '23). The tasks arrive in an order that a seed decides, then
+at random until 130 % of the cluster's GPUs were requested. No task ends, and a task that does not fit is dropped. The
 result is the allocated share of all GPUs.
 
 Decisions are those of `place()` on an inventory, without a database. A GPU has 1,000 units in place of its MiB, so a
@@ -31,14 +31,14 @@ from controller.scheduling.search.place import place
 from packing_bound import Sizes, bound
 
 WHOLE = 1_000  # units of one GPU
-ASKED = 1.3  # of all GPUs
+REQUESTED = 1.3  # of all GPUs
 BATCH = 64  # asks in one pass
 MOVES = 8  # with --consolidate: running tasks that may be relocated for each task that does not fit
 LARGEST = 8  # GPUs of the tasks that are never relocated
 END = 0.5  # share of the running tasks that ends before consolidation is measured
 LARGE = 12  # instances of the list's largest task that consolidation makes fit
 Strategy = Literal["auto", "pack", "least_fragmentation"]
-# Means over seeds 42 to 51 from the paper's artefact: the best of the others (BestFit), and FGD.
+# Means over seeds 42 to 51 from the paper's artefact: the best other method (BestFit), and FGD.
 AIMS = {"default": 97.0, "gpushare100": 90.0, "multigpu50": 98.5}  # with --consolidate
 PAPER = {"default": (93.08, 95.39), "gpushare100": (85.01, 86.90), "multigpu50": (95.74, 97.18)}
 
@@ -55,7 +55,7 @@ class Consolidated:
 
 @dataclass(frozen=True)
 class Result:
-    """One run."""
+    """The figures of a run."""
 
     allocated: float  # percent of all GPUs
     per_second: float  # decisions
@@ -70,13 +70,11 @@ class Result:
 
 
 def rows_of(file: Path) -> list[dict[str, str]]:
-    """A CSV file with a header."""
     with file.open(encoding="utf-8", newline="") as lines:
         return list(csv.DictReader(lines))
 
 
 def cluster(file: Path) -> tuple[Inventory, int]:
-    """The empty cluster, and the number of units of its GPUs."""
     workers: list[WorkerFacts] = []
     devices: list[DeviceState] = []
     for node in rows_of(file):
@@ -96,7 +94,7 @@ def cluster(file: Path) -> tuple[Inventory, int]:
 
 
 def ask_of(task: dict[str, str], strategy: Strategy) -> Ask:
-    """The ask of a task. Several GPUs are always whole ones."""
+    """The ask of a task. Tasks of several GPUs take whole GPUs."""
     gpus, share = int(task["num_gpu"]), int(task["gpu_milli"])
     models = tuple(model for model in (task.get("gpu_spec") or "").split("|") if model)
     return Ask(
@@ -111,43 +109,42 @@ def ask_of(task: dict[str, str], strategy: Strategy) -> Ask:
 
 
 def units(ask: Ask) -> int:
-    """The units that an ask takes of all its GPUs."""
     return ask.layouts[0].gpus * ask.layouts[0].memory_mib
 
 
 def in_order(asks: Sequence[Ask], seed: int, limit: float) -> Iterator[Ask]:
-    """The tasks in the paper's order of arrival, until `limit` units were asked for."""
+    """The tasks in the paper's order of arrival, until `limit` units were requested."""
     chance = random.Random(seed)  # noqa: S311 - an order, not a secret
     shuffled = list(asks)
     chance.shuffle(shuffled)
-    asked, number = 0, 0
-    while asked < limit:
+    requested, number = 0, 0
+    while requested < limit:
         ask = shuffled[number] if number < len(shuffled) else chance.choice(shuffled)
         yield replace(ask, instance=f"i{number}", deployment_uid=f"d{number}")
-        asked += units(ask)
+        requested += units(ask)
         number += 1
 
 
 def run(nodes: Path, asks: Sequence[Ask], seed: int, moves: int, *, repack: bool) -> Result:
-    """Places tasks until 130 % of the cluster was asked for, then plans at most `moves` relocations.
+    """Places tasks until 130 % of the cluster was requested, then plans at most `moves` relocations.
 
-    With `repack`, a task that does not fit may have up to 8 running ones relocated.
+    With `repack`, a task that does not fit may have up to 8 running tasks relocated.
     """
     inventory, capacity = cluster(nodes)
     for ask in asks:  # as in the paper, the demand is known beforehand
         layout = ask.layouts[0]
         demand = Demand(layout.gpus, layout.memory_mib, layout.exclusive, ask.host_memory_mib, ask.cpu_milli)
         inventory.demand.add(demand)
-    arrivals = list(in_order(asks, seed, ASKED * capacity))
+    arrivals = list(in_order(asks, seed, REQUESTED * capacity))
     allocated, took_s, slowest_s = 0, 0.0, 0.0
     running: list[Movable] = []
     repacking = Repacking(inventory, {})
     sizes = Sizes()
     for first in range(0, len(arrivals), BATCH):
         batch = arrivals[first : first + BATCH]
-        begun = time.perf_counter()
+        started = time.perf_counter()
         decisions = place(inventory, batch)
-        pass_s = time.perf_counter() - begun
+        pass_s = time.perf_counter() - started
         took_s, slowest_s = took_s + pass_s, max(slowest_s, pass_s)
         for ask, decision in zip(batch, decisions, strict=True):
             layout, fits = ask.layouts[0], isinstance(decision, Placed)
@@ -177,15 +174,15 @@ class Repacking:
     took_s: float = 0.0
 
     def add(self, ask: Ask, placed: Placed) -> None:
-        """Notes a running task. Those of 8 GPUs stay where they are."""
+        """Adds a running task. Tasks of 8 GPUs are never relocated."""
         if ask.layouts[0].gpus < LARGEST:
             self.running[ask.instance] = Movable(ask.instance, placed.workers, placed.claims, ask)
 
     def fit(self, ask: Ask) -> bool:
-        """Relocates at most 8 tasks so that this one fits; False: nothing was found."""
-        begun = time.perf_counter()
+        """Relocates at most 8 tasks so that this task fits; False: it does not fit."""
+        started = time.perf_counter()
         plan = consolidate(self.inventory, [ask], list(self.running.values()), max_relocations=MOVES)
-        self.took_s += time.perf_counter() - begun
+        self.took_s += time.perf_counter() - started
         self.searches += 1
         if not plan.placed:
             return False
@@ -209,20 +206,19 @@ def plan_relocations(
 ) -> Consolidated:
     """Ends half of the tasks, places large tasks in the free capacity, and plans relocations for a few more."""
     chance = random.Random(seed)  # noqa: S311 - as above
-    ends = {one.instance for one in running if chance.random() < END}
-    for one in running:
-        if one.instance in ends:
-            inventory.exclude(one.claims)
+    ends = {task.instance for task in running if chance.random() < END}
+    for task in running:
+        if task.instance in ends:
+            inventory.exclude(task.claims)
     fits = [placed for placed in place(inventory, [replace(large, instance=f"l{n}") for n in range(len(running))])
             if isinstance(placed, Placed)]  # fmt: skip
-    begun = time.perf_counter()
+    started = time.perf_counter()
     more = [replace(large, instance=f"m{n}") for n in range(LARGE)]
-    plan = consolidate(inventory, more, [one for one in running if one.instance not in ends], max_relocations=moves)
-    return Consolidated(len(fits), len(plan.placed), len(plan.relocations), time.perf_counter() - begun)
+    plan = consolidate(inventory, more, [task for task in running if task.instance not in ends], max_relocations=moves)
+    return Consolidated(len(fits), len(plan.placed), len(plan.relocations), time.perf_counter() - started)
 
 
 def main() -> None:
-    """Prints one line for each list and strategy."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--folder", type=Path, default=os.environ.get("OPENB_DIR"), help="folder of the trace's CSV files"
@@ -255,7 +251,6 @@ def main() -> None:
 
 
 def line(name: str, strategy: Strategy, results: Sequence[Result]) -> str:
-    """One line of the table."""
     paper = ""
     if name in PAPER:
         figure = PAPER[name][strategy == "least_fragmentation"]
@@ -269,7 +264,6 @@ def line(name: str, strategy: Strategy, results: Sequence[Result]) -> str:
 
 
 def repacked(name: str, results: Sequence[Result]) -> str:
-    """The line of relocations for tasks that do not fit."""
     aim = f" (aim {AIMS[name]:g} %)" if name in AIMS else ""
     return (
         f"{'':12} with relocations{aim}: {', '.join(f'{r.helped:,} tasks fit by {r.moved:,} moves' for r in results)}"
@@ -279,7 +273,6 @@ def repacked(name: str, results: Sequence[Result]) -> str:
 
 
 def consolidation(results: Sequence[Result]) -> str:
-    """The line of consolidation."""
     moved = [result.consolidation for result in results if result.consolidation is not None]
     return (
         f"{'':12} half of it ends, then tasks of the largest size fit: {', '.join(str(m.before) for m in moved)}; of"

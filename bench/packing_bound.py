@@ -1,4 +1,4 @@
-"""How much of a cluster's GPUs any scheduler can allocate, whatever it relocates: an upper bound by weak duality.
+"""An upper bound of the share of a cluster's GPUs that any scheduler can allocate, by weak duality.
 
 The relaxation knows sizes only: a GPU holds any set of shares of at most its size, whole GPUs go to whole-GPU tasks.
 CPU, memory and hosts are left out. So the figure can only be too high. Its linear program is that of Gilmore and Gomory
@@ -13,49 +13,43 @@ import numpy as np
 import numpy.typing as npt
 
 STEPS = 20_000
-PATIENCE = 60  # steps without progress, after which less is hoped for
+PATIENCE = 60  # steps without progress, after which the target is halved
 LEAST = 5e-6  # of all GPUs: less is not worth a step
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass
 class Sizes:
-    """Tasks in the order of their arrival, counted by the units of a GPU that they ask for.
+    """Tasks in the order of their arrival, counted by the units of a GPU that they request.
 
     A scheduler that refuses nothing that fits places the same tasks, however it packs and relocates, until the first
-    task of one GPU is refused. All later ones it may place or not.
+    task of one GPU is refused. Later tasks it may place or not.
     """
 
     placed: Counter[int] = field(default_factory=Counter)
-    asked: Counter[int] = field(default_factory=Counter)
+    requested: Counter[int] = field(default_factory=Counter)
     refused: bool = False
 
     def add(self, size: int, gpus: int, *, placed: bool) -> None:
         """Counts a task of `gpus` GPUs with `size` units of each."""
         if not gpus:
             return
-        self.asked[size] += gpus
+        self.requested[size] += gpus
         self.refused = self.refused or (gpus == 1 and not placed)
         if placed and not self.refused:
             self.placed[size] += gpus
 
 
-def bound(sizes: Sizes, gpus: int, whole: int) -> float:
-    """The largest share of all GPUs that can be allocated, at most 1.
-
-    Args:
-        sizes: the tasks.
-        gpus: number of GPUs.
-        whole: units of one GPU.
-    """
-    shares = np.array(sorted(size for size in sizes.asked if 0 < size < whole))
-    low, high = (np.array([of[int(s)] for s in shares], float) for of in (sizes.placed, sizes.asked))
-    low_whole, high_whole = sizes.placed[whole], sizes.asked[whole]
-    worth = shares / whole
-    step_units = int(np.gcd.reduce(np.append(shares, whole)))
-    cells, capacity = shares // step_units, whole // step_units
+def bound(sizes: Sizes, gpus: int, gpu_units: int) -> float:
+    """The largest share of `gpus` that can be allocated, at most 1. `gpu_units`: units of one GPU."""
+    shares = np.array(sorted(size for size in sizes.requested if 0 < size < gpu_units))
+    low, high = (np.array([of[int(s)] for s in shares], float) for of in (sizes.placed, sizes.requested))
+    low_whole, high_whole = sizes.placed[gpu_units], sizes.requested[gpu_units]
+    worth = shares / gpu_units
+    step_units = int(np.gcd.reduce(np.append(shares, gpu_units)))
+    cells, capacity = shares // step_units, gpu_units // step_units
     prices, best, best_prices = worth.copy(), float(gpus), worth.copy()
-    hoped, fruitless = 0.02 * gpus, 0  # below the best
+    target, fruitless = 0.02 * gpus, 0  # below the best
     for _ in range(STEPS):
         filling, price = _dearest(cells, prices, capacity)
         gain, gain_whole = worth - prices, 1.0 - price
@@ -63,20 +57,20 @@ def bound(sizes: Sizes, gpus: int, whole: int) -> float:
         whole_count = high_whole if gain_whole > 0 else low_whole
         total = float(gain @ counts + gain_whole * whole_count + gpus * price)
         fruitless += 1
-        if total < best - 0.1 * hoped:
+        if total < best - 0.1 * target:
             fruitless = 0
         if total < best:
             best, best_prices = total, prices
         if fruitless > PATIENCE:
-            hoped, fruitless, prices = hoped / 2, 0, best_prices
-            if hoped < LEAST * gpus:
+            target, fruitless, prices = target / 2, 0, best_prices
+            if target < LEAST * gpus:
                 break
             continue
         slope = filling * (gpus - whole_count) - counts  # of the total in the prices
         length = float(slope @ slope)
         if length == 0.0:
             break
-        prices = np.maximum(prices - slope * (total - best + hoped) / length, 0.0)
+        prices = np.maximum(prices - slope * (total - best + target) / length, 0.0)
     return best / gpus
 
 

@@ -54,7 +54,7 @@ SPEC = {"engine": "simulated", "resources": {"gpus": 1}}
 
 @dataclass(frozen=True)
 class Block:
-    """One burst and the reference beside it, per second."""
+    """A burst and its reference, per second."""
 
     placed: float
     round_trips: float
@@ -123,7 +123,6 @@ async def assert_durable(database: Database) -> None:
 
 
 async def claimed(database: Database) -> int:
-    """Instances that hold claims."""
     async with database.connection() as c:
         return int(await c.fetchval("select count(distinct instance_id) from claims where instance_id like 'b%'"))
 
@@ -161,7 +160,7 @@ async def burst(database: Database, name: str, instances: int, each: int) -> flo
     async with asyncio.timeout(LIMIT_S), hears_commands(database) as committed:
         began = time.perf_counter()
         await asyncio.gather(*(apply(n) for n in range(instances // each)))
-        while await claimed(database) < before + instances:  # counted when there is more to count: counting costs
+        while await claimed(database) < before + instances:  # counted after each commit only, since counting costs CPU
             await committed.wait()
             committed.clear()
         return instances / (time.perf_counter() - began)
@@ -209,7 +208,6 @@ async def singles(database: Database) -> list[float]:
 
 
 def report(title: str, blocks: list[Block]) -> None:
-    """Medians, and medians of the ratios within each block."""
     placed = statistics.median(b.placed for b in blocks)
     to_commits = statistics.median(b.placed / b.commits for b in blocks)
     to_trips = statistics.median(b.placed / b.round_trips for b in blocks)
@@ -222,7 +220,6 @@ def report(title: str, blocks: list[Block]) -> None:
 
 
 async def run(options: argparse.Namespace, workers: int, folder: Path) -> None:
-    """Runs the bench for one number of workers, in one durable database."""
     async with EmbeddedPostgres(folder) as server:
         database = await Database.open(server.dsn)
         await migrate(database)
@@ -266,7 +263,6 @@ async def clear(database: Database) -> None:
 
 
 def main() -> None:
-    """Parses the options and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, nargs="+", default=[1000, 5000], help="sizes of the fleet")
     parser.add_argument("--instances", type=int, default=4000)

@@ -1,7 +1,7 @@
 """Measures placement alone: one pass over a fleet in memory, without a database.
 
 Usage: python bench/placement_pass.py [WORKERS] [ASKS]
-       python bench/placement_pass.py --distinct     what unlike asks cost on 40,000 GPUs, against 1,000 GPUs
+       python bench/placement_pass.py --distinct     the cost of distinct asks on 40,000 GPUs, against 1,000 GPUs
 """
 
 import random
@@ -33,15 +33,13 @@ def device(worker: int, index: int) -> DeviceState:
     )  # fmt: skip
 
 
-def timed(what: Callable[[], object]) -> float:
-    """The seconds of a call."""
-    begun = time.perf_counter()
-    what()
-    return time.perf_counter() - begun
+def timed(call: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    call()
+    return time.perf_counter() - started
 
 
 def fleet_of(workers: int) -> tuple[Inventory, list[DeviceState]]:
-    """An inventory of equal workers, and its devices."""
     devices = [device(w, i) for w in range(workers) for i in range(-1, GPUS)]
     inventory = Inventory()
     inventory.upsert_workers(
@@ -52,7 +50,7 @@ def fleet_of(workers: int) -> tuple[Inventory, list[DeviceState]]:
 
 
 def distinct(strategy: str) -> None:
-    """Prints one line: the cost of a decision on both fleets, while no two asks are alike. Blocks alternate."""
+    """Prints the cost of a decision on both fleets, with distinct asks. Blocks alternate."""
     chance = random.Random(1)  # noqa: S311 - sizes, not secrets
     sizes = chance.sample(range(5_000, 60_000), SINGLES)
     asks = [Ask(f"i{n}", f"d{n % 20}", (Layout(1, size, False),), strategy=strategy) for n, size in enumerate(sizes)]  # type: ignore[arg-type] # table
@@ -75,7 +73,7 @@ def distinct(strategy: str) -> None:
 
 
 def measure(workers: int, count: int, strategy: str, layout: Layout) -> None:
-    """Prints one line: building the arrays, a batch of equal asks, single asks, rollback, update."""
+    """Prints the times of: building the arrays, a batch of equal asks, single asks, rollback, update."""
     inventory, devices = fleet_of(workers)
     asks = [Ask(f"i{n}", "d", (layout,), strategy=strategy) for n in range(count)]  # type: ignore[arg-type] # table
     build_s = timed(lambda: inventory.gpus)

@@ -1,12 +1,11 @@
-"""How long `plan` takes: many manifests on many workers, through the API over a real database, empty and full.
+"""The time of `plan`: many manifests on many workers, through the API over a real database, empty and full.
 
 Usage: PYTHONPATH=tests python bench/plan.py [--workers 1000] [--manifests 100] [--rounds 5] [--candidates]
-With `--candidates`, of one manifest, and of every GPU whether it could be selected by hand.
-Prints the median and the longest round, including the first, which reads the inventory whole.
+With `--candidates`: one manifest, and for each GPU whether it could be selected by hand.
+Prints the median and the longest round, including the first, which reads the complete inventory.
 """
 
 import argparse
-import asyncio
 import statistics
 import time
 from typing import Any, Final
@@ -14,9 +13,8 @@ from typing import Any, Final
 from controller.daemon import tune_gc
 from controller.store.core.database import Database
 from rig.simulated_args import known_here
-from support.database.migrated import migrated_database, migrated_template
-from support.database.postgres import running_server
 from support.leading.served_api import ServedApi, served
+from temporary_database import run_with_database
 
 AIM_S: Final = 1.0  # for 100 manifests on 1,000 workers
 AIM_CANDIDATES_S: Final = 0.3  # for one manifest with the candidates of 8,000 GPUs
@@ -46,7 +44,6 @@ _FULL: Final = """
 
 
 async def fill(database: Database, workers: int) -> None:
-    """Adds workers with eight free GPUs each."""
     async with database.transaction() as connection:
         await connection.execute(_WORKERS, workers)
         await connection.execute(_HOSTS)
@@ -56,7 +53,7 @@ async def fill(database: Database, workers: int) -> None:
 async def round_seconds(
     api: ServedApi, manifests: list[dict[str, Any]], rounds: int, *, candidates: bool
 ) -> tuple[list[float], int]:
-    """The seconds of each round, and how many instances fit."""
+    """The seconds of each round, and the number of instances that fit."""
     times, fits = [], 0
     for _ in range(rounds):
         began = time.monotonic()
@@ -65,14 +62,13 @@ async def round_seconds(
         if status != 200:
             raise SystemExit(f"POST /plan returned {status}: {answer}")
         if candidates:
-            (found,) = answer["candidates"].values()
-            print(f"{sum(found['selectable'])} of {len(found['uuid'])} GPUs are selectable, {times[-1]:.3f} s")
+            (gpus,) = answer["candidates"].values()
+            print(f"{sum(gpus['selectable'])} of {len(gpus['uuid'])} GPUs are selectable, {times[-1]:.3f} s")
         fits = sum(item["fits"] for item in answer["items"])
     return times, fits
 
 
 async def measure(database: Database, workers: int, count: int, rounds: int, *, candidates: bool) -> None:
-    """Measures an empty and a full cluster."""
     manifests = [
         {"kind": "Deployment", "name": f"m{n}", "engine": "simulated", "priority": n,
          "args": {"memory": f"{10 + 7 * n}GiB", "heads": 32}}
@@ -90,7 +86,6 @@ async def measure(database: Database, workers: int, count: int, rounds: int, *, 
 async def print_state(
     state: str, api: ServedApi, manifests: list[dict[str, Any]], workers: int, rounds: int, *, candidates: bool
 ) -> None:
-    """Measures one state of the cluster and prints its times."""
     times, fits = await round_seconds(api, manifests, rounds, candidates=candidates)
     aim = AIM_CANDIDATES_S if candidates else AIM_S
     print(
@@ -100,23 +95,17 @@ async def print_state(
 
 
 def main() -> None:
-    """Measures on a temporary database."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--manifests", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--candidates", action="store_true")
     given = parser.parse_args()
-    with running_server() as server:
-        template = migrated_template(server)
-
-        async def run() -> None:
-            async with migrated_database(server, template) as database:
-                count = 1 if given.candidates else given.manifests
-                await measure(database, given.workers, count, given.rounds, candidates=given.candidates)
-
-        with known_here():  # for the heads of the models
-            asyncio.run(run())
+    count = 1 if given.candidates else given.manifests
+    with known_here():  # for the heads of the models
+        run_with_database(
+            lambda database: measure(database, given.workers, count, given.rounds, candidates=given.candidates)
+        )
 
 
 if __name__ == "__main__":

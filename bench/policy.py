@@ -1,9 +1,9 @@
-"""What utilization policies cost: 5,000 instances on 8,000 GPUs of 1,000 hosts, sampled every 10 s, one controller.
+"""The cost of utilization policies: 5,000 instances on 8,000 GPUs of 1,000 hosts, sampled every 10 s, one controller.
 
 The hosts speak the agents' protocol but run nothing (many_hosts.py). The bench counts the
 CPU seconds of the controller's process and of PostgreSQL over three steady stretches of one run: without samples (the
 baseline), with samples and no policy (ingest and history), and with a default policy over all (evaluation). Half of
-the instances are busy, half are idle for the whole window, which costs most.
+the instances are busy, half are idle over all of the window, which costs most.
 
 The bench writes their past samples before the policy comes, so that its window is full at once. It exits with 1 where
 ingest and evaluation together take more than a quarter of one core.
@@ -40,7 +40,7 @@ SETTLE_S = 20.0
 AIM = 0.25  # of one core
 APPLIES_AT_ONCE = 20
 LIMIT_S = 600.0
-# GPUs of an instance, and how many of 100 instances have as many: together they hold 160 GPUs.
+# GPUs of an instance, and the number of such instances in 100: together they hold 160 GPUs.
 SHAPES = ((1, 60), (2, 30), (4, 10))
 POLICY = {"default": True, "min_gpu_utilization": 50, "time_window": WINDOW_S, "dry_run": True}
 
@@ -66,7 +66,6 @@ class Bench:
         self.meter = Meter(psutil.Process(cluster.processes["controller"].pid), hosts.pids)
 
     async def rows(self, query: str, *args: Any) -> list[Any]:
-        """Queries the controller's database."""
         connection = await asyncpg.connect(Layout(self.cluster.data_dir).url("postgresql"), command_timeout=LIMIT_S)
         try:
             return list(await connection.fetch(query, *args))
@@ -74,20 +73,17 @@ class Bench:
             await connection.close()
 
     async def count(self, query: str) -> int:
-        """The one number that a query returns."""
         return int((await self.rows(query))[0][0])
 
     async def until(self, query: str, wanted: int, what: str) -> float:
-        """Waits until the count is reached; returns the seconds."""
         began = time.monotonic()
-        while (found := await self.count(query)) < wanted:
+        while (count := await self.count(query)) < wanted:
             if time.monotonic() - began > LIMIT_S:
-                raise AssertionError(f"{what}: {found} of {wanted} after {LIMIT_S:g} s")
+                raise AssertionError(f"{what}: {count} of {wanted} after {LIMIT_S:g} s")
             await asyncio.sleep(1)
         return time.monotonic() - began
 
     async def fill(self) -> None:
-        """Lets hosts join, and fills their GPUs with instances."""
         await self.hosts.add(self.cluster, self.options.hosts)
         await self.until("select count(*) from workers where phase = 'ready'", self.options.hosts, "hosts")
         limit = asyncio.Semaphore(APPLIES_AT_ONCE)
@@ -116,7 +112,6 @@ class Bench:
         await self.rows("vacuum analyze")
 
     async def stretch(self, what: str) -> Stretch:
-        """Measures a steady stretch and prints it."""
         await asyncio.sleep(SETTLE_S)
         rows, before, began = await self.count(_SAMPLES), self.meter.cpu_s(), time.monotonic()
         await asyncio.sleep(self.options.seconds)
@@ -133,7 +128,6 @@ class Bench:
         return Stretch(controller, postgres, written, rss, pss)
 
     async def judge_all(self, instances: int) -> None:
-        """Adds the policy and waits for the first verdict on every instance."""
         before, began = self.meter.cpu_s(), time.monotonic()
         status, answer = await self.cluster.call("PUT", "/policies/stop-idle", POLICY)
         assert status in (200, 201), answer
@@ -148,9 +142,8 @@ class Bench:
         )
 
     async def run(self) -> bool:
-        """Runs the bench; whether the aim is met."""
         await self.fill()
-        await self.rows("vacuum analyze")  # else the baseline would include the work that filling left behind
+        await self.rows("vacuum analyze")  # else the baseline includes the database's work after the fill
         instances = await self.count(_RUNNING)
         baseline = await self.stretch("baseline, no samples")
         await self.hosts.send(sampling=True)
@@ -169,7 +162,7 @@ _RUNNING = "select count(*) from instances where phase = 'running' and running_s
 _SAMPLES = "select count(*) from samples"
 _IDLE_WANTED = """
     select count(distinct c.instance_id) from claims c join samples s on s.device = c.device where s.max <= {low}"""
-# Rows dated back send no hint: only a reader of the past finds them.
+# Rows in the past send no hint: only a reader of the past finds them.
 _PAST = """
     insert into samples (at, device, worker_id, seq, period_s, mean, max, used_mib, processes, tx)
     select s.at - n * $1::int * interval '1 second', s.device, s.worker_id, s.seq - n * 1000, s.period_s, s.mean, s.max,
@@ -179,7 +172,6 @@ _PAST = """
 
 
 def print_cost(baseline: Stretch, ingest: Stretch, policies: Stretch) -> bool:
-    """Prints the differences; whether they meet the aim."""
     steps = (("ingest and history", baseline, ingest), ("evaluation", ingest, policies), ("in all", baseline, policies))
     for what, before, after in steps:
         controller, postgres = after.controller - before.controller, after.postgres - before.postgres
@@ -190,7 +182,7 @@ def print_cost(baseline: Stretch, ingest: Stretch, policies: Stretch) -> bool:
     share = (policies.controller + policies.postgres - baseline.controller - baseline.postgres) / 60
     kept = share <= AIM
     print(
-        "rings of samples, and what else is kept of what is watched: "
+        "rings of samples, and other memory for watched instances: "
         f"{policies.controller_mib - ingest.controller_mib:.0f} MiB"
     )
     print(f"{'PASS' if kept else 'FAIL'}: {share:.1%} of one core in all; the aim is at most {AIM:.0%}")
@@ -198,7 +190,7 @@ def print_cost(baseline: Stretch, ingest: Stretch, policies: Stretch) -> bool:
 
 
 def print_modes() -> None:
-    """Prints what one verdict costs over a day of eight GPUs, by `gpus`, and the ratio of `mean` to `all`."""
+    """Prints the cost of a verdict over a day of eight GPUs, by `gpus`, and the ratio of `mean` to `all`."""
     day_s, gpus = 86_400, []
     for n in range(8):
         series = Series()
@@ -226,7 +218,6 @@ def print_modes() -> None:
 
 
 async def run(options: argparse.Namespace, folder: Path) -> bool:
-    """Starts everything, runs the bench, ends everything."""
     cluster = Cluster(folder)
     hosts: ManyHosts | None = None
     try:
@@ -240,7 +231,6 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
 
 
 def main() -> None:
-    """Parses the options and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--hosts", type=int, default=1000, help="of eight GPUs each")
     parser.add_argument("--instances", type=int, default=5000, help="a multiple of 100")

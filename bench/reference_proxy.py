@@ -1,4 +1,4 @@
-"""A plain proxy with one hop, which a bench compares with: no keys, no limits, one target, nothing is retried.
+"""A plain proxy with one hop, for comparison: no keys, no limits, one target, no retries.
 
 Usage: python reference_proxy.py PORT TARGET_PORT
 """
@@ -22,7 +22,6 @@ class Pool:
         self._idle: deque[Upstream] = deque()
 
     async def take(self) -> "Upstream":
-        """An idle connection or a new one."""
         while self._idle:
             if not (upstream := self._idle.pop()).lost:
                 return upstream
@@ -31,27 +30,23 @@ class Pool:
         return protocol
 
     def put(self, upstream: "Upstream") -> None:
-        """Keeps a connection for the next request."""
         self._idle.append(upstream)
 
 
 class Side(asyncio.Protocol):
-    """One side of an exchange: what it cannot take stops the other side's reading."""
+    """A side of an exchange. While it cannot write, the other side does not read."""
 
     other: "Side | None" = None
     transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keeps the transport."""
         self.transport = cast("asyncio.Transport", transport)
 
     def pause_writing(self) -> None:
-        """Stops the other side's reading."""
         if self.other is not None:
             self.other.transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """Lets the other side be read again."""
         if self.other is not None:
             self.other.transport.resume_reading()
 
@@ -67,12 +62,10 @@ class Upstream(Side):
         self._chunked = self._complete = self.lost = False
 
     def begin(self, client: "Client") -> None:
-        """Binds it to a client until the answer is complete."""
         self.other, self._complete = client, False
         self._parser, self._headers = httptools.HttpResponseParser(self), []
 
     def data_received(self, data: bytes) -> None:
-        """Passes on what came, in one write."""
         client = cast("Client", self.other)
         if client is None:
             self.transport.abort()
@@ -86,11 +79,9 @@ class Upstream(Side):
             client.answered()
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """A header of the answer."""
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """The answer's head."""
         names = {name.lower(): value for name, value in self._headers}
         self._chunked = b"content-length" not in names
         lines = [b"HTTP/1.1 %d OK" % self._parser.get_status_code()]
@@ -99,11 +90,9 @@ class Upstream(Side):
         self._out.append(b"\r\n".join([*lines, framing, b"", b""]))
 
     def on_body(self, body: bytes) -> None:
-        """A piece of the answer."""
         self._out.append(b"%x\r\n%b\r\n" % (len(body), body) if self._chunked else body)
 
     def on_message_complete(self) -> None:
-        """The answer's end."""
         self._complete = True
         if self._chunked:
             self._out.append(b"0\r\n\r\n")
@@ -127,21 +116,17 @@ class Client(Side):
         self._task: asyncio.Task[None] | None = None
 
     def data_received(self, data: bytes) -> None:
-        """Passes on what came."""
         self._parser.feed_data(data)
         if self.other is not None and self._pending:
             self._flush()
 
     def on_url(self, url: bytes) -> None:
-        """The target of the request."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One of its headers."""
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
-        """Its head: a connection to the target is taken."""
         lines = [self._parser.get_method() + b" " + self._url + b" HTTP/1.1", b"Host: engine"]
         kept = HOP_BY_HOP - {b"content-length"}
         lines += [name + b": " + value for name, value in self._headers if name.lower() not in kept]
@@ -156,7 +141,6 @@ class Client(Side):
         self._flush()
 
     def on_body(self, body: bytes) -> None:
-        """A piece of its body."""
         self._pending.append(body)
 
     def _flush(self) -> None:
@@ -177,7 +161,6 @@ class Client(Side):
 
 
 async def serve(port: int, target_port: int) -> None:
-    """Serves until it is killed."""
     pool = Pool(target_port)
     server = await asyncio.get_running_loop().create_server(lambda: Client(pool), "127.0.0.1", port, backlog=1024)
     await server.serve_forever()

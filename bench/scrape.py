@@ -1,6 +1,6 @@
-"""What a scrape of /metrics costs: 1,000 workers with 8 GPUs each, all with details, and 2,000 deployments.
+"""The cost of a scrape of /metrics: 1,000 workers with 8 GPUs each, all with details, and 2,000 deployments.
 
-The bench prints the time and the bytes of a scrape, and how late the event loop is meanwhile. It exits with 1 where a
+The bench prints the time and the bytes of a scrape, and the lag of the event loop. It exits with 1 where a
 scrape takes longer than the aim, or where ten at once cost more than two.
 
     make bench-scrape        (or: PYTHONPATH=tests python bench/scrape.py --workers 100)
@@ -11,13 +11,12 @@ import asyncio
 import sys
 import time
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from controller.store.core.database import Database
 from support.database.ledger import add_deployment, add_host, add_instance
-from support.database.migrated import migrated_database, migrated_template
-from support.database.postgres import running_server
 from support.leading.served_api import ServedApi, served
+from temporary_database import run_with_database
 
 AIM_S: Final = 5.0  # scrapers give up after ten
 GPUS: Final = 8
@@ -37,7 +36,6 @@ _CLAIMS: Final = """
 
 
 async def fill(database: Database, workers: int, deployments: int) -> None:
-    """Hosts, and deployments with an instance each."""
     for number in range(workers):
         await add_host(database, f"w{number}", gpus=GPUS)
     for number in range(deployments):
@@ -51,14 +49,12 @@ async def fill(database: Database, workers: int, deployments: int) -> None:
 
 
 async def scrape(api: ServedApi) -> int:
-    """The bytes of one scrape."""
     async with api.session.get(api.url + "/metrics", headers=api.header("viewer")) as answer:
         assert answer.status == 200, await answer.text()
         return len(await answer.read())
 
 
 async def worst_lag(until: asyncio.Event) -> float:
-    """How late the event loop is at worst, in seconds."""
     worst = 0.0
     while not until.is_set():
         began = time.monotonic()
@@ -68,7 +64,6 @@ async def worst_lag(until: asyncio.Event) -> float:
 
 
 async def measure(api: ServedApi) -> bool:
-    """Prints the figures; returns whether they are within the aims."""
     await scrape(api)
     done, times, size = asyncio.Event(), [], 0
     lag = asyncio.create_task(worst_lag(done))
@@ -86,21 +81,17 @@ async def measure(api: ServedApi) -> bool:
 
 
 def main() -> None:
-    """Measures, prints, and judges."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=1000)
     parser.add_argument("--deployments", type=int, default=2000)
     given = parser.parse_args()
 
-    async def run(server: Any, template: str) -> bool:
-        async with migrated_database(server, template) as database:
-            await fill(database, given.workers, given.deployments)
-            async with served(database) as api:
-                return await measure(api)
+    async def run(database: Database) -> bool:
+        await fill(database, given.workers, given.deployments)
+        async with served(database) as api:
+            return await measure(api)
 
-    with running_server() as server:
-        met = asyncio.run(run(server, migrated_template(server)))
-    sys.exit(0 if met else 1)
+    sys.exit(0 if run_with_database(run) else 1)
 
 
 if __name__ == "__main__":

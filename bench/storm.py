@@ -1,7 +1,7 @@
 """A storm of applies and deletes against a real controller with its durable database and two simulated hosts.
 
 Each storm applies and deletes many deployments with distinct inputs, whose analyses take two seconds, twice. Then one
-more is applied, which must not be affected. Another process reads /proc every ten milliseconds meanwhile. Then a quick
+more is applied, which must not be affected. Another process reads /proc every ten milliseconds. Then a quick
 deployment is applied during many slow analyses, and ten more storms measure retained memory. Each check is printed with
 its figure. The bench exits with 1 where one fails.
 
@@ -44,13 +44,12 @@ MEMORY_RATIO = 1.10
 
 
 class Verdict:
-    """Prints checks; records whether all passed."""
+    """Prints checks. `passed`: all have passed."""
 
     def __init__(self) -> None:
         self.passed = True
 
     def check(self, what: str, figure: str, *, ok: bool) -> None:
-        """Prints one check."""
         self.passed = self.passed and ok
         print(f"{'pass' if ok else 'FAIL'}  {what}: {figure}", flush=True)
 
@@ -67,17 +66,16 @@ async def one_storm(cluster: Cluster, storm: Storm, verdict: Verdict) -> None:
         await cluster.apply("after", args=storm.slow_args())
         after_s = await cluster.running("after")
         counted = await read_counted(cluster)
-    seen, size = watch.sightings(), pool_size()
-    print(
-        f"      the storm took {took:.1f} s; the longest pause between looks was {seen.longest_pause_s * 1000:.0f} ms"
-    )
-    gone = seen.lasted_s(last_answer, quiet_until)
+    sightings, size = watch.sightings(), pool_size()
+    pause_ms = sightings.longest_pause_s * 1000
+    print(f"      the storm took {took:.1f} s; the longest pause between reads was {pause_ms:.0f} ms")
+    gone = sightings.lasted_s(last_answer, quiet_until)
     verdict.check(
         f"no computation's process {GONE_WITHIN_S * 1000:.0f} ms after the last DELETE",
         f"gone after {gone * 1000:.0f} ms",
         ok=gone <= GONE_WITHIN_S,
     )
-    verdict.check("peak in flight is the pool's size", f"{seen.peak} of {size}", ok=seen.peak == size)
+    verdict.check("peak in flight is the pool's size", f"{sightings.peak} of {size}", ok=sightings.peak == size)
     verdict.check("computations in flight at rest", f"{counted.in_flight}", ok=counted.in_flight == 0)
     ended = ", ".join(f"{outcome} {n}" for outcome, n in sorted(counted.ended.items()))
     verdict.check("started = completed + cancelled + failed", f"{counted.started} = {ended}", ok=counted.balanced)
@@ -99,7 +97,6 @@ async def one_storm(cluster: Cluster, storm: Storm, verdict: Verdict) -> None:
 
 
 async def nothing_is_left(cluster: Cluster, verdict: Verdict) -> None:
-    """Checks that rows, claims and processes are gone."""
     took = await cluster.until(lambda: nothing_left(cluster), "nothing is left", GONE_LIMIT_S)
     rows = await left_rows(cluster)
     figure = f"gone {took:.1f} s later; rows {rows or 'none'}, engines {len(cluster.engines())}"
@@ -118,14 +115,14 @@ async def quick_behind_slow(cluster: Cluster, storm: Storm, count: int, verdict:
     alive = [i for i in await cluster.instances() if i["status"]["phase"] in ("pending", "analyzing")]
     verdict.check(
         f"a quick one behind {count} slow analyses runs within {QUICK_RUNS_WITHIN_S} s",
-        f"{took:.2f} s, {len(alive)} still being worked out",
+        f"{took:.2f} s, {len(alive)} still analyzed",
         ok=took <= QUICK_RUNS_WITHIN_S and len(alive) == count,
     )
     await storm.delete([*slow, "quick"])
 
 
 async def memory_over(cluster: Cluster, storm: Storm, storms: int, verdict: Verdict) -> None:
-    """The controller's resident memory at rest, before and after so many storms."""
+    """The controller's resident memory at rest, before and after the storms."""
     await asyncio.sleep(REST_S)
     before = controller_rss_mib(cluster)
     for n in range(storms):
@@ -135,14 +132,13 @@ async def memory_over(cluster: Cluster, storm: Storm, storms: int, verdict: Verd
     await asyncio.sleep(REST_S)
     after = controller_rss_mib(cluster)
     verdict.check(
-        f"memory after {storms} storms within {MEMORY_RATIO - 1:.0%} of what it was after the first",
+        f"memory after {storms} storms within {MEMORY_RATIO - 1:.0%} of the memory after the first",
         f"{before:.1f} MiB before, {after:.1f} MiB after, ratio {after / before:.3f} (resident, at rest)",
         ok=after <= before * MEMORY_RATIO,
     )
 
 
 async def run(options: argparse.Namespace, folder: Path) -> bool:
-    """Runs the bench; whether all checks passed."""
     cluster, verdict = Cluster(folder), Verdict()
     try:
         await cluster.start_controller(GPUWARD_LOG_FORMAT="json")
@@ -168,11 +164,10 @@ async def run(options: argparse.Namespace, folder: Path) -> bool:
 
 
 def main() -> None:
-    """Parses the options and runs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--size", type=int, default=300, help="deployments in one storm")
     parser.add_argument("--storms", type=int, default=10, help="storms over which memory is watched")
-    parser.add_argument("--slow", type=int, default=100, help="slow analyses beside a quick deployment")
+    parser.add_argument("--slow", type=int, default=100, help="slow analyses during a quick deployment")
     options = parser.parse_args()
     print(f"$ {shlex.join(sys.argv)}   ({psutil.cpu_count()} cores, {len(os.sched_getaffinity(0))} usable)")
     with tempfile.TemporaryDirectory(prefix="gpuward-bench-") as folder:

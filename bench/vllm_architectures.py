@@ -1,9 +1,9 @@
-"""Writes which model architectures each version of vLLM serves, from the registry in its package.
+"""Writes the model architectures that each version of vLLM serves, from the registry in its package.
 
 make vllm-architectures ARGS='vllm-0.33.0-....whl ...'         adds versions from wheels, which are not installed
 make vllm-architectures ARGS='0.33.0=/folder/registry.py ...'  from registries that were unpacked
 
-A wheel comes by `pip download --no-deps vllm==0.33.0`. Nothing of it is run: the registry's tables are literals.
+Get a wheel by `pip download --no-deps vllm==0.33.0`. No code of it is run: the registry's tables are literals.
 """
 
 import argparse
@@ -20,17 +20,16 @@ DATA: Final = Path(__file__).resolve().parent.parent / "controller" / "engines" 
 REGISTRY: Final = "vllm/model_executor/models/registry.py"
 _WHEEL: Final = re.compile(r"vllm-(\d+(?:\.\d+)+)\S*\.whl")
 _TABLE: Final = re.compile(r"_([A-Z_]+)_MODELS")
-# Tables of models that return vectors or scores. Before 0.18 the others of them were in the first two.
+# Tables of models that return vectors or scores. Before 0.18 the first two had the other models.
 _POOLING: Final = frozenset(
     {"EMBEDDING", "CROSS_ENCODER", "LATE_INTERACTION", "REWARD", "TOKEN_CLASSIFICATION", "SEQUENCE_CLASSIFICATION"}
 )
-# Not what a version serves: what it formerly served, what plugins serve, and the tables' union.
+# Tables of models that the version does not serve itself: former models, plugins' models, and the tables' union.
 _OTHER: Final = frozenset({"PREVIOUSLY_SUPPORTED", "OOT_SUPPORTED", "VLLM"})
 
 
 def tables(source: str) -> dict[str, frozenset[str]]:
-    """The names in each table of a registry's source."""
-    found: dict[str, frozenset[str]] = {}
+    names_of: dict[str, frozenset[str]] = {}
     for node in ast.parse(source).body:
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
         value = getattr(node, "value", None)
@@ -38,19 +37,18 @@ def tables(source: str) -> dict[str, frozenset[str]]:
             continue
         if (match := _TABLE.fullmatch(target.id)) is not None:
             keys = (key.value for key in value.keys if isinstance(key, ast.Constant))
-            found[match[1]] = frozenset(key for key in keys if isinstance(key, str))
-    if not {"TEXT_GENERATION", "MULTIMODAL"} <= found.keys():
+            names_of[match[1]] = frozenset(key for key in keys if isinstance(key, str))
+    if not {"TEXT_GENERATION", "MULTIMODAL"} <= names_of.keys():
         raise SystemExit("the registry has no table of models: its form has changed")
-    return found
+    return names_of
 
 
 def with_version(data: Mapping[str, Any], version: str, source: str) -> dict[str, Any]:
-    """The data file with one version more, or with that version read again."""
-    found = tables(source)
+    names_of = tables(source)
     versions = sorted({*data["versions"], version}, key=number)
-    serves = frozenset().union(*(names for table, names in found.items() if table not in _OTHER))
-    pools = frozenset().union(*(names for table, names in found.items() if table in _POOLING))
-    generates = frozenset().union(*(found[table] for table in found.keys() - _POOLING - _OTHER))
+    serves = frozenset().union(*(names for table, names in names_of.items() if table not in _OTHER))
+    pools = frozenset().union(*(names for table, names in names_of.items() if table in _POOLING))
+    generates = frozenset().union(*(names_of[table] for table in names_of.keys() - _POOLING - _OTHER))
     served = {name: set(_expanded(data["versions"], spans)) for name, spans in data["architectures"].items()}
     for name in {*served, *serves}:
         served.setdefault(name, set()).discard(version)
@@ -63,12 +61,11 @@ def with_version(data: Mapping[str, Any], version: str, source: str) -> dict[str
         "pooling": sorted(
             {*data["pooling"], *pools} - generates if newest else {*data["pooling"], *(pools - generates)}
         ),
-        "plugins": sorted(found.get("OOT_SUPPORTED", frozenset())) if newest else data["plugins"],
+        "plugins": sorted(names_of.get("OOT_SUPPORTED", frozenset())) if newest else data["plugins"],
     }
 
 
 def number(version: str) -> tuple[int, ...]:
-    """A version for comparison."""
     return tuple(int(part) for part in version.split("."))
 
 
@@ -100,7 +97,6 @@ def _source(place: str) -> tuple[str, str]:
 
 
 def text_of(data: Mapping[str, Any]) -> str:
-    """The data file, an architecture a line."""
     lines = [f"    {json.dumps(name)}: {json.dumps(spans)}" for name, spans in data["architectures"].items()]
     rest = {key: json.dumps(data[key]) for key in ("versions", "pooling", "plugins")}
     return (
@@ -113,13 +109,12 @@ def text_of(data: Mapping[str, Any]) -> str:
 
 
 def main() -> int:
-    """Adds each named version to the data file."""
-    parser = argparse.ArgumentParser(description="Which architectures each version of vLLM serves.")
+    parser = argparse.ArgumentParser(description="Write the architectures that each version of vLLM serves.")
     parser.add_argument("places", nargs="+", help="wheels, or VERSION=FILE for a registry")
     data: dict[str, Any] = {"versions": [], "architectures": {}, "pooling": [], "plugins": []}
     if DATA.exists():
         data = json.loads(DATA.read_text(encoding="utf-8"))
-    for version, source in sorted(map(_source, parser.parse_args().places), key=lambda one: number(one[0])):
+    for version, source in sorted(map(_source, parser.parse_args().places), key=lambda pair: number(pair[0])):
         data = with_version(data, version, source)
     DATA.write_text(text_of(data), encoding="utf-8")
     print(f"wrote {DATA}: {len(data['architectures'])} architectures in {len(data['versions'])} versions")

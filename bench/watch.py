@@ -1,4 +1,4 @@
-"""CPU of watches per wave of changes: one reader for all watchers, beside a reader for each as it was before.
+"""CPU of watches per wave of changes: one reader for all watchers, compared with a reader for each.
 
 Both ways see the same waves over the same rows, in turn. A wave changes some deployments, and each watcher gets its
 server-sent events. The CPU is this process's: reading, encoding and handing out, without sockets, which cost the same
@@ -26,8 +26,7 @@ from controller.store.core.database import Database
 from controller.store.views.deployments import deployments_by_uid
 from controller.store.views.instances import instances_of
 from schemas.api.view import to_plain
-from support.database.migrated import migrated_database, migrated_template
-from support.database.postgres import running_server
+from temporary_database import run_with_database
 
 AIM_MS: Final = 1.0  # for each watcher and wave
 WANTED: Final = Wanted()
@@ -44,14 +43,13 @@ Wave = Callable[[int], Awaitable[frozenset[str]]]
 
 
 class OwnReader:
-    """A watcher that reads and encodes for itself, as every watcher did before."""
+    """A watcher that reads and encodes for itself."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
         self._sent: dict[tuple[str, str], bytes] = {}
 
     async def read(self, uids: frozenset[str] | None) -> int:
-        """Reads, and returns the bytes of the events."""
         async with self._database.snapshot() as connection:
             views: list[Any] = [*await deployments_by_uid(connection, uids), *await instances_of(connection, uids)]
         size = 0
@@ -65,7 +63,6 @@ class OwnReader:
 
 
 async def each_for_itself(database: Database, watchers: int, waves: int, wave: Wave) -> list[float]:
-    """CPU seconds of each wave."""
     readers = [OwnReader(database) for _ in range(watchers)]
     for reader in readers:
         await reader.read(None)
@@ -81,7 +78,6 @@ async def each_for_itself(database: Database, watchers: int, waves: int, wave: W
 
 
 async def shared(database: Database, watchers: int, waves: int, wave: Wave) -> list[float]:
-    """CPU seconds of each wave."""
     changes = ChangeFanout()
     feed = ObjectFeed(database, changes)
     frames: asyncio.Queue[int] = asyncio.Queue()
@@ -117,7 +113,6 @@ async def shared(database: Database, watchers: int, waves: int, wave: Wave) -> l
 
 
 async def measure(given: argparse.Namespace, database: Database) -> bool:
-    """Prints both ways; returns whether the aim is met."""
     async with database.transaction() as connection:
         await connection.execute(_DEPLOYMENTS, given.deployments, given.each)
         rows = await connection.fetch("select uid from deployments order by uid limit $1", given.changed)
@@ -144,7 +139,6 @@ async def measure(given: argparse.Namespace, database: Database) -> bool:
 
 
 def main() -> None:
-    """Measures, prints, and judges."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--watchers", type=int, default=32, help="at most 64")
     parser.add_argument("--waves", type=int, default=9)
@@ -154,13 +148,7 @@ def main() -> None:
     given = parser.parse_args()
     object_feed.SWEEP_S = 3600.0
 
-    async def run(server: Any, template: str) -> bool:
-        async with migrated_database(server, template) as database:
-            return await measure(given, database)
-
-    with running_server() as server:
-        met = asyncio.run(run(server, migrated_template(server)))
-    sys.exit(0 if met else 1)
+    sys.exit(0 if run_with_database(lambda database: measure(given, database)) else 1)
 
 
 if __name__ == "__main__":

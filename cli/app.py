@@ -1,34 +1,109 @@
-"""The typer application: the global flags, and the verbs of `cli.verb_table`, imported when they are called."""
+"""The typer application: the global flags, and the verbs, which are imported when they are called."""
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
-from cli.verb_table import VERBS
 from schemas.version import __version__
+
+
+class Verb(NamedTuple):
+    """`module` has the verb in its `app`; `help` is the first sentence of its help."""
+
+    name: str
+    module: str
+    help: str
+
+
+VERBS: Final = (  # in the order of `--help`
+    Verb("up", "cli.up.verb", "Run a database, a controller and agents on this host."),
+    Verb("controller", "cli.local.daemons", "Run a controller and its gateway."),
+    Verb("agent", "cli.local.daemons", "Run an agent on this host."),
+    Verb(
+        "gateway",
+        "cli.local.daemons",
+        "Run a gateway: it answers requests to models, and passes all else on to a controller.",
+    ),
+    Verb("apply", "cli.verbs.apply", "Create or update deployments and policies from manifests: all of them, or none."),
+    Verb("wait", "cli.verbs.wait", "Wait until deployments run, succeed, are stopped or are gone."),
+    Verb("run", "cli.verbs.run", "Deploy a model, wait until it runs, and chat with it."),
+    Verb("diff", "cli.verbs.diff", "Show field by field what `apply` would change."),
+    Verb("plan", "cli.verbs.plan", "Show what `apply` would do: changes, placements and policies."),
+    Verb(
+        "scale",
+        "cli.verbs.deployments",
+        "Set the number of replicas of a deployment, or the bounds between which it follows the requests.",
+    ),
+    Verb("stop", "cli.verbs.deployments", "Stop deployments."),
+    Verb("wake", "cli.verbs.deployments", "Wake a sleeping deployment, and keep it awake for a time."),
+    Verb(
+        "start", "cli.verbs.deployments", "Start stopped deployments, and run ended tasks and failed instances again."
+    ),
+    Verb(
+        "restart",
+        "cli.verbs.deployments",
+        "Restart the instances of a deployment, as many at a time as its `update` allows.",
+    ),
+    Verb("delete", "cli.verbs.delete", "Delete deployments, policies or workers."),
+    Verb("rollout", "cli.verbs.rollout", "Manage the rollout of a deployment's newest revision."),
+    Verb("defrag", "cli.verbs.defrag", "Relocate running instances so that pending ones fit."),
+    Verb("get", "cli.verbs.get", "List the objects of a kind, or some of them."),
+    Verb("ps", "cli.verbs.get", "List instances."),
+    Verb("pending", "cli.verbs.pending", "List pending instances in the order in which they are placed."),
+    Verb("describe", "cli.verbs.describe", "Show an object in detail, with its latest events."),
+    Verb("top", "cli.verbs.top", "Show workers and GPUs live."),
+    Verb("report", "cli.verbs.report", "Report how GPUs were used."),
+    Verb("usage", "cli.verbs.report", "Report requests and tokens by key and model."),
+    Verb("logs", "cli.verbs.logs", "Print the logs of engines."),
+    Verb("events", "cli.verbs.events", "List events, oldest first."),
+    Verb("label", "cli.verbs.workers", "State what a worker is, whatever its host says."),
+    Verb("cordon", "cli.verbs.workers", "Place no new instances on workers, or on one GPU of one."),
+    Verb("uncordon", "cli.verbs.workers", "End the cordon or drain of workers, or the cordon of one GPU."),
+    Verb("drain", "cli.verbs.workers", "Cordon workers and move their instances to others, replacements first."),
+    Verb("cache", "cli.verbs.cache", "Models of the hub that workers have fetched: list, prune."),
+    Verb("context", "cli.verbs.context", "Manage the controllers that this user calls."),
+    Verb("ca", "cli.local.ca", "Manage a private certificate authority for TLS."),
+    Verb("join-token", "cli.verbs.join_token", "Manage the tokens with which agents join."),
+    Verb("key", "cli.verbs.key", "Manage API keys."),
+    Verb("secret", "cli.verbs.secret", "Manage secrets for `env: {NAME: {secret: ...}}` in manifests."),
+    Verb("audit", "cli.verbs.audit", "Check the invariants of the ledger."),
+    Verb(
+        "backup",
+        "cli.local.backup",
+        "Write the controller's whole state to a file, while everything runs or while it is stopped.",
+    ),
+    Verb("restore", "cli.local.backup", "Put a backup in the place of the controller's state."),
+    Verb(
+        "audit-log",
+        "cli.verbs.audit_log",
+        "List changes, and reads of secrets and logs: by which key, from where, and with which outcome.",
+    ),
+    Verb("doctor", "cli.local.doctor", "Examine this host, and say what to do."),
+    Verb("completion", "cli.verbs.completion", "Print the script with which a shell completes verbs and live names."),
+    Verb("version", "cli.verbs.version", "Print the version of this program."),
+)
+
 
 _GLOBAL: Final = {"--url": "URL", "--api-key": "KEY", "--context": "NAME"}  # options before the verb, and their values
 
 
 def commands_of(app: typer.Typer) -> Mapping[str, Any]:
-    """The commands of a module's application, by name, as a part of ours."""
-    plain = typer.Typer(rich_markup_mode=None)  # it hands that on
+    plain = typer.Typer(rich_markup_mode=None)  # a part of an application has its markup mode
     plain.add_typer(app)
     return get_group(plain).commands
 
 
 def imported(name: str) -> Any:
-    """The command of a verb, from its module."""
     module = next(verb.module for verb in VERBS if verb.name == name)
     return commands_of(import_module(module).app)[name]
 
 
 class Verbs(TyperGroup):
-    """The verbs of `gpuward`. Its help and its completion know their names and short help, and import none of them."""
+    """Help and completion know the names and short help of verbs, and import none of them."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(**settings)
@@ -36,7 +111,7 @@ class Verbs(TyperGroup):
             self.add_command(TyperCommand(verb.name, help=verb.help))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
-        """Imports the verb. A kind in the place of a verb: the error names the call that lists the kind."""
+        """Imports the verb. Where a kind is written in its place, the error names the call that lists the kind."""
         if args and args[0] not in self.commands:
             from cli.objects.kinds import KINDS  # noqa: PLC0415 - slow, and only errors need it
 
@@ -46,12 +121,12 @@ class Verbs(TyperGroup):
         return name, command if name is None else imported(name), rest
 
     def invoke(self, ctx: Any) -> Any:
-        """As any group. A global option after the verb: the error shows where it belongs."""
+        """Where a global option follows the verb, the error shows where it belongs."""
         try:
             return super().invoke(ctx)
         except typer.TyperException as error:
             option: Any = getattr(error, "option_name", None)
-            if option in _GLOBAL and hasattr(error, "possibilities"):  # it is unknown, not without its value
+            if option in _GLOBAL and hasattr(error, "possibilities"):  # unknown, not without its value
                 _, _, verb = error.ctx.command_path.partition(" ")  # type: ignore[attr-defined]
                 error.possibilities = None
                 error.message += f"; write it before the verb: gpuward {option} {_GLOBAL[option]} {verb}"

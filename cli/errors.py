@@ -18,11 +18,7 @@ class UnreachableError(CliError):
 
 
 class RefusedError(CliError):
-    """The server answered with an error.
-
-    Attributes:
-        code: the error code of the API, such as `conflict`.
-    """
+    """The server answered with an error. `code` is the API's, such as `conflict`."""
 
     def __init__(self, message: str, code: str = "") -> None:
         super().__init__(message)

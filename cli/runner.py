@@ -1,14 +1,14 @@
-"""What verbs share: a client, errors as exit codes, and options."""
+"""Shared by verbs: a client, errors as exit codes, and options."""
 
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Final, NoReturn
 
 import typer
 
-from cli.errors import CliError
+from cli.errors import CliError, UsageError
 from cli.objects.kind import Kind, bare_name
 from cli.printing.output import Format
 from cli.several import Refusals
@@ -22,7 +22,7 @@ INTERRUPTED: Final = 130
 
 
 def parse_seconds(text: object) -> float:
-    """Parses a duration of an option, such as `90s` or `5m`, into seconds."""
+    """Seconds of a duration such as `90s` or `5m`."""
     try:
         return parse_duration_s(text)
     except ValueError as error:
@@ -43,15 +43,25 @@ TimeoutOption = Annotated[
 ]
 
 
+def parse_labels(pairs: Iterable[str]) -> dict[str, str]:
+    """Labels from KEY=VALUE pairs. Raises `UsageError` if one is not KEY=VALUE."""
+    labels = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not (key and equals):
+            raise UsageError(f"--label: must be KEY=VALUE, such as zone=a, got {pair[:80]!r}")
+        labels[key] = value
+    return labels
+
+
 def complain(error: CliError) -> NoReturn:
-    """Prints the error and exits with its code."""
     print(block(f"gpuward: {error}"), file=sys.stderr)
     raise typer.Exit(error.exit_code)
 
 
 @contextmanager
 def complaining() -> Iterator[None]:
-    """Within it a `CliError` ends the program with its message and its code."""
+    """In this block a `CliError` ends the program with its message and its code."""
     try:
         yield
     except CliError as error:
@@ -60,57 +70,47 @@ def complaining() -> Iterator[None]:
 
 @contextmanager
 def client(ctx: typer.Context, *, endless: bool = False) -> Iterator[Api]:
-    """A client for the connection of the global flags. Within it errors end the program with their codes.
+    """A client for the connection of the global flags. In this block errors end the program with their codes.
 
-    `endless`: until Ctrl-C, which does not count as a failure then.
+    `endless`: the verb runs until Ctrl-C, which then counts as success.
     """
     from cli.transport.client import connected  # noqa: PLC0415 - slow to import, and `--help` does not need it
 
     flags = ctx.find_object(dict) or {}
     try:
         with complaining():
-            found = find_connection(
+            connection = find_connection(
                 flags.get("url"), flags.get("key"), context=flags.get("context"), environ=os.environ
             )
-            with connected(found) as api:
+            with connected(connection) as api:
                 yield api
     except KeyboardInterrupt:
         raise typer.Exit(0 if endless else INTERRUPTED) from None
 
 
 def post(ctx: typer.Context, path: tuple[str, ...], result: str, body: Json | None = None) -> None:
-    """Runs a verb that is one POST request, then prints its result."""
     with client(ctx) as api:
         api.post(path_of(*path), body)
-        print(block(str(result)))
+        print(block(result))
 
 
 def post_each(ctx: typer.Context, kind: Kind, names: Sequence[str], verb: str, result: str) -> None:
-    """Runs a verb that is one POST request for each name. Each is tried, whatever became of the others.
+    """A verb that is one POST request for each name, such as `chat` or `deployment/chat`. Each is tried.
 
-    Args:
-        ctx: of the verb.
-        kind: of the objects.
-        names: theirs, as `chat` or as `deployment/chat`.
-        verb: the last part of the path.
-        result: what has become of an object, such as `stopped`.
-
-    Raises:
-        typer.Exit: with the code of the refusals if they have one, else 1.
+    `verb` is the last part of the path; `result` is printed for each object, such as `stopped`.
     """
     with client(ctx) as api:
 
-        def one(name: str) -> None:
+        def send(name: str) -> None:
             api.post(path_of(kind.plural, name, verb), None)
             print(block(f"{kind.singular}/{name} {result}"))
 
         refusals = Refusals()
-        refusals.each(dict.fromkeys([bare_name(kind, name) for name in names]), one)
+        refusals.each(dict.fromkeys([bare_name(kind, name) for name in names]), send)
         refusals.report()
 
 
 def delete(ctx: typer.Context, path: tuple[str, ...], result: str) -> None:
-    """Runs a verb that is one DELETE request, then prints its result."""
     with client(ctx) as api:
         api.delete(path_of(*path))
-        print(block(str(result)))
+        print(block(result))

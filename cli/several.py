@@ -1,4 +1,4 @@
-"""Several objects in one call: each is tried, whatever became of the others, and each refusal is reported."""
+"""Several objects in one call: each is tried, even after refusals, and each refusal is reported."""
 
 import sys
 from collections.abc import Callable, Iterable
@@ -11,13 +11,13 @@ T = TypeVar("T")
 
 
 class Refusals:
-    """What was refused so far."""
+    """The errors of a call so far."""
 
     def __init__(self) -> None:
-        self._errors: dict[str, CliError] = {}  # by its message: an error that all have is reported once
+        self._errors: dict[str, CliError] = {}  # by message, so that an error of all objects is reported once
 
     def each(self, things: Iterable[T], do: Callable[[T], None]) -> None:
-        """Does it for each thing. Where no controller answers, the rest is left out."""
+        """Calls `do` for each thing, until no controller answers."""
         for thing in things:
             try:
                 do(thing)
@@ -27,14 +27,10 @@ class Refusals:
                     return
 
     def report(self) -> None:
-        """Prints all refusals but the last one.
-
-        Raises:
-            CliError: the last refusal; its exit code is the one that they have in common, else 1.
-        """
+        """Prints all refusals but the last, which it raises with the exit code that all have in common, else 1."""
         errors = list(self._errors.values())
-        for one in errors[:-1]:
-            print(block(f"gpuward: {one}"), file=sys.stderr)
+        for error in errors[:-1]:
+            print(block(f"gpuward: {error}"), file=sys.stderr)
         if errors:
-            one_code = len({one.exit_code for one in errors}) == 1
-            raise errors[-1] if one_code else CliError(str(errors[-1]))
+            same_code = len({error.exit_code for error in errors}) == 1
+            raise errors[-1] if same_code else CliError(str(errors[-1]))

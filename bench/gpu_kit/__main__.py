@@ -35,15 +35,14 @@ STEPS: Final = (
 )
 _SECONDS: Final = 435.0
 _WORK: Final = Path("/var/tmp")  # noqa: S108 - on a disk, and other accounts can enter it
-_MOST_LOG: Final = 2 * 2**20  # of one file; the end of it is kept
+_MOST_LOG: Final = 2 * 2**20  # of a file; its end is kept
 _MOST_ALL: Final = 40 * 2**20
 
 
 def main() -> int:
-    """Exit code 1 where something failed."""
     options = _options()
     began = time.monotonic()
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what is known is written, and everything is ended
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # results so far are written, and everything is ended
     options.results.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(prefix="gpu-kit-", dir=options.work))
     work.chmod(0o711)  # the account of the database passes through it
@@ -70,7 +69,7 @@ def main() -> int:
 
 
 def _end(kit: Kit, runner: Runner, work: Path) -> None:
-    """Ends all processes, packs the logs and removes the working folder; each part also where one before failed."""
+    """Ends all processes, packs the logs and removes the working folder. Each part runs also after a failed part."""
     with contextlib.suppress(Exception):
         kit.close()
     with contextlib.suppress(OSError):
@@ -85,7 +84,6 @@ def _end(kit: Kit, runner: Runner, work: Path) -> None:
 
 
 def _gather(work: Path, logs: Path) -> None:
-    """Copies the ends of engines' logs."""
     left = _MOST_ALL
     for file in sorted((work / "gpuward").glob("agent/**/*.log")):
         if left <= 0:
@@ -104,7 +102,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--false-nvml", type=Path, metavar="FOLDER", help="folder of a false libnvidia-ml.so.1")
     parser.add_argument("--small", action="store_true", help="tiny models, for a host without CUDA")
     parser.add_argument("--stand-in", action="store_true", help="a stand-in for transformers serve")
-    parser.add_argument("--seconds", type=float, default=_SECONDS, help="limit of the whole")
+    parser.add_argument("--seconds", type=float, default=_SECONDS, help="limit of the check")
     parser.add_argument("--steps", type=lambda text: text.split(","), default=[], help="only these, with commas")
     return parser.parse_args()
 

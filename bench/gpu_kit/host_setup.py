@@ -1,8 +1,8 @@
-"""Makes two environments on the host, from the kit and from what the host has, and runs the check in them.
+"""Makes two environments on the host, from the packages of the kit and of the host, and runs the check in them.
 
-One is Gpuward's, the other one of `transformers serve`. The standard library alone is needed: a wheel is unpacked,
-which suffices for packages whose scripts are not called. What the kit lacks comes from the site folders of the
-interpreter that runs this, which may itself be in an environment.
+One is for Gpuward, the other for `transformers serve`. This needs only the standard library: a wheel is unpacked,
+which suffices for packages whose scripts are not called. Other packages come from the site folders of the interpreter
+that runs this, which may itself be in an environment.
 """
 
 import hashlib
@@ -22,22 +22,21 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 KIT = HERE.parent
-LIMIT_S = 435  # of the whole, this included
-# The first import on a new machine reads gigabytes from its disk, so that it begins while wheels are unpacked.
+LIMIT_S = 435  # of the check, with this file's own work
+# The first import on a new machine reads gigabytes from its disk, so it starts before wheels are unpacked.
 WARM_UP = "import torch, transformers.models.llama.modeling_llama"
 VENV_LIMIT_S = 60
 SCRIPT = """#!{python}
 import sys
 from importlib.metadata import entry_points
 
-found = next(one for one in entry_points(group="console_scripts") if one.name == "transformers")
+script = next(entry for entry in entry_points(group="console_scripts") if entry.name == "transformers")
 sys.argv[0] = "transformers"
-sys.exit(found.load()())
+sys.exit(script.load()())
 """
 
 
 def main() -> None:
-    """Replaces itself with the check."""
     began = time.monotonic()
     contents = json.loads((HERE / "kit.json").read_text())
     complain(missing(contents))
@@ -62,7 +61,7 @@ def main() -> None:
     left = LIMIT_S - (time.monotonic() - began)
     argv = [str(product), "-P", "-m", "gpu_kit", "--engines", str(programs), "--engine-python", str(engine),
             "--seconds", str(round(left)), *sys.argv[1:]]  # fmt: skip
-    signal.signal(signal.SIGTERM, lambda *_: None)  # the check gets it too, and ends by itself once all is written
+    signal.signal(signal.SIGTERM, lambda *_: None)  # the check gets it, too, and ends once its results are written
     code = subprocess.run(argv, env=os.environ | {"PYTHONPATH": str(HERE)}, check=False).returncode
     warm.kill()
     warm.wait()
@@ -71,21 +70,19 @@ def main() -> None:
 
 
 def missing(contents: "dict[str, Any]") -> "list[str]":
-    """What is wrong with the files of the kit."""
     wrong = []
-    for name, one in contents["files"].items():
-        file = KIT / one["folder"] / name
+    for name, entry in contents["files"].items():
+        file = KIT / entry["folder"] / name
         if not file.exists():
-            wrong.append(f"{one['folder']}/{name} is missing: put the folder {one['folder']} beside {HERE.name}")
-        elif hashlib.sha256(file.read_bytes()).hexdigest() != one["sha256"]:
-            wrong.append(f"{one['folder']}/{name} differs from what was packed: send the folder again")
+            wrong.append(f"{entry['folder']}/{name} is missing: put the folder {entry['folder']} next to {HERE.name}")
+        elif hashlib.sha256(file.read_bytes()).hexdigest() != entry["sha256"]:
+            wrong.append(f"{entry['folder']}/{name} differs from what was packed: send the folder again")
     return wrong
 
 
 def complain(wrong: "list[str]") -> None:
-    """Ends with these errors, if there are any."""
     if wrong:
-        sys.exit("\n".join(f"check: {one}" for one in wrong))
+        sys.exit("\n".join(f"check: {error}" for error in wrong))
 
 
 def environment(folder: Path, contents: "dict[str, Any]", kind: str) -> Path:
@@ -93,27 +90,25 @@ def environment(folder: Path, contents: "dict[str, Any]", kind: str) -> Path:
     subprocess.run([sys.executable, "-I", "-m", "venv", "--without-pip", str(folder)], check=True, timeout=VENV_LIMIT_S)
     python = folder / "bin" / "python"
     packages = packages_of(python)
-    lines = [f"import site; site.addsitedir({one!r})" for one in host_sites()]
-    (packages / "zz-host.pth").write_text("\n".join([*lines, ""]))  # names are read in order, and this one last
-    for name, one in sorted(contents["files"].items()):
+    lines = [f"import site; site.addsitedir({folder!r})" for folder in host_sites()]
+    (packages / "zz-host.pth").write_text("\n".join([*lines, ""]))  # files are read by name, and this file last
+    for name, entry in sorted(contents["files"].items()):
         if name.startswith(f"{kind}/"):
-            unpack(KIT / one["folder"] / name, packages)
+            unpack(KIT / entry["folder"] / name, packages)
     return python
 
 
 def packages_of(python: Path) -> Path:
-    """The folder for packages of an environment."""
     return python.parents[1] / "lib" / "python{}.{}".format(*sys.version_info[:2]) / "site-packages"
 
 
 def host_sites() -> "list[str]":
-    """The folders in which this interpreter finds packages."""
     named = [*site.getsitepackages(), *(path for path in sys.path if path.endswith(("site-packages", "dist-packages")))]
-    return [one for one in dict.fromkeys(named) if Path(one).is_dir()]
+    return [folder for folder in dict.fromkeys(named) if Path(folder).is_dir()]
 
 
 def unpack(wheel: Path, packages: Path) -> None:
-    """Puts the contents of a wheel where Python finds them; of its `.data` only what is imported."""
+    """Unpacks a wheel into the packages; of its `.data` only modules."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)  # noqa: S202 - as above
     for data in packages.glob("*.data"):

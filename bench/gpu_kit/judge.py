@@ -1,4 +1,4 @@
-"""Verdicts over what was measured. Pure: no clock, no processes."""
+"""Verdicts on measurements. Pure: no clock, no processes."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,45 +7,43 @@ from typing import Any, Final
 
 from gpu_kit.results import NO_CUDA, Finding, judged, skipped
 
-ESTIMATE_OFF: Final = 0.10  # share by which an estimate may differ from what NVML shows
-UTILIZATION_OFF: Final = 15.0  # percent points by which NVML may differ from what the burner did
+ESTIMATE_OFF: Final = 0.10  # share by which an estimate may differ from NVML
+UTILIZATION_OFF: Final = 15.0  # percent points by which NVML may differ from the burner
 SAMPLE_LIMIT_S: Final = 1.0  # the agent samples once a second
-_GRAIN_MIB: Final = 64  # the driver hands out memory in such steps or smaller ones
+_GRAIN_MIB: Final = 64  # the driver allocates memory in such steps or smaller steps
 AGENT_MIB, BOTH_MIB, CORE_PERCENT = 85, 125, 1.0  # the limits of bench/agent_cost.py
 
 
 def percentile(values: Iterable[float], share: float) -> float:
-    """The smallest value that at least this share of them does not exceed; NaN of none."""
+    """The smallest value that at least this share of the values does not exceed; NaN without values."""
     ordered = sorted(values)
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else math.nan
 
 
 def spread_ms(seconds: Sequence[float]) -> dict[str, float]:
-    """Median, 99th percentile and maximum of durations, in milliseconds."""
     shares = {"p50_ms": 0.5, "p99_ms": 0.99, "max_ms": 1.0}
     return {name: round(1000 * percentile(seconds, share), 2) for name, share in shares.items()}
 
 
 def sample_cost(name: str, seconds: Sequence[float]) -> Finding:
-    """Whether samples are read well within the agent's period."""
     return judged(name, percentile(seconds, 0.99) <= SAMPLE_LIMIT_S, "", samples=len(seconds), **spread_ms(seconds))
 
 
 def fields_by_kind(fields: Mapping[str, Mapping[str, Any]]) -> dict[str, list[str]]:
-    """Names of the fields that have a value, that are unsupported, and that fail."""
     kinds: dict[str, list[str]] = {"value": [], "unsupported": [], "error": []}
-    for name, one in sorted(fields.items()):
-        kinds["error" if one.get("error") else "unsupported" if one.get("unsupported") else "value"].append(name)
+    for name, field in sorted(fields.items()):
+        kind = "error" if field.get("error") else "unsupported" if field.get("unsupported") else "value"
+        kinds[kind].append(name)
     return kinds
 
 
 def fields_verdict(name: str, fields: Mapping[str, Mapping[str, Any]], needed: Iterable[str]) -> Finding:
-    """Whether no field fails, and those without which nothing works have a value."""
+    """Passes where no field fails, and each needed field has a value."""
     kinds = fields_by_kind(fields)
     missing = sorted(set(needed) - set(kinds["value"]))
-    errors = {one: fields[one]["error"] for one in kinds["error"]}
+    errors = {field: fields[field]["error"] for field in kinds["error"]}
     words = [f"without a value: {', '.join(missing)}"] if missing else []
-    words += [f"{one}: {text}" for one, text in errors.items()]
+    words += [f"{field}: {text}" for field, text in errors.items()]
     return judged(
         name, not missing and not errors, "; ".join(words),
         values=len(kinds["value"]), unsupported=kinds["unsupported"], errors=kinds["error"],
@@ -53,7 +51,7 @@ def fields_verdict(name: str, fields: Mapping[str, Mapping[str, Any]], needed: I
 
 
 def estimate(name: str, claimed_mib: float, measured_mib: float | None, *, cuda: bool) -> Finding:
-    """The claim against what NVML shows of the engine's processes."""
+    """The claim compared with the engine's processes in NVML."""
     if not cuda:
         return skipped(name, NO_CUDA, claimed_mib=claimed_mib, shown_mib=measured_mib)
     if not measured_mib:
@@ -66,14 +64,7 @@ def estimate(name: str, claimed_mib: float, measured_mib: float | None, *, cuda:
 
 
 def utilization(name: str, duty: float, percents: Sequence[float], own: Sequence[float]) -> Finding:
-    """What NVML shows of a GPU while one program keeps it busy for a known share of the time, in percent.
-
-    Args:
-        name: of the finding.
-        duty: the share of the time.
-        percents: of the GPU, by sample.
-        own: of the program's process, by sample.
-    """
+    """Samples of a GPU by NVML while a program keeps it busy for `duty` percent; `own`: of the program's process."""
     if not percents:
         return judged(name, False, "NVML shows no utilization", duty=duty)
     mean = sum(percents) / len(percents)
@@ -84,7 +75,7 @@ def utilization(name: str, duty: float, percents: Sequence[float], own: Sequence
 
 
 def held_memory(name: str, held_mib: float, listed_mib: float | None, *, context_mib: float) -> Finding:
-    """What NVML lists for a program that holds a known amount. A CUDA context comes on top."""
+    """The memory that NVML lists for a program with a known amount and a CUDA context."""
     if listed_mib is None:
         return judged(name, False, "NVML lists no memory of it", held_mib=held_mib)
     most = held_mib + context_mib + _GRAIN_MIB
@@ -93,23 +84,16 @@ def held_memory(name: str, held_mib: float, listed_mib: float | None, *, context
 
 @dataclass(frozen=True, slots=True)
 class Stop:
-    """An idle stop, in seconds of one clock.
+    """An idle stop, in seconds of the same clock."""
 
-    Attributes:
-        quiet_since_s: the end of the last request.
-        stopped_s: when it was stopping or gone; None: it was not within the limit.
-        window_s: of the policy.
-        slack_s: a sampling period, the leader's pace, and the poll of the observer.
-    """
-
-    quiet_since_s: float
-    stopped_s: float | None
-    window_s: float
-    slack_s: float
+    quiet_since_s: float  # the end of the last request
+    stopped_s: float | None  # None: not within the limit
+    window_s: float  # of the policy
+    slack_s: float  # a sampling period, the leader's pace, and the poll of the observer
 
 
 def idle_stop(name: str, stop: Stop) -> Finding:
-    """Whether it came neither before the window was full nor late."""
+    """Passes for a stop neither before the window was full nor late."""
     if stop.stopped_s is None:
         return judged(name, False, "not stopped", window_s=stop.window_s)
     after_s = stop.stopped_s - stop.quiet_since_s
@@ -118,7 +102,7 @@ def idle_stop(name: str, stop: Stop) -> Finding:
 
 
 def memory_first(name: str, last_listed_s: float | None, claim_gone_s: float | None) -> Finding:
-    """Whether the driver had ended to list a process before its claim went. Times are of one clock."""
+    """Passes where the driver no longer listed a process when its claim was released. Times are of the same clock."""
     if last_listed_s is None:
         return judged(name, False, "NVML never listed the engine")
     if claim_gone_s is None:
@@ -127,7 +111,7 @@ def memory_first(name: str, last_listed_s: float | None, claim_gone_s: float | N
 
 
 def agent_cost(name: str, agent_mib: float, child_mib: float, percents: Mapping[str, float]) -> Finding:
-    """Memory and processor time of the agent and of its child that reads NVML; `percents` is of one core."""
+    """Memory and processor time of the agent and of its child that reads NVML; `percents` of a core."""
     within = agent_mib <= AGENT_MIB and agent_mib + child_mib <= BOTH_MIB and percents.get("agent", 0.0) <= CORE_PERCENT
     message = f"limits: {AGENT_MIB} MiB, {BOTH_MIB} MiB with its child, {CORE_PERCENT:g} % of a core"
     shares = {f"{who}_core_percent": round(value, 2) for who, value in percents.items()}

@@ -1,4 +1,4 @@
-"""What the steps of a check share: where things are, what this host has, and what must be ended."""
+"""Shared by the steps of a check: folders, the abilities of this host, and processes to end."""
 
 import os
 import shlex
@@ -21,30 +21,20 @@ T = TypeVar("T")
 
 
 class SkippedError(Exception):
-    """A step cannot be tried here; the message says why."""
+    """A step cannot be tried here; the message has the reason."""
 
 
 @dataclass(slots=True)
 class Kit:
-    """One run of the check.
+    """A run of the check."""
 
-    Attributes:
-        results: the folder that is left; `logs` is in it until it is packed.
-        work: a folder that goes, which other accounts can enter.
-        engines: folder with the program `transformers`, and perhaps its interpreter; None: none is here.
-        engine_python: an interpreter that has PyTorch; None: none is here.
-        false_library: folder of the false NVML; None: the real one.
-        small: tiny models.
-        stand_in: a stand-in for `transformers serve` instead of `engines`.
-    """
-
-    results: Path
-    work: Path
-    engines: Path | None = None
-    engine_python: Path | None = None
-    false_library: Path | None = None
-    small: bool = False
-    stand_in: bool = False
+    results: Path  # the folder that remains; `logs` is in it until it is packed
+    work: Path  # a temporary folder, which other accounts can enter
+    engines: Path | None = None  # folder with the program `transformers`, and perhaps its interpreter
+    engine_python: Path | None = None  # an interpreter with PyTorch
+    false_library: Path | None = None  # folder of the false NVML; None: the real NVML
+    small: bool = False  # tiny models
+    stand_in: bool = False  # a stand-in for `transformers serve` instead of `engines`
     uuid: str = ""
     compute_capability: str = ""
     total_mib: float = 0.0
@@ -58,32 +48,28 @@ class Kit:
 
     @property
     def cuda(self) -> bool:
-        """Whether there is a GPU that programs can use, once NVML was read."""
+        """True for a GPU that programs can use, after NVML was read."""
         return self.false_library is None and bool(self.uuid)
 
     @property
     def logs(self) -> Path:
-        """The folder for logs."""
         return self.results / "logs"
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
-        """The models."""
         return SMALL if self.small else FULL
 
     @property
     def path(self) -> str:
-        """Where Python finds this package. All else is in its environment, which no other interpreter shall see."""
+        """The folder of this package. Other packages are in its environment, which other interpreters must not use."""
         return str(Path(__file__).resolve().parents[1])
 
     def env(self, **more: str) -> dict[str, str]:
-        """The environment of a process that may use the GPU."""
         kept = {name: value for name, value in os.environ.items() if not name.startswith("GPUWARD_")}
         kept["PYTHONPATH"] = self.path
         return kept | (self.false_gpu.env if self.false_gpu else {}) | more
 
     def begin(self) -> None:
-        """Makes the folders, and the false GPU where one is wanted."""
         self.logs.mkdir(parents=True, exist_ok=True)
         if self.stand_in:
             self.engines = self._stand_in_engine()
@@ -102,11 +88,7 @@ class Kit:
 
     @property
     def watch(self) -> NvmlWatch:
-        """Samples of the GPU, from the first use on.
-
-        Raises:
-            SkippedError: no GPU was found.
-        """
+        """Samples of the GPU, from the first use on. Raises `SkippedError` if no GPU was found."""
         if not self.uuid:
             raise SkippedError("no GPU was read")
         if self._watch is None:
@@ -116,29 +98,23 @@ class Kit:
 
     @property
     def models(self) -> ModelMaker:
-        """The maker of models, which begins at the first use."""
         if self._models is None:
             self._models = ModelMaker(self.work / "models", self.shapes)
         return self._models
 
     @property
     def product(self) -> Product:
-        """The running product.
-
-        Raises:
-            SkippedError: it did not start.
-        """
+        """The running product. Raises `SkippedError` if it did not start."""
         if self._product is None:
             raise SkippedError("Gpuward did not start")
         return self._product
 
     def has(self, product: Product) -> None:
-        """Takes the product; it is ended at the end, whatever happens."""
         self._product = product
         self._closing.append(product.close)
 
     def burner_argv(self, **options: float) -> list[str]:
-        """The command line of a program that holds memory and keeps the GPU busy: its stand-in without CUDA."""
+        """The command line of a program that holds memory and keeps the GPU busy; without CUDA of its stand-in."""
         words = [part for name, value in options.items() for part in (f"--{name.replace('_', '-')}", f"{value:g}")]
         if self.burner is not None and self.cuda:
             return [str(self.burner), *words]
@@ -159,14 +135,13 @@ class Kit:
         self._burners.append(process)
         if process.stdout is None:
             raise AssertionError("it was started with a pipe")
-        # Its one line comes when it is ready; when it cannot, the line says why and the pipe ends.
+        # the line "ready", or an error before the pipe ends
         line = process.stdout.readline()
         if not line.startswith("ready"):
             raise RuntimeError(f"the CUDA program was not ready: {line.strip()} {process.stdout.read()}".strip())
         return process
 
     def quench(self, *processes: subprocess.Popen[str]) -> None:
-        """Ends such programs."""
         for process in processes:
             process.terminate()
         for process in processes:
@@ -181,29 +156,29 @@ class Kit:
                 self._burners.remove(process)
 
     def close(self) -> None:
-        """Ends everything, the last started first; what cannot be ended keeps nothing else from it."""
+        """Ends everything, in reverse order, also after errors."""
         if self._watch is not None:
             self._watch.write(self.logs / "nvml-samples.jsonl")
         for close in (lambda: self.quench(*self._burners), *reversed(self._closing)):
             try:
                 close()
-            except Exception as error:  # noqa: BLE001 - whatever it is
+            except Exception as error:  # noqa: BLE001 - the rest must end, too
                 with (self.logs / "not-ended.txt").open("a") as out:
                     out.write(f"{error!r}\n")
 
 
-def until(seen: Callable[[], T], limit_s: float) -> T | None:
-    """The first true answer of `seen`; None: there was none in time. A caller judges it, or reports what it saw."""
+def until(poll: Callable[[], T], limit_s: float) -> T | None:
+    """The first true result of `poll`; None: the time is over."""
     end = time.monotonic() + limit_s
-    while not (found := seen()):
+    while not (result := poll()):
         if time.monotonic() >= end:
             return None
         time.sleep(_POLL_S)
-    return found
+    return result
 
 
 def output_of(argv: Sequence[str], limit_s: float, **env: str) -> tuple[int, str]:
-    """Exit code and output of a command; 127 where it is not there, 124 where it took too long."""
+    """Exit code and output of a command; 127 where it does not exist, 124 after the time limit."""
     try:
         done = subprocess.run(
             argv, capture_output=True, text=True, errors="replace", timeout=limit_s, check=False,

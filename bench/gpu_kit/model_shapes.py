@@ -27,7 +27,6 @@ class Shape:
     vocabulary: int = 264  # the tokens below, filled up to a multiple of 8
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """Names and dimensions, in the order of the file."""
         kv = self.hidden // self.heads * self.kv_heads
         yield "model.embed_tokens.weight", (self.vocabulary, self.hidden)
         for layer in range(self.layers):
@@ -45,17 +44,15 @@ class Shape:
         yield "lm_head.weight", (self.vocabulary, self.hidden)
 
     def parameters(self) -> int:
-        """The number of weights."""
         total = 0
         for _, dimensions in self.tensors():
             size = 1
-            for one in dimensions:
-                size *= one
+            for dimension in dimensions:
+                size *= dimension
             total += size
         return total
 
     def config(self) -> dict[str, Any]:
-        """`config.json`."""
         return {
             "architectures": ["LlamaForCausalLM"], "model_type": "llama", "dtype": "bfloat16",
             "hidden_size": self.hidden, "intermediate_size": self.intermediate, "num_hidden_layers": self.layers,
@@ -80,7 +77,7 @@ SMALL: Final = (
 
 
 def byte_alphabet() -> list[str]:
-    """The character for each byte, as byte-level tokenizers write it: printable ones stand for themselves."""
+    """The character for each byte, as byte-level tokenizers write it: printable bytes are themselves."""
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = (number for number in range(_BYTES) if number not in printable)
     moved = {number: _BYTES + place for place, number in enumerate(others)}
@@ -108,7 +105,6 @@ def tokenizer() -> dict[str, Any]:
 
 
 def tokenizer_config() -> dict[str, Any]:
-    """`tokenizer_config.json`."""
     return {
         "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
         "model_max_length": CONTEXT, "chat_template": _CHAT,

@@ -12,13 +12,12 @@ import numpy as np
 from gpu_kit.model_shapes import Shape, tokenizer, tokenizer_config
 
 SEED: Final = 7
-_BLOCK: Final = 2**24  # random weights, used again and again: 16 million are quick, and no two layers are equal
+_BLOCK: Final = 2**24  # random weights, which repeat; no two layers are equal
 _SCALE: Final = 0.02
 _ONE: Final = 0x3F80  # 1.0 in bfloat16
 
 
 def write_model(shape: Shape, folder: Path, block: "np.ndarray[tuple[int], np.dtype[np.uint16]]") -> Path:
-    """Writes the model into a new folder and returns it."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(shape.config()))
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer()))
@@ -73,17 +72,13 @@ class ModelMaker:
                 write_model(shape, self._folder / shape.name, block)
                 self.seconds[shape.name] = round(time.monotonic() - began, 1)
                 self._done[shape.name].set()
-        except Exception as error:  # noqa: BLE001 - it is raised where the model is wanted
+        except Exception as error:  # noqa: BLE001 - raised where the model is used
             self._error = error
             for done in self._done.values():
                 done.set()
 
     def folder_of(self, name: str, limit_s: float) -> Path:
-        """The model's folder once it is written.
-
-        Raises:
-            RuntimeError: it was not written, or not in time.
-        """
+        """The model's folder once it is written. Raises `RuntimeError` if it was not written, or not in time."""
         if not self._done[name].wait(limit_s):
             raise RuntimeError(f"model {name} is not written within {limit_s:g} s")
         if self._error is not None:

@@ -1,4 +1,4 @@
-"""What the agent's child does not read of GPUs, as one JSON line: for a look at a new kind of host. It sets nothing."""
+"""Readings of GPUs that the agent's child does not take, as a JSON line, to examine a new kind of host. Reads only."""
 
 import json
 import sys
@@ -10,7 +10,6 @@ import pynvml
 
 
 def main() -> None:
-    """Prints, by GPU and subject, a value or the error."""
     pynvml.nvmlInit()
     found: dict[str, dict[str, Any]] = {"versions": {"nvml": _tried(lambda: _text(pynvml.nvmlSystemGetNVMLVersion()))}}
     for index in range(pynvml.nvmlDeviceGetCount()):

@@ -1,4 +1,4 @@
-"""The agent's own NVML child, asked from outside: once, or again and again by a thread that keeps what it saw."""
+"""Reads GPUs by the agent's own NVML child: once, or periodically in a thread that keeps the samples."""
 
 import json
 import os
@@ -22,11 +22,11 @@ EVERY_S: Final = 0.25
 
 
 class NvmlReaderError(Exception):
-    """The child answered nothing in time, nothing at all, or that NVML fails."""
+    """The child did not answer, or answered that NVML fails."""
 
 
 class NvmlReader:
-    """One child, `python -m agent.gpus.nvml`. A thread that starts it must live as long: the child dies with it."""
+    """A child, `python -m agent.gpus.nvml`. It dies with the thread that starts it."""
 
     def __init__(self, env: Mapping[str, str] | None = None) -> None:
         self._process = subprocess.Popen(
@@ -46,11 +46,7 @@ class NvmlReader:
         self.close()
 
     def sample(self) -> dict[str, Any]:
-        """All GPUs and their processes.
-
-        Raises:
-            NvmlReaderError: there is no such answer.
-        """
+        """All GPUs and their processes. Raises `NvmlReaderError` if there is no answer."""
         if self._process.stdin is None or self._process.stdout is None:
             raise AssertionError("the child was started with pipes")
         try:
@@ -78,7 +74,6 @@ class NvmlReader:
         return line
 
     def close(self) -> None:
-        """Ends it."""
         self._process.kill()
         self._process.wait(_END_S)
         for pipe in (self._process.stdin, self._process.stdout):
@@ -88,24 +83,16 @@ class NvmlReader:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One GPU at one moment.
-
-    Attributes:
-        at_s: on the monotonic clock.
-        used_mib, percent: of the GPU; None: unknown.
-        memory_mib: by pid of each process that has the GPU open; None: unknown.
-        percents: by pid of each process that worked.
-    """
+    """A GPU at a time on the monotonic clock. None: unknown."""
 
     at_s: float
     used_mib: float | None = None
     percent: float | None = None
-    memory_mib: Mapping[int, float | None] = field(default_factory=dict)
-    percents: Mapping[int, float] = field(default_factory=dict)
+    memory_mib: Mapping[int, float | None] = field(default_factory=dict)  # by pid of each process that has the GPU open
+    percents: Mapping[int, float] = field(default_factory=dict)  # by pid of each process that worked
 
 
 def sample_of(answer: Mapping[str, Any], uuid: str, at_s: float) -> Sample:
-    """What an answer says of a GPU."""
     fields = next(gpu["fields"] for gpu in answer["gpus"] if gpu.get("uuid") == uuid)
     memory = fields.get("memory", {}).get("value")
     work = answer.get("work", {}).get(uuid, {"running": [], "memory_mib": {}, "percent": None})
@@ -119,7 +106,7 @@ def sample_of(answer: Mapping[str, Any], uuid: str, at_s: float) -> Sample:
 
 
 class NvmlWatch:
-    """Samples one GPU four times a second, and keeps the newest quarter of an hour."""
+    """Samples a GPU four times a second, and keeps a quarter of an hour."""
 
     def __init__(self, uuid: str, env: Mapping[str, str] | None = None) -> None:
         self._uuid = uuid
@@ -136,57 +123,55 @@ class NvmlWatch:
             try:
                 with NvmlReader(self._env) as reader:
                     while not self._ends.wait(EVERY_S):
-                        found = sample_of(reader.sample(), self._uuid, time.monotonic())
+                        sample = sample_of(reader.sample(), self._uuid, time.monotonic())
                         with self._more:
-                            self._samples.append(found)
+                            self._samples.append(sample)
                             self._more.notify_all()
             except (NvmlReaderError, OSError, KeyError, StopIteration, ValueError) as error:
                 self.failures.append(f"{time.monotonic():.1f}: {error!r}")
                 self._ends.wait(1.0)
 
     def since(self, at_s: float) -> list[Sample]:
-        """The samples from this moment on."""
         with self._more:
-            return [one for one in self._samples if one.at_s >= at_s]
+            return [sample for sample in self._samples if sample.at_s >= at_s]
 
     def next_after(self, at_s: float, limit_s: float = LIMIT_S) -> Sample | None:
-        """The first sample after this moment; None: none came in time."""
+        """The first later sample; None: not within the limit."""
         with self._more:
             self._more.wait_for(lambda: bool(self._samples) and self._samples[-1].at_s > at_s, limit_s)
         return next(iter(self.since(at_s)), None)
 
     def next_listed(self, pids: Collection[int], after_s: float, limit_s: float = LIMIT_S) -> set[int]:
-        """Those of these processes that the driver lists first after this moment; empty: none within the limit."""
+        """The processes that the driver lists in the first later sample with any of them; empty after the limit."""
         with self._more:
             self._more.wait_for(lambda: self.first_listed(pids, after_s) is not None, limit_s)
-        return next((found for one in self.since(after_s) if (found := set(pids) & one.memory_mib.keys())), set())
+        return next((listed for s in self.since(after_s) if (listed := set(pids) & s.memory_mib.keys())), set())
 
     def last_listed(self, pids: Collection[int], since_s: float) -> float | None:
-        """When the driver last listed any of these processes; None: never since then."""
-        listed = (one.at_s for one in self.since(since_s) if any(pid in one.memory_mib for pid in pids))
+        """The time at which the driver last listed any of these processes; None: not since then."""
+        listed = (sample.at_s for sample in self.since(since_s) if any(pid in sample.memory_mib for pid in pids))
         return max(listed, default=None)
 
     def first_listed(self, pids: Collection[int], since_s: float) -> float | None:
-        """When the driver first listed any of these processes; None: not yet."""
-        return next((one.at_s for one in self.since(since_s) if any(pid in one.memory_mib for pid in pids)), None)
+        """The time at which the driver first listed any of these processes; None: not yet."""
+        return next((s.at_s for s in self.since(since_s) if any(pid in s.memory_mib for pid in pids)), None)
 
     def most_memory(self, pids: Collection[int], since_s: float) -> float | None:
         """The most that these processes held together; None: unknown."""
         sums = [
             sum(known)
-            for one in self.since(since_s)
-            if (known := [mib for pid, mib in one.memory_mib.items() if pid in pids and mib is not None])
+            for sample in self.since(since_s)
+            if (known := [mib for pid, mib in sample.memory_mib.items() if pid in pids and mib is not None])
         ]
         return max(sums, default=None)
 
     def write(self, file: Path) -> None:
-        """All samples, one a line."""
+        """Writes all samples, a line each."""
         with file.open("w") as out:
-            for one in self.since(0.0):
-                row = {"at_s": round(one.at_s, 3), "used_mib": one.used_mib, "percent": one.percent}
-                out.write(json.dumps(row | {"memory_mib": one.memory_mib, "percents": one.percents}) + "\n")
+            for sample in self.since(0.0):
+                row = {"at_s": round(sample.at_s, 3), "used_mib": sample.used_mib, "percent": sample.percent}
+                out.write(json.dumps(row | {"memory_mib": sample.memory_mib, "percents": sample.percents}) + "\n")
 
     def close(self) -> None:
-        """Ends the thread and its child."""
         self._ends.set()
         self._thread.join(FIRST_LIMIT_S + _END_S)

@@ -1,4 +1,4 @@
-"""Which file of the kit goes into which folder. Pure."""
+"""The distribution of the kit's files over folders. Pure."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -9,13 +9,10 @@ FOLDER: Final = "part-{}"
 def pack(fixed: int, sizes: Mapping[str, int], most: int) -> dict[str, str]:
     """The folder of each file, so that none holds more than `most` bytes. The largest files are placed first.
 
-    Args:
-        fixed: bytes that the first folder has already.
-        sizes: of the files, in bytes.
-        most: of a folder, in bytes.
+    `fixed`: bytes that the first folder has already. `sizes`: bytes of the files.
 
     Raises:
-        ValueError: a file is too large for any folder, or the first one is too full already.
+        ValueError: a file is too large for any folder, or the first folder is too full already.
     """
     if fixed > most:
         raise ValueError(f"the first folder would hold {fixed} bytes, more than {most}")

@@ -1,4 +1,4 @@
-"""The product on this host: a controller with its database, an agent, and calls as its users make them."""
+"""The product on this host: a controller with its database, an agent, and calls of users."""
 
 import json
 import os
@@ -27,17 +27,13 @@ MESSAGES: Final = [{"role": "user", "content": "Say something."}]
 
 
 class ProductError(Exception):
-    """It answered something else than was asked for; the message has its answer."""
+    """An unexpected answer, which the message has."""
 
 
 class Product:
-    """Starts nothing by itself. All of its files are in `folder`, its logs in `logs`.
+    """Its files are in `folder`, which the database's account must be able to enter, and its logs in `logs`.
 
-    Args:
-        folder: one that the database's account can enter.
-        logs: where output goes.
-        env: of its processes.
-        engines: folder with model servers, which goes before the search path of the agent; None: none.
+    `env` is of its processes. `engines`: folder with model servers, first in the search path of the agent.
     """
 
     def __init__(self, folder: Path, logs: Path, env: Mapping[str, str], engines: Path | None) -> None:
@@ -90,15 +86,14 @@ class Product:
 
     @property
     def connected(self) -> bool:
-        """Whether the worker is ready and its agent connected."""
         with suppress(ProductError, OSError):
             status = self.get(f"/workers/{WORKER}")["status"]
             return bool(status["connected"] and status["phase"] == "ready")
         return False
 
-    def _wait(self, name: str, seen: Callable[[], object], what: str) -> None:
+    def _wait(self, name: str, poll: Callable[[], object], what: str) -> None:
         end = time.monotonic() + READY_S
-        while not seen():
+        while not poll():
             if self._processes[name].poll() is not None:
                 raise ProductError(f"the {name} ended: {self.log(name)}")
             if time.monotonic() > end:
@@ -106,7 +101,6 @@ class Product:
             time.sleep(_POLL_S)
 
     def end(self, name: str, number: signal.Signals) -> float:
-        """Ends a process by a signal; returns the seconds it took."""
         began = time.monotonic()
         process = self._processes.pop(name)
         process.send_signal(number)
@@ -119,24 +113,22 @@ class Product:
         return time.monotonic() - began
 
     def process(self, name: str) -> psutil.Process:
-        """A process of the product itself."""
         return psutil.Process(self._processes[name].pid)
 
     def log(self, name: str) -> str:
-        """The end of its output."""
         return (self._logs / f"{name}.log").read_text(errors="replace")[-3000:]
 
     def engines(self, deployment: str | None = None) -> dict[int, psutil.Process]:
         """The processes of engines by pid: of one deployment, or all."""
-        found = {}
-        for one in psutil.process_iter():
+        engines = {}
+        for process in psutil.process_iter():
             with suppress(psutil.Error, OSError):
-                env = one.environ()
+                env = process.environ()
                 ours = env.get("GPUWARD_AGENT_DIR", "").startswith(str(self.folder))
                 named = deployment is None or env.get("GPUWARD_INSTANCE", "").startswith(f"{deployment}-")
-                if ours and named and one.status() != psutil.STATUS_ZOMBIE:
-                    found[one.pid] = one
-        return found
+                if ours and named and process.status() != psutil.STATUS_ZOMBIE:
+                    engines[process.pid] = process
+        return engines
 
     # Calls
 
@@ -153,40 +145,35 @@ class Product:
             raise ProductError(f"{method} {path}: {error.code} {text}") from error
 
     def call(self, method: str, path: str, body: Any = None) -> Any:
-        """A call of the API; its answer."""
         with self._open(method, f"/api/v1{path}", body, API_LIMIT_S) as answer:
             return json.loads(answer.read() or b"null")
 
     def get(self, path: str) -> Any:
-        """An object or a list."""
         return self.call("GET", path)
 
     def apply(self, name: str, **spec: Any) -> None:
-        """Creates or changes a deployment."""
         self.call("PUT", f"/deployments/{name}", spec)
 
     def instance(self, deployment: str) -> Json | None:
-        """The status of the one instance, with its name; None: there is none."""
-        found = [one for one in self.get("/instances?limit=1000")["items"] if one["spec"]["deployment"] == deployment]
-        return {"name": found[0]["name"], **found[0]["status"]} if found else None
+        """The status of the deployment's only instance, with its name; None without an instance."""
+        for view in self.get("/instances?limit=1000")["items"]:
+            if view["spec"]["deployment"] == deployment:
+                return {"name": view["name"], **view["status"]}
+        return None
 
     def gpu(self, uuid: str) -> Json:
-        """The status of a GPU."""
         return dict(self.get(f"/gpus/{uuid}")["status"])
 
     def delete(self, name: str) -> None:
-        """Deletes a deployment, which may be gone."""
         with suppress(ProductError):
             self.call("DELETE", f"/deployments/{name}")
 
     def ask(self, model: str, tokens: int = 16, limit_s: float = ANSWER_LIMIT_S) -> Json:
-        """A whole answer through the gateway."""
         body = {"model": model, "messages": MESSAGES, "max_tokens": tokens}
         with self._open("POST", "/v1/chat/completions", body, limit_s) as answer:
             return dict(json.loads(answer.read()))
 
     def stream(self, model: str, tokens: int = 16, limit_s: float = ANSWER_LIMIT_S) -> Iterator[str]:
-        """The events of a stream through the gateway."""
         body = {"model": model, "messages": MESSAGES, "max_tokens": tokens, "stream": True}
         with self._open("POST", "/v1/chat/completions", body, limit_s) as answer:
             for line in answer:
@@ -194,7 +181,6 @@ class Product:
                     yield line[6:].decode(errors="replace").strip()
 
     def answers(self, model: str) -> bool:
-        """Whether it answers now."""
         with suppress(ProductError, OSError, ValueError):
             return bool(self.ask(model, 2, 20.0)["choices"])
         return False
@@ -204,6 +190,6 @@ class Product:
         for name in ("agent", "controller"):
             with suppress(KeyError, ProductError):
                 self.end(name, signal.SIGTERM)
-        for one in self.engines().values():
+        for engine in self.engines().values():
             with suppress(psutil.Error):
-                one.kill()
+                engine.kill()

@@ -1,5 +1,6 @@
-"""What a check found: statuses, figures, the summary, and the exit code. Pure."""
+"""The results of a check: statuses, figures, the summary, and the exit code. Pure."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
@@ -11,7 +12,7 @@ _MOST_DETAIL: Final = 4000
 
 
 class Status(StrEnum):
-    """How one thing ended. Only `failed`, `error` and `timed out` make the whole fail."""
+    """Of a finding. Only `failed`, `error` and `timed out` make the check fail."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -27,41 +28,30 @@ NO_CUDA: Final = "no CUDA"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at.
+    """A result."""
 
-    Attributes:
-        name: unique within its step.
-        status: how it ended.
-        message: one line for a reader.
-        figures: what was measured; keys carry their units.
-        detail: further text, such as a traceback.
-    """
-
-    name: str
+    name: str  # unique within its step
     status: Status
-    message: str = ""
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    detail: str = ""
+    message: str = ""  # a line for a reader
+    figures: Mapping[str, Any] = field(default_factory=dict)  # measurements; keys have their units
+    detail: str = ""  # further text, such as a traceback
 
 
 def judged(name: str, holds: bool, message: str = "", **figures: Any) -> Finding:
-    """A finding that passed or failed."""
     return Finding(name, Status.PASSED if holds else Status.FAILED, message, figures)
 
 
 def noted(name: str, message: str = "", **figures: Any) -> Finding:
-    """Figures without a verdict."""
     return Finding(name, Status.NOTED, message, figures)
 
 
 def skipped(name: str, why: str, **figures: Any) -> Finding:
-    """What could not be tried here."""
     return Finding(name, Status.SKIPPED, f"skipped: {why}", figures)
 
 
 @dataclass(slots=True)
 class StepResult:
-    """One step. Its findings are added while it runs, so that a step that is cut off keeps those before."""
+    """A step. Its findings are added while it runs, so that a step that is cut off keeps them."""
 
     name: str
     budget_s: float
@@ -70,8 +60,8 @@ class StepResult:
 
     @property
     def status(self) -> Status:
-        """The worst of its findings; skipped only where all were."""
-        found = {one.status for one in self.findings}
+        """The worst of its findings; skipped only if all were."""
+        found = {finding.status for finding in self.findings}
         for bad in (Status.ERROR, Status.TIMED_OUT, Status.FAILED):
             if bad in found:
                 return bad
@@ -79,45 +69,40 @@ class StepResult:
 
 
 def exit_code(steps: Iterable[StepResult]) -> int:
-    """1 where something failed."""
     return int(any(step.status in BAD for step in steps))
 
 
 def as_json(steps: Sequence[StepResult], about: Mapping[str, Any]) -> dict[str, Any]:
-    """The whole for programs. `about` says where and when it ran."""
+    """All results for programs. `about`: host and time."""
     listed = [
         {"name": step.name, "status": str(step.status), "seconds": round(step.seconds, 1), "budget_s": step.budget_s,
-         "findings": [asdict(one) | {"status": str(one.status)} for one in step.findings]}
+         "findings": [asdict(finding) | {"status": str(finding.status)} for finding in step.findings]}
         for step in steps
     ]  # fmt: skip
     return {"about": dict(about), "failed": bool(exit_code(steps)), "counts": counts(steps), "steps": listed}
 
 
 def counts(steps: Iterable[StepResult]) -> dict[str, int]:
-    """The number of findings by status."""
-    found: dict[str, int] = {}
-    for step in steps:
-        for one in step.findings:
-            found[str(one.status)] = found.get(str(one.status), 0) + 1
-    return dict(sorted(found.items()))
+    numbers = Counter(str(finding.status) for step in steps for finding in step.findings)
+    return dict(sorted(numbers.items()))
 
 
 def summary(steps: Sequence[StepResult], about: Mapping[str, Any]) -> str:
-    """The whole for people: a line for each finding, below one for its step."""
+    """All results for people: a line for each step, and below it a line for each finding."""
     lines = [f"{key}: {value}" for key, value in about.items()]
     for step in steps:
         lines += ["", f"{step.name}  [{step.status}, {step.seconds:.1f} of {step.budget_s:g} s]"]
-        lines += [line for one in step.findings for line in _lines(one)]
+        lines += [line for finding in step.findings for line in _lines(finding)]
     total = sum(step.seconds for step in steps)
-    found = ", ".join(f"{number} {status}" for status, number in counts(steps).items())
-    return "\n".join([*lines, "", f"{found}; {total:.0f} s", ""])
+    numbers = ", ".join(f"{number} {status}" for status, number in counts(steps).items())
+    return "\n".join([*lines, "", f"{numbers}; {total:.0f} s", ""])
 
 
-def _lines(one: Finding) -> list[str]:
-    figures = ", ".join(f"{key}={_short(value)}" for key, value in one.figures.items())
-    words = "; ".join(part for part in (one.message, figures) if part)
-    first = f"  {one.status:<9} {one.name:<{_NAME_WIDTH}} {words[:_MOST_MESSAGE]}".rstrip()
-    detail = one.detail.strip()[-_MOST_DETAIL:] if one.status in BAD else ""
+def _lines(finding: Finding) -> list[str]:
+    figures = ", ".join(f"{key}={_short(value)}" for key, value in finding.figures.items())
+    words = "; ".join(part for part in (finding.message, figures) if part)
+    first = f"  {finding.status:<9} {finding.name:<{_NAME_WIDTH}} {words[:_MOST_MESSAGE]}".rstrip()
+    detail = finding.detail.strip()[-_MOST_DETAIL:] if finding.status in BAD else ""
     return [first, *(f"            {line}" for line in detail.splitlines())]
 
 

@@ -1,4 +1,4 @@
-"""Runs steps one after the other, each within its budget, and writes what is known after each of them."""
+"""Runs steps one after another, each within its budget, and writes the results after each."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ class _OverError(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step; `budget_s` is the most that it may take."""
+    """`budget_s`: the longest time that the step may take."""
 
     name: str
     budget_s: float
@@ -39,7 +39,6 @@ class Runner:
         self.results: list[StepResult] = []
 
     def run(self, steps: Sequence[Step]) -> int:
-        """Runs all of them; returns the exit code."""
         for step in steps:
             result = StepResult(step.name, step.budget_s)
             self.results.append(result)
@@ -63,11 +62,10 @@ class Runner:
             add(Finding("time", Status.TIMED_OUT, f"cut off after {limit_s:.0f} s", detail=traceback.format_exc()))
         except SkippedError as error:
             add(skipped(step.name, str(error)))
-        except Exception as error:  # noqa: BLE001 - whatever fails, the next step is tried
+        except Exception as error:  # noqa: BLE001 - the next step is tried after any error
             add(Finding("unexpected", Status.ERROR, repr(error)[:200], detail=traceback.format_exc()))
 
     def write(self) -> None:
-        """Writes `results.json` and `summary.txt`, whole."""
         folder = self._kit.results
         _replace(folder / "results.json", json.dumps(as_json(self.results, self._about), indent=1, default=str))
         _replace(folder / "summary.txt", summary(self.results, self._about))

@@ -1,4 +1,4 @@
-"""What the agent's NVML child answered, as the scenario file of the false library in tests/support/nvml. Pure.
+"""Answers of the agent's NVML child as scenario files of the false library in tests/support/nvml. Pure.
 
 The library reads `gpu UUID key=value ...` and `proc UUID pid=... mem=... sm=...`; a value of `none` is unsupported, and
 `!15` is the error 15.
@@ -19,12 +19,12 @@ def _milli(value: float) -> int:
 
 
 def _place(names: tuple[str, ...]) -> Callable[[Any], int]:
-    """The number that stands for a name, which is the number itself where it has none."""
+    """The number of a name; a name that is not listed is a number itself."""
     return lambda name: names.index(name) if name in names else int(name)
 
 
-# The library's key and how it writes the value, by field. What comes from another field is missing: `nvlink_peers` is
-# `linked`, and `peers` follow from the NUMA nodes, the one thing that the library derives them from.
+# The library's key and the form of its value, by field. Derived fields are missing: `nvlink_peers` is `linked`, and the
+# library derives `peers` from the NUMA nodes.
 _KEYS: Final[Mapping[str, tuple[str, Callable[[Any], object]]]] = {
     "utilization": ("util", int),
     "model": ("name", lambda name: name.replace(" ", "_")),
@@ -56,7 +56,7 @@ _KEYS: Final[Mapping[str, tuple[str, Callable[[Any], object]]]] = {
 
 
 def scenario(answer: Answer) -> str:
-    """The file for an answer that has all fields: the child's first one, with processes."""
+    """The file for an answer with all fields, as the child's first answer has them, and with processes."""
     buses = {
         gpu["uuid"]: value
         for gpu in answer["gpus"]
@@ -68,7 +68,7 @@ def scenario(answer: Answer) -> str:
     for gpu in parents:
         lines += [device("gpu", gpu["uuid"], gpu_values(gpu["fields"], buses))] if gpu.get("uuid") else _unreadable(gpu)
     lines += [
-        device("slice", one["uuid"], {"parent": one["parent"], **gpu_values(one["fields"], {})}) for one in slices
+        device("slice", part["uuid"], {"parent": part["parent"], **gpu_values(part["fields"], {})}) for part in slices
     ]
     for uuid, work in answer.get("work", {}).items():
         percents = work.get("percent") or {}
@@ -78,34 +78,33 @@ def scenario(answer: Answer) -> str:
 
 
 def _unreadable(gpu: Mapping[str, Any]) -> list[str]:
-    """A GPU of which nothing could be read, not even its UUID."""
+    """A GPU without any reading, not even its UUID."""
     name = f"GPU-unreadable-{gpu['index']}"
     return [device("gpu", name, {}), f"fail * {gpu['code']} {name}"]
 
 
 def device(kind: str, uuid: str, values: Mapping[str, object]) -> str:
-    """A line of a GPU or slice."""
     return " ".join([kind, uuid, *(f"{key}={value}" for key, value in values.items())])
 
 
 def process(uuid: str, pid: int, memory_mib: float | None, percent: float | None) -> str:
-    """A line of a process on a GPU. Without a percentage the driver reports none of it."""
+    """A line of a process on a GPU. `percent`: None where the driver does not report it."""
     memory = "none" if memory_mib is None else int(memory_mib)
     return f"proc {uuid} pid={pid} mem={memory}" + ("" if percent is None else f" sm={int(percent)}")
 
 
 def gpu_values(fields: Mapping[str, Mapping[str, Any]], buses: Mapping[str, str]) -> dict[str, object]:
     """The values of a GPU's line. `buses`: addresses on the PCI bus of the host's GPUs by UUID."""
-    found: dict[str, object] = {}
+    values: dict[str, object] = {}
     for name, reading in fields.items():
         if name == "memory":
-            found |= _memory(reading)
+            values |= _memory(reading)
         elif name == "nvlink_peers":
-            found["linked"] = _or_fault(reading, lambda peers: _linked(peers, buses))
+            values["linked"] = _or_fault(reading, lambda peers: _linked(peers, buses))
         elif name in _KEYS:
             key, write = _KEYS[name]
-            found[key] = _or_fault(reading, write)
-    return {key: value for key, value in found.items() if value != ""}
+            values[key] = _or_fault(reading, write)
+    return {key: value for key, value in values.items() if value != ""}
 
 
 def _memory(reading: Mapping[str, Any]) -> dict[str, object]:
@@ -125,5 +124,5 @@ def _or_fault(reading: Mapping[str, Any], write: Callable[[Any], object]) -> obj
 
 def _linked(peers: Mapping[str, int], buses: Mapping[str, str]) -> str:
     """Far ends of links, each with its number: `00000000:41:00.0*6,switch*12`."""
-    ends: Iterable[tuple[str, int]] = ((one if one == _SWITCH else buses.get(one, one), n) for one, n in peers.items())
+    ends: Iterable[tuple[str, int]] = ((end if end == _SWITCH else buses.get(end, end), n) for end, n in peers.items())
     return ",".join(f"{bus}*{number}" for bus, number in ends)

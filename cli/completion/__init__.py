@@ -1,1 +1,1 @@
-"""Completion of live names: what a shell requests while its user types. It imports neither typer nor the verbs."""
+"""Completion of live names, as the user types. It imports neither typer nor the verbs, which are slow."""

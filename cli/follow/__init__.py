@@ -1,1 +1,1 @@
-"""`-w`: a list that is followed. It reads the API's watch, keeps the objects, and shows or prints what changes."""
+"""`-w`: follows a list by the API's watch, and shows or prints its changes."""

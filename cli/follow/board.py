@@ -1,4 +1,4 @@
-"""The objects that are followed, and what has changed of them. Pure."""
+"""The followed objects, and their changes. Pure."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ _LIST_OF = {"Deployment": DEPLOYMENTS, "Instance": INSTANCES, "Worker": WORKERS,
 
 
 class Change(NamedTuple):
-    """An object that is new or has changed; or is `gone`, as it was last."""
+    """An object that is new or has changed; or is `gone`, as it was last observed."""
 
     raw: Json
     before: Json | None
@@ -24,27 +24,20 @@ class Change(NamedTuple):
 
 @dataclass(slots=True)
 class Board:
-    """The objects that a watch reports, by list and uid.
-
-    Attributes:
-        kind: of those that are shown.
-        names: only these; empty: all.
-        selector: only those with these labels.
-        deployment: only instances of this one.
-    """
+    """The objects of a watch, by list and uid. Only those of `kind` that pass the filters are shown."""
 
     kind: Kind
-    names: frozenset[str] = frozenset()
+    names: frozenset[str] = frozenset()  # empty: any name
     selector: Selector | None = None
-    deployment: str | None = None
+    deployment: str | None = None  # the owner of instances
     objects: dict[str, dict[str, Json]] = field(default_factory=dict)
 
     def take(self, events: Iterable[tuple[str, Json]]) -> list[Change]:
-        """Takes events of the watch; returns the changes of the objects that are shown, each once."""
+        """Applies events of the watch; returns the changes of shown objects, each object once."""
         before = {raw["uid"]: raw for raw in self.shown()}
         for kind, raw in events:
             if kind == "snapshot":
-                self.objects = {of: {one["uid"]: one for one in raws} for of, raws in raw.items()}
+                self.objects = {of: {held["uid"]: held for held in raws} for of, raws in raw.items()}
             elif (of := _LIST_OF.get(str(raw.get("kind")))) is not None:
                 held = self.objects.setdefault(of.plural, {})
                 if kind == "gone":
@@ -56,7 +49,7 @@ class Board:
         return gone + [Change(raw, before.get(uid)) for uid, raw in after.items() if before.get(uid) != raw]
 
     def shown(self) -> list[Json]:
-        """The requested objects, by name."""
+        """The shown objects, by name."""
         return self._picked(self.kind, self.objects.get(self.kind.plural, {}).values(), self._is_requested)
 
     def deployments(self) -> list[Json]:
@@ -69,8 +62,8 @@ class Board:
             return False
         return self.deployment is None or raw["spec"]["deployment"] == self.deployment
 
-    def _picked(self, kind: Kind, raws: Iterable[Json], asked: Callable[[Json], bool]) -> list[Json]:
-        return sorted((raw for raw in raws if asked(raw) and self._has_labels(kind, raw)), key=_by_name)
+    def _picked(self, kind: Kind, raws: Iterable[Json], passes: Callable[[Json], bool]) -> list[Json]:
+        return sorted((raw for raw in raws if passes(raw) and self._has_labels(kind, raw)), key=_by_name)
 
     def _has_labels(self, kind: Kind, raw: Json) -> bool:
         if self.selector is None:
@@ -86,6 +79,6 @@ def _by_name(raw: Json) -> tuple[str, str]:
 
 
 def lists_of(kind: Kind, selector: Selector | None, *, notes: bool) -> Sequence[str]:
-    """The lists to watch: labels of instances, and notes below them, are of deployments."""
+    """The lists to watch. Instances have the labels of their deployments, and the notes are about deployments."""
     both = kind is INSTANCES and (notes or selector is not None)
     return (kind.plural, DEPLOYMENTS.plural) if both else (kind.plural,)

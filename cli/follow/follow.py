@@ -1,24 +1,30 @@
 """Follows a list: on a terminal as a table in its place, else by a line for each change."""
 
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Final
 
 from cli.errors import UsageError
 from cli.follow.board import FOLLOWED, Board, Change, lists_of
-from cli.follow.watch import Lost, watch
+from cli.follow.watch import Lost, Update, watch
 from cli.objects.kind import Kind, table_of
-from cli.objects.kinds import EVENTS, GPUS
+from cli.objects.kinds import DEPLOYMENTS, EVENTS, GPUS
 from cli.objects.selection import must_have_labels
 from cli.objects.selectors import Selector
 from cli.objects.views import read_view
-from cli.printing.output import Format, Names, Output, Picked, print_data
-from cli.printing.table import cells
-from cli.terminal.screen import fit_for_screens
+from cli.printing.output import Format, Names, Output, Picked, print_data, takes_colours
+from cli.printing.table import cells, table_lines
+from cli.terminal.screen import Screen, fit_for_screens
 from cli.text.formatting import DASH, printable
+from cli.text.scaling import notes
 from cli.transport.client import Api
+from cli.transport.reading import Reading
 
-_INSTEAD = {EVENTS.plural: "gpuward events -w", GPUS.plural: "gpuward top"}
+_INSTEAD: Final = {EVENTS.plural: "gpuward events -w", GPUS.plural: "gpuward top"}
+_CALM_S: Final = 0.5  # between two pictures
+_TICK_S: Final = 2.0  # ages change with time
 
 
 def follow(
@@ -31,14 +37,9 @@ def follow(
     deployment: str | None = None,
     with_notes: bool = False,
 ) -> None:
-    """Follows the objects of a kind until Ctrl-C. `with_notes`: on a terminal, as `ps` has them below its table.
-
-    Raises:
-        UsageError: the watch does not report this kind, or it has no labels.
-        CliError: see `cli.follow.watch.watch`.
-    """
+    """Follows the objects of a kind until Ctrl-C. `with_notes`: on a terminal, below the table as `ps` prints them."""
     if kind not in FOLLOWED:
-        instead = _INSTEAD.get(kind.plural) or f"one of {', '.join(one.plural for one in FOLLOWED)}"
+        instead = _INSTEAD.get(kind.plural) or f"one of {', '.join(known.plural for known in FOLLOWED)}"
         raise UsageError(f"--watch: {kind.plural} cannot be followed so; use {instead}")
     if selector is not None:
         must_have_labels(kind)
@@ -48,20 +49,18 @@ def follow(
     kinds = ",".join(lists_of(kind, selector, notes=with_notes and screen))
     updates = watch(api, kinds=kinds, deployment=deployment)
     if screen:
-        from cli.follow.table_view import TableView  # noqa: PLC0415 - only here
-
-        TableView(board, wide=output is Format.WIDE, with_notes=with_notes).follow(updates)
+        _TableView(board, wide=output is Format.WIDE, with_notes=with_notes).follow(updates)
         return
     lines = _Lines(kind, output)
-    for one in updates:
-        if isinstance(one, Lost):
-            print(printable(f"gpuward: {one.why}; trying again"), file=sys.stderr, flush=True)
+    for update in updates:
+        if isinstance(update, Lost):
+            print(printable(f"gpuward: {update.why}; trying again"), file=sys.stderr, flush=True)
         else:
-            lines.print(board.take(one.events))
+            lines.print(board.take(update.events))
 
 
 class _Lines:
-    """Prints changes. Columns are as wide as what was printed so far needs; they grow, and never shrink."""
+    """Prints changes. The widths of columns grow, and never shrink, so that lines stay aligned."""
 
     def __init__(self, kind: Kind, output: Output) -> None:
         self._kind = kind
@@ -69,7 +68,6 @@ class _Lines:
         self._widths: list[int] = []
 
     def print(self, changes: Sequence[Change]) -> None:
-        """Prints each change, and flushes."""
         if isinstance(self._output, Names | Picked) or self._output.for_programs:
             for change in changes:
                 self._print_for_programs(change)
@@ -116,3 +114,59 @@ class _Lines:
     def _line(self, row: Sequence[str]) -> str:
         padded = (text + " " * (width - cells(text)) for text, width in zip(row, self._widths, strict=True))
         return "  ".join(padded).rstrip()
+
+
+class _TableView:
+    """Draws the objects of a board until Ctrl-C; then the last picture stays on the terminal."""
+
+    def __init__(self, board: Board, *, wide: bool, with_notes: bool) -> None:
+        self._board = board
+        self._wide = wide
+        self._with_notes = with_notes
+        self._note = ""
+
+    def follow(self, updates: Iterator[Update | Lost]) -> None:
+        self._take(next(updates))  # before the screen, which a refusal does not need
+        with Screen() as screen:
+            reading = Reading(updates)
+            try:
+                while True:
+                    screen.draw(self.lines(*screen.size))
+                    self._take_some(reading)
+            finally:
+                screen.leave_behind(self.lines(screen.size[0], None))
+
+    def _take_some(self, reading: Reading[Update | Lost]) -> None:
+        """Waits for a change, and then for those that follow within `_CALM_S`."""
+        update = reading.take(_TICK_S)
+        until = time.monotonic() + _CALM_S
+        while update is not None:
+            self._take(update)
+            left = until - time.monotonic()
+            update = reading.take(left) if left > 0 else None
+
+    def _take(self, update: Update | Lost) -> None:
+        if isinstance(update, Update):
+            self._board.take(update.events)
+            self._note = ""
+        elif not self._note:
+            self._note = printable(
+                f"{update.why}; trying again, the table is of {datetime.now().astimezone():%H:%M:%S}"
+            )
+
+    def lines(self, columns: int, lines: int | None) -> list[str]:
+        """The picture. `lines` of the terminal: the last line counts those that do not fit; None: all."""
+        now = datetime.now(UTC)
+        views = [read_view(self._board.kind.view, raw) for raw in self._board.shown()]
+        body = [f"no {self._board.kind.plural} found"]
+        if views:
+            table = table_of(self._board.kind, views, now, wide=self._wide)
+            body = table_lines(table, columns, colours=takes_colours())
+        if self._with_notes:
+            deployments = [read_view(DEPLOYMENTS.view, raw) for raw in self._board.deployments()]
+            body += [printable(line) for line in notes(deployments)]
+        head = [self._note] if self._note else []
+        if lines is None or len(head) + len(body) <= lines:
+            return head + body
+        fit = max(1, lines - len(head) - 1)
+        return [*head, *body[:fit], f"... {len(body) - fit} more lines; a taller terminal shows them"]

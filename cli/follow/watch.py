@@ -1,4 +1,4 @@
-"""The API's watch, read over restarts of the controller: after each break it starts again with a snapshot."""
+"""The API's watch, read across restarts of the controller: each connection starts with a snapshot."""
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from cli.transport.paths import Json, path_of
 
 FIRST_PAUSE_S: Final = 1.0
 MOST_PAUSE_S: Final = 10.0
-SILENCE_S: Final = 30.0  # a stream that lives sends a comment every ten seconds
+SILENCE_S: Final = 30.0  # the controller sends a comment every ten seconds
 _MOST_BYTES: Final = 512 * 1024 * 1024
 _FOR_GOOD: Final = ("unauthenticated", "forbidden", "invalid", "not_found")  # another try has the same answer
 _END: Final = b"\n\n"
@@ -26,17 +26,13 @@ class Update(NamedTuple):
 
 
 class Lost(NamedTuple):
-    """The watch has broken off, and is tried again; `why` is one line."""
+    """The watch broke off, and is retried; `why` is one line."""
 
     why: str
 
 
 def watch(api: Api, **query: str | None) -> Iterator[Update | Lost]:
-    """The events of the watch, for ever.
-
-    Raises:
-        CliError: the first connection fails, or a later one is refused for good.
-    """
+    """Endless. Raises `CliError` if the first connection fails, or the controller refuses a later one for good."""
     pause_s, connected = FIRST_PAUSE_S, False
     while True:
         started = time.monotonic()
@@ -71,20 +67,16 @@ class EventReader:
         self._size = 0
 
     def feed(self, chunk: bytes) -> list[tuple[str, Json]]:
-        """The events that are complete now.
-
-        Raises:
-            CliError: what comes cannot be read as a watch.
-        """
+        """The complete events. Raises `CliError` if the stream cannot be read as a watch."""
         self._parts.append(chunk)
         self._size += len(chunk)
         if self._size > _MOST_BYTES:
             raise CliError("the watch of the controller has an object that is too long")
         if b"\n" not in chunk:
             return []
-        *whole, rest = b"".join(self._parts).split(_END)
+        *texts, rest = b"".join(self._parts).split(_END)
         self._parts, self._size = [rest], len(rest)
-        return [event for text in whole if (event := _event(text)) is not None]
+        return [event for text in texts if (event := _event(text)) is not None]
 
 
 def _event(text: bytes) -> tuple[str, Json] | None:

@@ -1,4 +1,4 @@
-"""The verbs `backup` and `restore`: they work on the controller's data, on its host, and need no key."""
+"""The verbs `backup` and `restore`. They work on the controller's data on its host, and need no key."""
 
 import sys
 from pathlib import Path
@@ -97,7 +97,7 @@ def _print_restored(restored: Any, *, revoke_keys: bool) -> None:
 
 
 def _controller(data_dir: Path | None, database_url: str | None) -> tuple[Any, Any]:
-    """The controller's module for backups, and its settings."""
+    """The module `controller.backup`, and the controller's settings."""
     with needs("controller"):
         from controller import backup as module  # noqa: PLC0415 - client verbs start without it
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above

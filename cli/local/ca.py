@@ -1,4 +1,4 @@
-"""The verb `ca`: a private certificate authority in the controller's data folder. It asks no controller."""
+"""The verb `ca`: a private certificate authority in the controller's data folder. It needs no running controller."""
 
 import socket
 from collections.abc import Iterator
@@ -115,13 +115,13 @@ def _authority(data_dir: Path | None) -> "Authority":
 
 
 def _own_names() -> list[str]:
-    """This host's names, without those that are no DNS names."""
+    """This host's names that are DNS names."""
     from http1.tls.issue import checked_name  # noqa: PLC0415 - comes with an extra
 
-    found = []
+    names = []
     for name in dict.fromkeys((socket.getfqdn(), socket.gethostname())):
         try:
-            found.append(checked_name(name.lower()))
+            names.append(checked_name(name.lower()))
         except ValueError:
             continue
-    return found
+    return names

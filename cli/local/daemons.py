@@ -1,4 +1,4 @@
-"""The verbs that run one daemon: controller, gateway, agent.
+"""The verbs that run a daemon: controller, gateway, agent; and those about gateways: list, forget.
 
 This file and `up` import the daemons, and only inside functions: client verbs start fast, and a GPU host needs only
 `gpuward[agent]`.
@@ -21,14 +21,17 @@ from cli.local.options import (
     TlsCaOption,
     TlsCertOption,
     TlsKeyOption,
-    labels_of,
     needs,
     validated,
 )
-from cli.verbs import gateways
+from cli.objects.kinds import GATEWAYS
+from cli.printing.output import Format, ListOutputOption
+from cli.runner import complaining, delete, parse_labels
+from cli.verbs.get import list_all
 
 app = typer.Typer()
-app.add_typer(gateways.gateway, name="gateway")
+_gateway = typer.Typer(invoke_without_command=True)
+app.add_typer(_gateway, name="gateway")
 ControllersOption = Annotated[
     str | None, typer.Option("--controller", metavar="URL[,URL]", help="URL of the controller, or of several.")
 ]
@@ -146,7 +149,7 @@ def controller(  # noqa: PLR0917 - options of a command
     raise typer.Exit(main(validated(ControllerSettings, **given)))
 
 
-@gateways.gateway.callback()
+@_gateway.callback()
 def gateway(  # noqa: PLR0917 - options of a command
     ctx: typer.Context,
     controller: Annotated[
@@ -194,6 +197,24 @@ def gateway(  # noqa: PLR0917 - options of a command
     raise typer.Exit(main(settings, listen_fds=[int(fd) for fd in listen_fds.split(",") if fd]))
 
 
+@_gateway.command("list")
+def list_gateways(ctx: typer.Context, output: ListOutputOption = Format.TABLE) -> None:
+    """List gateways, each process by itself, and whether they report."""
+    list_all(ctx, GATEWAYS, output)
+
+
+@_gateway.command()
+def forget(
+    ctx: typer.Context,
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Name of a process, or of a gateway with all its silent processes."),
+    ],
+) -> None:
+    """Forget a silent gateway that is gone for good, so that replicas can be removed again."""
+    delete(ctx, (GATEWAYS.plural, name), f"gateway/{name} forgotten")
+
+
 @app.command()
 def agent(
     *,
@@ -220,7 +241,9 @@ def agent(
     ca: CaOption = None,
 ) -> None:
     """Run an agent on this host. It joins a controller and runs engines."""
-    given = dict(locals()) | {"labels": labels_of(labels) if labels else None}
+    given = dict(locals())
+    with complaining():
+        given["labels"] = parse_labels(labels or ()) or None
     with needs("agent"):
         from agent.daemon import main  # noqa: PLC0415 - see the module's docstring
         from agent.settings import AgentSettings  # noqa: PLC0415 - as above

@@ -1,4 +1,4 @@
-"""The verb `doctor`. It looks at this host and needs `gpuward[agent]`, but no controller and no GPU."""
+"""The verb `doctor`. It examines this host and needs `gpuward[agent]`, but no controller and no GPU."""
 
 import os
 import re
@@ -22,7 +22,7 @@ app = typer.Typer()
 
 ENV_FILE: Final = Path("/etc/gpuward/agent.env")
 _OURS: Final = "GPUWARD_"
-_AGENT, _JOURNAL = "agent", "journal.sqlite"  # where an agent's own data folder is, and what it has
+_AGENT, _JOURNAL = "agent", "journal.sqlite"  # the data folder of an agent, and a file in it
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NO_URL: Final = "http://unset"
 
@@ -100,9 +100,9 @@ def doctor(
 
 
 def _agents_of_up(data_dir: Path | None) -> list[dict[str, Any]]:
-    """The settings of the agents of `gpuward up` on its data folder, which None leaves to its default.
+    """The settings of the agents of `gpuward up` on this data folder; None: the default folder.
 
-    The list is empty where an agent of its own was set up, or where the given folder is not one of `up`.
+    Empty where this host has an agent of its own, or where the folder is not one of `up`.
     """
     if data_dir is None and (
         "GPUWARD_AGENT_DATA_DIR" in os.environ or os.access(current_default_data_dir() / _AGENT / _JOURNAL, os.F_OK)
@@ -133,10 +133,8 @@ def _agents_of_up(data_dir: Path | None) -> list[dict[str, Any]]:
 
 
 def _take_variables(env_file: Path) -> None:
-    """Takes the agent's variables from its file, all of them: `HF_HOME`, `DOCKER_HOST` and PATH count for it, too.
-
-    Ours give way to what the caller has set for this one look. Others do not: each shell has a PATH.
-    """
+    """Takes all variables from the agent's file: `HF_HOME`, `DOCKER_HOST` and PATH matter to it, too."""
+    # the caller's environment overrides our variables, and not others, since each shell has a PATH
     for key, value in read_client_env(env_file).items():
         if key.startswith(_OURS):
             os.environ.setdefault(key, value)

@@ -1,4 +1,4 @@
-"""Options that several verbs of daemons share, settings from them, and what to do where libraries are missing."""
+"""Options that several verbs of daemons share, settings from them, and errors about missing libraries."""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -65,10 +65,7 @@ _OWN_PACKAGES: Final = ("agent", "cli", "controller", "gateway", "http1", "schem
 
 @contextmanager
 def needs(extra: str) -> Iterator[None]:
-    """For imports of libraries that come with an extra. Ends the program where one is missing.
-
-    If one of our own modules is missing, the installation is broken.
-    """
+    """For imports of an extra's libraries. Ends the program where one is missing."""
     gc.disable()  # hardly anything that an import makes is garbage: collections take a fifth of a controller's start
     try:
         yield
@@ -82,7 +79,7 @@ def needs(extra: str) -> Iterator[None]:
 
 
 def validated(settings: Callable[..., Any], **given: object) -> Any:
-    """Settings from flags; what is missing comes from the environment and defaults. Ends the program where invalid."""
+    """Settings from flags, else the environment, else defaults. Ends the program where they are invalid."""
     from pydantic import ValidationError  # noqa: PLC0415 - settings have imported it
 
     try:
@@ -96,14 +93,3 @@ def _option(where: tuple[int | str, ...]) -> str:
     name = str(where[0]) if where else "(settings)"
     flag = {"controller_url": "--controller", "labels": "--label"}.get(name, "--" + name.lower().replace("_", "-"))
     return f"{flag} ({'.'.join(str(part) for part in where)})"
-
-
-def labels_of(pairs: list[str]) -> dict[str, str]:
-    """Labels from `KEY=VALUE` pairs; ends the program where one is not such a pair."""
-    labels: dict[str, str] = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not name or not equals:
-            complain(UsageError(f"--label: {pair!r} is not KEY=VALUE; write for example zone=a"))
-        labels[name] = value
-    return labels

@@ -1,1 +1,1 @@
-"""What `apply` and its relatives read and ask before they change anything."""
+"""Manifests of `apply` and related verbs: reading, pruning, and confirmation of what policies would stop."""

@@ -1,4 +1,4 @@
-"""Reads the manifests of files, folders and stdin, and writes them as the API takes them."""
+"""Reads the manifests of files, folders and stdin, and writes them in the form of the API."""
 
 import os
 import re
@@ -21,30 +21,26 @@ _SCHEME: Final = re.compile("[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
 def read_manifests(sources: Sequence[str]) -> list[Manifest]:
-    """Reads the manifests of files, in this order; none is left out.
-
-    Args:
-        sources: files; folders, of which the manifests are taken in the order of their names; patterns such as
-            `*.yaml`; and `-`, which is stdin.
+    """The manifests of files; folders, in the order of names; patterns such as `*.yaml`; and stdin (`-`).
 
     Raises:
         UsageError: a source cannot be read, or has no manifest; or stdin is named twice.
-        CliError: a manifest is not valid, or two have one name. The message lists every problem with its path.
+        CliError: a manifest is not valid, or two have the same name. The message lists every problem with its path.
     """
     manifests: list[Manifest] = []
     problems: list[str] = []
     source_of: dict[tuple[str, str], str] = {}
     for file in _files_of(sources):
         try:
-            found = parse_manifests(_text_of(file))
+            parsed = parse_manifests(_text_of(file))
         except ManifestError as error:
             problems += [f"{file} is not valid; nothing was changed:", *(f"  {problem}" for problem in error.problems)]
             continue
-        for one in found:
-            other = source_of.setdefault((one.kind, one.name), file)
+        for manifest in parsed:
+            other = source_of.setdefault((manifest.kind, manifest.name), file)
             if other != file:
-                problems.append(f"{file}: {one.name!r} is in {other} too; nothing was changed: rename one")
-        manifests += found
+                problems.append(f"{file}: {manifest.name!r} is in {other} too; nothing was changed: rename one")
+        manifests += parsed
     if problems:
         raise CliError("\n".join(problems))
     return manifests
@@ -60,33 +56,34 @@ def _files_of(sources: Sequence[str]) -> list[str]:
         elif os.path.isdir(source):  # noqa: PTH112 - Path's own throws where a folder on the way cannot be entered
             files += _of_folder(source)
         elif _MAGIC.intersection(source) and not os.path.exists(source):  # noqa: PTH110 - as above
-            found = sorted(glob(source))  # noqa: PTH207 - a pattern may begin at the root
-            files += found or _none(f"no file is named like {source}")
+            files += sorted(glob(source)) or _refuse(  # noqa: PTH207 - a pattern may start at the root
+                f"no file is named like {source}"
+            )
         else:
             files.append(source)
     if files.count(_STDIN) > 1:
         raise UsageError("--file: stdin (`-`) can be read once")
-    return list(dict.fromkeys(files))  # a file that is named twice is meant once
+    return list(dict.fromkeys(files))  # a file that is named twice is read once
 
 
 def _of_folder(folder: str) -> list[str]:
     try:
-        found = sorted(str(one) for one in Path(folder).iterdir() if _is_manifest(one))
+        files = sorted(str(file) for file in Path(folder).iterdir() if _is_manifest(file))
     except OSError as error:
         raise UsageError(f"--file: {folder} cannot be read: {error}") from error
-    return found or _none(f"the folder {folder} has no file whose name ends with {', '.join(_SUFFIXES)}")
+    return files or _refuse(f"the folder {folder} has no file whose name ends with {', '.join(_SUFFIXES)}")
 
 
 def _is_manifest(file: Path) -> bool:
     return file.suffix.lower() in _SUFFIXES and not file.name.startswith(".") and file.is_file()
 
 
-def _none(why: str) -> NoReturn:
+def _refuse(why: str) -> NoReturn:
     raise UsageError(f"--file: {why}")
 
 
 def _text_of(file: str) -> str:
-    """The text of a file; of one that is too long the beginning, which is too long, too."""
+    """The text of a file, up to a byte more than the parser accepts."""
     try:
         if file == _STDIN:
             return sys.stdin.read(MAX_TEXT_BYTES + 1)
@@ -97,11 +94,10 @@ def _text_of(file: str) -> str:
 
 
 def manifest_as_json(manifest: Manifest) -> Json:
-    """The manifest as the user wrote it, without defaults, since the server sets those."""
+    """The manifest as the user wrote it; the server sets the defaults."""
     written = manifest.model_dump(mode="json", exclude_unset=True)
     return {"kind": manifest.kind, "name": manifest.name, **written}
 
 
 def spec_as_json(manifest: Manifest) -> Json:
-    """The manifest without kind and name."""
     return {key: value for key, value in manifest_as_json(manifest).items() if key not in ("kind", "name")}

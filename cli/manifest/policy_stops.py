@@ -1,4 +1,4 @@
-"""What policies would stop at once because of an apply: as text, and asked about before it happens."""
+"""The deployments that policies would stop at once after an apply: as text, and confirmed before the apply."""
 
 import sys
 from collections.abc import Sequence
@@ -14,18 +14,12 @@ from schemas.manifest.parse import Manifest
 from schemas.printing import block
 
 _MOST_SHOWN: Final = 10
-# What the apply itself reports, and an older controller, which does not know.
+# The apply reports these errors itself; an older controller has no such path.
 _REPORTED_ELSEWHERE: Final = frozenset({"invalid", "forbidden", "unauthenticated", "not_found", "method_not_allowed"})
 
 
 def confirm_stops(api: Api, manifests: Sequence[Manifest], *, yes: bool) -> None:
-    """Shows what policies would stop, and returns once that is agreed to; at once where nothing would stop.
-
-    Without a terminal it is shown alone.
-
-    Raises:
-        CliError: the answer is no.
-    """
+    """Prints what policies would stop, and confirms it on a terminal. Raises `CliError` if the answer is no."""
     body = {"manifests": [manifest_as_json(manifest) for manifest in manifests]}
     try:
         stops = parse(PolicyStops, api.post(path_of("plan", "policies"), body))
@@ -40,7 +34,7 @@ def confirm_stops(api: Api, manifests: Sequence[Manifest], *, yes: bool) -> None
 
 
 def stop_lines(stops: PolicyStops, *, reasons: bool = False) -> list[str]:
-    """What policies would stop: a line for each kind, with the first names. `reasons`: each with its reason below."""
+    """A line for each kind of action, with the first names; `reasons`: and a line with each reason."""
     lines: list[str] = []
     for count, action, text in (
         (stops.stop, "stop", "{} would stop"),
@@ -48,15 +42,15 @@ def stop_lines(stops: PolicyStops, *, reasons: bool = False) -> list[str]:
         (stops.unknown, "unknown", "unknown whether {} would stop"),
     ):
         if count:
-            shown = [one for one in stops.items if one.action == action][:_MOST_SHOWN]
+            shown = [stop for stop in stops.items if stop.action == action][:_MOST_SHOWN]
             more = f" and {count - len(shown)} more" if count > len(shown) else ""
-            what = text.format(f"{count} deployment{'s' if count > 1 else ''}")
-            lines.append(f"{what}: {', '.join(map(_named, shown))}{more}")
-            lines += [f"  {one.deployment}: {one.message}" for one in shown if reasons]
+            head = text.format(f"{count} deployment{'s' if count > 1 else ''}")
+            lines.append(f"{head}: {', '.join(map(_named, shown))}{more}")
+            lines += [f"  {stop.deployment}: {stop.message}" for stop in shown if reasons]
     return lines
 
 
-def _named(one: PolicyStop) -> str:
-    if one.action != "scale_down" or one.replicas is None:
-        return one.deployment
-    return f"{one.deployment} ({one.stops} of {one.stops + one.replicas} replicas)"
+def _named(stop: PolicyStop) -> str:
+    if stop.action != "scale_down" or stop.replicas is None:
+        return stop.deployment
+    return f"{stop.deployment} ({stop.stops} of {stop.stops + stop.replicas} replicas)"

@@ -1,4 +1,4 @@
-"""`--prune`: files own the deployments with some labels, so those of them that no file has are deleted."""
+"""`--prune`: deletes the deployments with the labels of the selector that are in none of the files."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -29,11 +29,7 @@ PruneOption = Annotated[
 
 
 def check_prune(selector: Selector | None, *, prune: bool) -> None:
-    """Refuses a prune that could mean every deployment.
-
-    Raises:
-        UsageError: --prune and --selector were not given together, or the selector demands no label.
-    """
+    """Raises `UsageError` for one of the two options, or a selector without a label, which fits every deployment."""
     if not prune:
         if selector is not None:
             raise UsageError("--selector is only of use with --prune")
@@ -45,28 +41,21 @@ def check_prune(selector: Selector | None, *, prune: bool) -> None:
 
 
 def to_prune(api: Api, manifests: Sequence[Manifest], selector: Selector) -> list[Shown]:
-    """The deployments with the labels that no manifest has.
-
-    Raises:
-        UsageError: there is no deployment in the manifests, so that all would go.
-    """
-    kept = {one.name for one in manifests if isinstance(one, DeploymentManifest)}
+    """The deployments with the labels that are in no manifest. Raises `UsageError` if all would be deleted."""
+    kept = {manifest.name for manifest in manifests if isinstance(manifest, DeploymentManifest)}
     if not kept:
         raise UsageError("--prune: the files have no deployment; to delete all, run: gpuward delete -l LABELS")
     raws = selected(api, DEPLOYMENTS, api.items(path_of(DEPLOYMENTS.plural)), selector)
     return [Shown.of(DEPLOYMENTS, r) for r in raws if r["name"] not in kept and r.get("deleted_at") is None]
 
 
-def confirm_prune(found: Sequence[Shown], *, yes: bool) -> None:
-    """Shows what goes, and returns once that is agreed to. See `confirm_deletion`."""
-    confirm_deletion([f"deployment/{one.name}" for one in found], yes=yes)
+def confirm_prune(shown: Sequence[Shown], *, yes: bool) -> None:
+    confirm_deletion([f"deployment/{deployment.name}" for deployment in shown], yes=yes)
 
 
-def prune_each(api: Api, found: Sequence[Shown], selector: Selector | None, refusals: Refusals) -> None:
-    """Deletes these as they were shown: without those that are gone; those that have changed since are refused."""
+def prune_each(api: Api, shown: Sequence[Shown], selector: Selector | None, refusals: Refusals) -> None:
+    def prune(deployment: Shown) -> None:
+        if delete_shown(api, deployment, selector):
+            print(block(f"deployment/{deployment.name} pruned"), flush=True)
 
-    def prune(one: Shown) -> None:
-        if delete_shown(api, one, selector):
-            print(block(f"deployment/{one.name} pruned"), flush=True)
-
-    refusals.each(found, prune)
+    refusals.each(shown, prune)

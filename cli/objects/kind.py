@@ -1,4 +1,4 @@
-"""A kind of objects, and the table of some of them. Pure."""
+"""A kind of objects, and their table. Pure."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,64 +13,45 @@ Cell = Callable[[Any, datetime], str]
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column: its title, and its cell for an object at a time.
-
-    Attributes:
-        wide: it is shown with `-o wide` only.
-        rank: where a terminal is narrow, the column with the highest one leaves first; 0: it stays.
-    """
+    """A column."""
 
     title: str
-    cell: Cell
-    wide: bool = False
-    rank: int = 0
+    cell: Cell  # its text for an object, at a time
+    wide: bool = False  # shown with `-o wide` only
+    rank: int = 0  # on a narrow terminal the column with the highest rank leaves first; 0: it stays
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of object.
-
-    Attributes:
-        singular: its name for one object, such as `worker`.
-        plural: its name for several; also its path in the API.
-        view: the name of the view of one object, in `schemas.api`.
-        columns: of its table.
-        by_name: whether the API can return one object by name; if not, it is searched in the list.
-    """
+    """A kind of object."""
 
     singular: str
-    plural: str
-    view: str
+    plural: str  # also its path in the API
+    view: str  # name of the view of an object, in `schemas.api`
     columns: tuple[Column, ...]
-    by_name: bool = True
+    by_name: bool = True  # the API can return an object by name; else it is searched in the list
 
     @property
     def words(self) -> tuple[str, str]:
-        """What it is called."""
         return self.singular, self.plural
 
 
 def bare_name(kind: Kind, text: str) -> str:
-    """The name in a text such as `chat` or `deployment/chat`.
-
-    Raises:
-        UsageError: the text names another kind.
-    """
+    """The name in a text such as `chat` or `deployment/chat`. Raises `UsageError` where it names another kind."""
     word, slash, name = text.partition("/")
     if name and word.lower() in kind.words:
         return name
-    if slash and kind.by_name:  # the names of others, such as keys, may have slashes
+    if slash and kind.by_name:  # names of keys may have slashes
         raise UsageError(f"{text!r} is not the name of a {kind.singular}; write NAME or {kind.singular}/NAME")
     return text
 
 
 def object_key(kind: Kind, raw: Mapping[str, Any]) -> str:
-    """An object as events refer to it: by uid, since names can be reused."""
+    """The object as events refer to it: by uid, since names can be reused."""
     return f"{kind.singular}:{raw['uid']}"
 
 
 def table_of(kind: Kind, objects: Sequence[Any], now: datetime, *, wide: bool = False) -> Table:
-    """The table of objects."""
     columns = [column for column in kind.columns if wide or not column.wide]
     rows = [[column.cell(view, now) for column in columns] for view in objects]
     leaving = sorted((column for column in columns if column.rank), key=lambda column: -column.rank)

@@ -27,10 +27,7 @@ if TYPE_CHECKING:  # slow to import
 
 
 def why(status: "InstanceStatus") -> str:
-    """Why an instance has its phase, in one line; for a pending one why it is pending.
-
-    One that runs as it should needs no reason. What its policy would do has columns of its own.
-    """
+    """Why an instance has its phase, in one line; empty for an instance that runs on healthy GPUs."""
     if status.explain is not None and status.phase == "pending" and status.explain.message:
         return status.explain.message
     sick = next((claim for claim in status.claims if claim.kind == "gpu" and claim.health != "ok"), None)
@@ -39,17 +36,16 @@ def why(status: "InstanceStatus") -> str:
 
 
 def _verdicts(view: "PolicyView") -> str:
-    found = view.status.verdicts
-    return f"{found.idle}/{found.busy}/{found.unknown}"
+    verdicts = view.status.verdicts
+    return f"{verdicts.idle}/{verdicts.busy}/{verdicts.unknown}"
 
 
 def _engine(view: "DeploymentView") -> str:
-    """The engines that were chosen for its instances; `auto` until one is."""
+    """The engines that were chosen for its instances; before that, the engine of its spec, such as `auto`."""
     return ",".join(view.status.engines) or view.spec.engine
 
 
 def _deployment_why(view: "DeploymentView") -> str:
-    """What runs as it should needs no reason."""
     return "" if view.status.phase == "running" else view.status.message or view.status.reason
 
 
@@ -62,13 +58,14 @@ def _worker_memory(view: "WorkerView") -> str:
 
 
 def _worker_why(view: "WorkerView") -> str:
-    """The reason of its state, else the first condition that does not hold. Most hosts need no containers."""
+    """The reason of its state, else the first condition that is false."""
+    # without containers, which most hosts do not need
     false = (c for c in view.status.conditions if is_trouble(c) and c.type != CONTAINERS)
     return view.status.reason or next((f"{c.reason}: {c.message}" if c.message else c.reason for c in false), "")
 
 
 def _gpu_state(view: "GpuView") -> str:
-    """Its health; `cordoned` where that alone keeps new instances away."""
+    """Its health; `cordoned` where only the cordon keeps new instances away."""
     return "cordoned" if view.spec.cordoned and view.status.health == "ok" else view.status.health
 
 
@@ -202,7 +199,7 @@ POLICIES: Final = Kind(
 
 
 def main_subject(view: "EventView") -> str:
-    """What an event is about, as KIND/NAME: its instance, else what it names first."""
+    """The subject of an event as KIND/NAME: its instance, else its first object."""
     subjects = sorted(view.subjects, key=lambda subject: subject.kind != "instance")
     return f"{subjects[0].kind}/{subjects[0].name or subjects[0].uid}" if subjects else DASH
 
@@ -233,17 +230,16 @@ CACHED_MODELS: Final = Kind(
         Column("SIZE", lambda m, _: format_bytes(m.size_bytes)),
         Column("USED", lambda m, now: age(m.used_at, now)),
         Column("IN USE", lambda m, _: "yes" if m.in_use else "no"),
-        Column("COMMIT", lambda m, _: ", ".join(one.commit for one in m.snapshots), wide=True),
+        Column("COMMIT", lambda m, _: ", ".join(snapshot.commit for snapshot in m.snapshots), wide=True),
     ),
     by_name=False,
 )
 
 
 def _revision(model: "CachedModelView") -> list[str]:
-    """Of a row that shows one revision; the names of all where the agent is too old to report each."""
-    if not model.snapshots:
+    if not model.snapshots:  # of an agent that is too old to report them
         return sorted(set(model.revisions) - set(model.revisions.values()))
-    return [", ".join(one.names) or one.commit[:12] or "unfinished" for one in model.snapshots]
+    return [", ".join(snapshot.names) or snapshot.commit[:12] or "unfinished" for snapshot in model.snapshots]
 
 
 def _key_state(key: "KeyView", now: datetime) -> str:
@@ -259,10 +255,10 @@ def _key_limits(key: "KeyView") -> str:
     return ", ".join(f"{value} {name}" for name, value in limits.items() if value is not None)
 
 
-def _key_expires(key: "KeyView", now: datetime) -> str:
-    if key.expires_at is None:
+def _expires(at: datetime | None, now: datetime) -> str:
+    if at is None:
         return "never"
-    return f"in {age(now, key.expires_at)}" if key.expires_at > now else "over"
+    return f"in {age(now, at)}" if at > now else "over"
 
 
 def _token_state(view: "TokenView", now: datetime) -> str:
@@ -296,7 +292,7 @@ KEYS: Final = Kind(
         Column("STATE", _key_state),
         Column("MODELS", lambda k, _: ",".join(k.models) or "all", rank=3),
         Column("LIMITS", lambda k, _: or_dash(_key_limits(k)), rank=4),
-        Column("EXPIRES", _key_expires, rank=1),
+        Column("EXPIRES", lambda k, now: _expires(k.expires_at, now), rank=1),
         Column("USED", lambda k, now: f"{age(k.used_at, now)} ago" if k.used_at else "never", rank=5),
     ),
     by_name=False,
@@ -309,9 +305,9 @@ TOKENS: Final = Kind(
         Column("ID", lambda t, _: t.id),
         Column("STATE", _token_state),
         Column("AGE", lambda t, now: age(t.created_at, now)),
-        Column("EXPIRES", lambda t, now: f"in {age(now, t.expires_at)}" if t.expires_at > now else "over"),
+        Column("EXPIRES", lambda t, now: _expires(t.expires_at, now)),
         Column("FOR", lambda t, _: t.name or "any", rank=1),
-        Column("LABELS", lambda t, _: or_dash(",".join(f"{k}={v}" for k, v in sorted(t.labels.items()))), rank=2),
+        Column("LABELS", lambda t, _: or_dash(_labels(t.labels)), rank=2),
     ),
     by_name=False,
 )
@@ -348,11 +344,7 @@ KINDS: Final = (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES, EVENTS, KEYS, T
 
 
 def kind_named(word: str, among: Sequence[Kind] = KINDS) -> Kind:
-    """The kind with this singular or plural name.
-
-    Raises:
-        UsageError: unknown kind; the message lists the known ones.
-    """
+    """The kind of this singular or plural. Raises `UsageError` for an unknown kind."""
     for kind in among:
         if word.lower() in kind.words:
             return kind

@@ -1,4 +1,4 @@
-"""The option `-l`: which objects of a kind have labels, and those that a selector picks."""
+"""The option `-l`: labels of objects, and the objects that a selector picks."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -34,11 +34,7 @@ SelectorOption = Annotated[
 
 
 def selected(api: Api, kind: Kind, raws: list[Json], selector: Selector | None) -> list[Json]:
-    """The objects with the labels; all of them without a selector.
-
-    Raises:
-        UsageError: objects of this kind have no labels.
-    """
+    """The objects that the selector picks; without a selector all. Raises `UsageError` as `must_have_labels`."""
     if selector is None:
         return raws
     must_have_labels(kind)
@@ -50,16 +46,10 @@ def selected(api: Api, kind: Kind, raws: list[Json], selector: Selector | None) 
 
 
 def must_have_labels(kind: Kind) -> None:
-    """Refuses kinds without labels.
-
-    Raises:
-        UsageError: objects of this kind have no labels.
-    """
     if kind not in (DEPLOYMENTS, INSTANCES, WORKERS):
         raise UsageError(f"--selector: {kind.plural} have no labels; deployments, instances and workers have")
 
 
 def labels_of(kind: Kind, raw: Json) -> Mapping[str, str]:
-    """The labels of a deployment or a worker."""
     labels = raw["spec" if kind is DEPLOYMENTS else "status"].get("labels") or {}
     return {str(name): str(value) for name, value in labels.items()}

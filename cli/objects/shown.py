@@ -1,4 +1,4 @@
-"""Objects that were shown before they are deleted: no other one is, and none that has changed since."""
+"""Objects that are shown before they are deleted. An object that has changed since is not deleted."""
 
 import sys
 from typing import NamedTuple, Self
@@ -13,14 +13,7 @@ from schemas.printing import block
 
 
 class Shown(NamedTuple):
-    """An object as it was shown.
-
-    Attributes:
-        kind: of the object.
-        name: its name, which another one may take.
-        uid: its uid, which no other one takes.
-        generation: how often its manifest was changed.
-    """
+    """An object as it was shown. Another object may take its name, but not its uid."""
 
     kind: Kind
     name: str
@@ -29,15 +22,14 @@ class Shown(NamedTuple):
 
     @classmethod
     def of(cls, kind: Kind, raw: Json) -> Self:
-        """An object that the API sent."""
         return cls(kind, str(raw["name"]), str(raw["uid"]), int(raw.get("generation", 0)))
 
 
 def delete_shown(api: Api, shown: Shown, selector: Selector | None, *, confirm_dead: str | None = None) -> bool:
-    """Deletes it; False, with a message: it is gone already.
+    """Deletes the object; returns False and prints a message where it is gone already.
 
     Raises:
-        CliError: it has changed since, or lost the labels of the selector; or the API refuses.
+        CliError: the object has changed, or lost the labels of the selector; or the API refuses.
     """
     kind, name = shown.kind, shown.name
     raw = api.find(path_of(kind.plural, name))
@@ -46,7 +38,8 @@ def delete_shown(api: Api, shown: Shown, selector: Selector | None, *, confirm_d
     labelled = selector is None or selector.matches(labels_of(kind, raw))
     if Shown.of(kind, raw) != shown or not labelled:
         raise _changed(shown)
-    try:  # what has no generation is not checked by the API: a 0 fits nothing there
+    try:
+        # not 0, which no object has: a kind without generations is not checked
         api.delete(path_of(kind.plural, name), generation=shown.generation or None, confirm_dead=confirm_dead)
     except NotFoundError:
         return _is_gone(shown)

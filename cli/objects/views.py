@@ -1,4 +1,4 @@
-"""Objects of the API, for tables. Specs stay as they came: no model of a manifest, slow to import, is made of them.
+"""Objects of the API, for tables. Their specs are not parsed, since the models of manifests are slow to import.
 
 Verbs that need such a model use `parse`.
 """
@@ -19,13 +19,13 @@ _MODULES: Final = {
 
 
 def read_view(name: str, raw: Any) -> Any:
-    """A JSON object of the API as the view of this name; see `parse`. Fields of its spec are as they were written."""
+    """A JSON object of the API as the view of this name; see `parse`. Its spec is not parsed."""
     kind: type[View] = getattr(import_module(f"schemas.api.{_MODULES[name]}"), name)
     return parse(kind, raw, _read)
 
 
 class _Spec(SimpleNamespace):
-    """The fields of a spec as they came; None for one that the server does not know."""
+    """The fields of a spec as the server sent them; None for a field that it does not know."""
 
     def __getattr__(self, name: str) -> None:
         return None

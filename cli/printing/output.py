@@ -1,4 +1,4 @@
-"""The formats of `-o`: tables for people; names, JSON, YAML and templates for programs, as the API sent them."""
+"""The formats of `-o`: tables for people; names, JSON, YAML and templates of the API's objects for programs."""
 
 import json
 import os
@@ -30,12 +30,12 @@ class Format(StrEnum):
 
     @property
     def for_programs(self) -> bool:
-        """Whether the objects of the API are printed unchanged."""
+        """True where the objects of the API are printed unchanged."""
         return self in (Format.JSON, Format.YAML)
 
 
 def print_table(table: Table, *, empty: str | None) -> None:
-    """Prints a table as wide as the terminal; if it has no rows, prints `empty` to stderr. None: its titles."""
+    """Prints a table as wide as the terminal; without rows prints `empty` to stderr, or the titles if that is None."""
     if not table.rows and empty is not None:
         print(empty, file=sys.stderr)
         return
@@ -45,13 +45,7 @@ def print_table(table: Table, *, empty: str | None) -> None:
 
 
 def print_data(data: Any, output: Format, *, in_a_row: bool = False) -> None:
-    """Prints an object for programs, as JSON or YAML.
-
-    Args:
-        data: as the API sent it.
-        output: JSON or YAML.
-        in_a_row: more objects follow, so JSON takes one line each and YAML one document each.
-    """
+    """Prints an object for programs. `in_a_row`: others follow, so JSON takes a line and YAML a document each."""
     unicode = (sys.stdout.encoding or "").lower().replace("-", "") == "utf8"
     if output is Format.YAML:
         import yaml  # noqa: PLC0415 - not needed by most verbs
@@ -76,22 +70,21 @@ class Output(Protocol):
 
     @property
     def for_programs(self) -> bool:
-        """Whether the objects of the API are printed without what is for people only."""
+        """True where nothing is printed that is for people only."""
 
 
 class Names:
-    """One name a line, as `deployment/chat`. Verbs that take several names take them in this form, too."""
+    """A name a line, as `deployment/chat`, which verbs take as an argument."""
 
     for_programs = True
 
     def write(self, kind: Kind, raws: Sequence[Json]) -> None:
-        """Prints the names."""
         for raw in raws:
             print(f"{kind.singular.replace(' ', '-')}/{printable(str(raw.get('id', raw.get('name'))))}")
 
 
 class Picked:
-    """What a template picks from the JSON that `-o json` would print."""
+    """The values that a template picks from the JSON of `-o json`."""
 
     for_programs = True
 
@@ -99,17 +92,16 @@ class Picked:
         self._template = template
 
     def write(self, data: Json) -> None:
-        """Prints it, with a newline at its end; a template that nothing matches is told to stderr."""
+        """Prints the values and a newline; a template without values gets a message on stderr."""
         text, matched = self._template.render(data)
         if text:
             print(text, end="" if text.endswith("\n") else "\n")
         if not matched and data.get("items") != []:
-            told = printable(self._template.text)
-            print(f"gpuward: nothing matches {told}; -o json shows the fields that there are", file=sys.stderr)
+            template = printable(self._template.text)
+            print(f"gpuward: nothing matches {template}; -o json shows the fields that there are", file=sys.stderr)
 
 
 def parse_output(text: Any) -> Output:
-    """Parses the value of `-o`."""
     if isinstance(text, Format):
         return text
     if text in tuple(Format):
@@ -135,7 +127,7 @@ ListOutputOption = Annotated[
         "--output",
         "-o",
         parser=parse_output,
-        autocompletion=lambda incomplete: [one for one in _COMPLETIONS if one.startswith(incomplete)],
+        autocompletion=lambda incomplete: [text for text in _COMPLETIONS if text.startswith(incomplete)],
         metavar="FORMAT",
         show_default="table",
         help="Output format: table, wide, json, yaml, name, or jsonpath=TEMPLATE such as "

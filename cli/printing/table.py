@@ -14,31 +14,27 @@ _GOOD: Final = frozenset({"running", "ready", "ok", "succeeded", "open"})
 _BAD: Final = frozenset({"failed", "lost", "unhealthy", "unreachable", "degraded", "backoff", "quarantined"})
 _COLOURED: Final = frozenset({"PHASE", "STATE", "HEALTH"})
 _BOLD, _GREEN, _RED, _YELLOW, _PLAIN = "\x1b[1m", "\x1b[32m", "\x1b[31m", "\x1b[33m", "\x1b[0m"
+_JUDGED: Final = frozenset({"IDLE FOR", "STOPS IN"})
+_OF_VERDICT: Final = {"busy": _GREEN, "idle": _RED, "unknown": _YELLOW}
 
 
 class Table(NamedTuple):
-    """A table.
+    """Titles and cells.
 
     Attributes:
-        titles: of the columns.
-        rows: their cells.
-        leaving: titles of the columns that a narrow terminal can do without, the first one first. What has no value
-            in any row leaves before them, and sentences stand below their row before any other column leaves.
+        leaving: titles of the columns that a narrow terminal can do without, in this order. Columns without a value in
+            any row leave before them, and sentences move below their row before any other column leaves.
+        verdicts: of a utilization policy, one for each row, which colour its columns about idle time.
     """
 
     titles: Sequence[str]
     rows: Sequence[Sequence[str]]
     leaving: Sequence[str] = ()
+    verdicts: Sequence[str] = ()
 
 
 def table_lines(table: Table, width: int | None, *, colours: bool = False) -> list[str]:
-    """The lines of a table.
-
-    Args:
-        table: what to show.
-        width: columns of the terminal; None: no limit, so each row is one line.
-        colours: whether states are coloured, and titles bold.
-    """
+    """`width`: columns of the terminal; None: each row is one line. `colours`: of states; titles are bold then."""
     rows = [[printable(cell) for cell in row] for row in table.rows]
     titles = list(table.titles)
     kept = list(range(len(titles)))
@@ -51,8 +47,9 @@ def table_lines(table: Table, width: int | None, *, colours: bool = False) -> li
             kept = [column for column in kept if column not in leaves]
     widths = [_width_of(titles, rows, [column]) for column in kept]
     lines = [_line([titles[c] for c in kept], widths, [_BOLD if colours else ""] * len(kept))]
-    for row in rows:
-        styles = [_style(titles[c], row[c]) if colours else "" for c in kept]
+    for n, row in enumerate(rows):
+        verdict = table.verdicts[n] if table.verdicts else ""
+        styles = [_style(titles[c], row[c], verdict) if colours else "" for c in kept]
         lines.append(_line([row[c] for c in kept], widths, styles))
         for text in (row[c] for c in sorted(below) if row[c] not in ("", DASH)):
             lines += _wrapped(text, width or 0)
@@ -60,7 +57,7 @@ def table_lines(table: Table, width: int | None, *, colours: bool = False) -> li
 
 
 def _steps(titles: Sequence[str], rows: Sequence[Sequence[str]], leaving: Sequence[str]) -> list[set[int]]:
-    """The sets of columns that leave, one set after the other."""
+    """The sets of columns that leave, in this order."""
     last = len(titles) - 1
     texts = {column for column, title in enumerate(titles) if title in TEXTS}
     empty = {column for column in range(1, last + 1) if all(row[column] in ("", DASH) for row in rows)}
@@ -82,22 +79,28 @@ def _line(texts: Sequence[str], widths: Sequence[int], styles: Sequence[str]) ->
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    room = max(_NARROWEST, width)
     return textwrap.wrap(
-        text, room, initial_indent=_INDENT, subsequent_indent=_INDENT, break_long_words=False, break_on_hyphens=False
+        text,
+        max(_NARROWEST, width),
+        initial_indent=_INDENT,
+        subsequent_indent=_INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
 
 
 def cells(text: str) -> int:
-    """How many columns of a terminal a text takes: two for a wide character, none for one that combines."""
+    """The number of terminal columns of a text: two for a wide character, none for a combining character."""
     if text.isascii():
         return len(text)
     from unicodedata import combining, east_asian_width  # noqa: PLC0415 - for few tables
 
-    return sum(0 if combining(one) else 2 if east_asian_width(one) in "WF" else 1 for one in text)
+    return sum(0 if combining(char) else 2 if east_asian_width(char) in "WF" else 1 for char in text)
 
 
-def _style(title: str, text: str) -> str:
+def _style(title: str, text: str, verdict: str) -> str:
+    if title in _JUDGED:
+        return _OF_VERDICT.get(verdict, "")
     if title not in _COLOURED:
         return ""
     if text in _GOOD:

@@ -1,1 +1,1 @@
-"""The terminal and the standard streams: pictures in place, keys, questions, signals, closed pipes."""
+"""The terminal and the standard streams: screens, keys, questions, signals, closed pipes."""

@@ -1,4 +1,4 @@
-"""Asks before what cannot be undone."""
+"""Questions before actions that cannot be undone."""
 
 import sys
 from collections.abc import Sequence
@@ -13,12 +13,7 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Delete without a q
 
 
 def confirm_deletion(names: Sequence[str], *, yes: bool) -> None:
-    """Shows what is to be deleted, and returns once that is agreed to.
-
-    Raises:
-        UsageError: there is no terminal to ask on, and `yes` was not given.
-        CliError: the answer is no.
-    """
+    """Prints the names, and confirms their deletion. Raises as `confirm`."""
     for name in names:
         print(printable(f"will be deleted: {name}"), file=sys.stderr, flush=True)
     if names:
@@ -26,29 +21,25 @@ def confirm_deletion(names: Sequence[str], *, yes: bool) -> None:
 
 
 def confirm(question: str, *, yes: bool, otherwise: str = "to go on") -> None:
-    """Asks, and returns once that is agreed to. `otherwise`: what `--yes` is for, where there is no terminal.
+    """Returns once the user agrees. `otherwise`: the purpose of `--yes` in the error without a terminal.
 
     Raises:
-        UsageError: there is no terminal to ask on, and `yes` was not given.
+        UsageError: there is no terminal, and `yes` was not given.
         CliError: the answer is no.
     """
     if yes:
         return
-    if not _asks():
+    if not _has_terminal():
         raise UsageError(f"nothing was changed: there is no terminal to ask on; add --yes {otherwise}")
     if not typer.confirm(question, default=False, err=True):
         raise CliError("nothing was changed")
 
 
 def confirm_at_terminal(question: str, *, yes: bool) -> None:
-    """Asks where there is a terminal, and returns once that is agreed to; without one it returns at once.
-
-    Raises:
-        CliError: the answer is no.
-    """
-    if _asks():
+    """As `confirm` on a terminal; without a terminal returns at once."""
+    if _has_terminal():
         confirm(question, yes=yes)
 
 
-def _asks() -> bool:
-    return sys.stdin.isatty() and sys.stderr.isatty()  # a question that goes to a file waits for ever
+def _has_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stderr.isatty()  # a question in a file would never be answered

@@ -1,4 +1,4 @@
-"""Keys from what a terminal sends: a character is its own name, other keys have names such as `page-up`. Pure."""
+"""Keys from the bytes of a terminal: a character is its own name, other keys have names such as `page-up`. Pure."""
 
 import codecs
 import re
@@ -13,12 +13,12 @@ _SEQUENCES: Final = {
     "1~": "home", "7~": "home", "4~": "end", "8~": "end", "5~": "page-up", "6~": "page-down",
 }  # fmt: skip
 _SEQUENCE: Final = re.compile(r"\x1b(?:\[([0-?]*[ -/]*[@-~])|O([@-~]))")
-_BEGUN: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
+_UNFINISHED: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*|O)?\Z")
 _LONGEST: Final = 32  # characters of a sequence
 
 
 class KeyReader:
-    """Keys from bytes, however they are cut. Keys without a name, and what cannot be read, are left out."""
+    """Keys from bytes in any chunks. Keys without a name, and bytes that are no text, are left out."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")
@@ -26,19 +26,18 @@ class KeyReader:
 
     @property
     def undecided(self) -> bool:
-        """Whether an escape has come that is a key, or the beginning of one."""
+        """True after an escape, which is a key, or the start of one."""
         return bool(self._rest)
 
     def feed(self, data: bytes) -> list[str]:
-        """The keys that are complete now."""
         text = self._rest + self._decoder.decode(data)
         self._rest = ""
         keys, at = [], 0
         while at < len(text):
-            if (found := _SEQUENCE.match(text, at)) is not None:
-                keys.append(_SEQUENCES.get(found[1] or found[2], ""))
-                at = found.end()
-            elif _BEGUN.match(text, at) and len(text) - at < _LONGEST:
+            if (match := _SEQUENCE.match(text, at)) is not None:
+                keys.append(_SEQUENCES.get(match[1] or match[2], ""))
+                at = match.end()
+            elif _UNFINISHED.match(text, at) and len(text) - at < _LONGEST:
                 self._rest = text[at:]
                 break
             else:
@@ -47,7 +46,7 @@ class KeyReader:
         return [key for key in keys if key]
 
     def settle(self) -> list[str]:
-        """Nothing more has come in a moment: an escape alone is the key of that name."""
+        """The keys of an unfinished sequence that no bytes follow, such as the Escape key."""
         rest, self._rest = self._rest, ""
         return [key for key in map(_key, rest) if key]
 

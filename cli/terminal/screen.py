@@ -1,4 +1,4 @@
-"""The alternate screen of a terminal, which the shell's lines come back from when it ends."""
+"""The alternate screen of a terminal. The shell's lines are back when it ends."""
 
 import os
 import shutil
@@ -20,17 +20,16 @@ _TO_END: Final = "\x1b[J"
 
 
 def fit_for_screens() -> bool:
-    """Whether stdout is a terminal that knows more than lines."""
+    """True where stdout is a terminal with escape sequences."""
     return sys.stdout.isatty() and os.environ.get("TERM", "dumb") != "dumb"
 
 
 class Screen:
-    """A context in which pictures are drawn. Its end, SIGTERM, a hang-up and Ctrl-Z put the terminal back."""
+    """Draws until its end, which restores the terminal, as SIGTERM, a hang-up and Ctrl-Z do. `keys`: without echo."""
 
     def __init__(self, *, keys: bool = False) -> None:
-        """`keys`: what is typed comes at once and is not shown; stdin is a terminal then."""
         self._keys = keys
-        self._typing: list[Any] | None = None  # how stdin was set
+        self._typing: list[Any] | None = None  # the settings of stdin before
         self._handlers: dict[int, Any] = {}
         self._shown: tuple[tuple[int, int], Sequence[str]] | None = None
         self._left: Sequence[str] = ()
@@ -58,12 +57,11 @@ class Screen:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Columns and lines."""
-        found = shutil.get_terminal_size()
-        return found.columns, found.lines
+        size = shutil.get_terminal_size()
+        return size.columns, size.lines
 
     def draw(self, lines: Sequence[str]) -> None:
-        """Shows these lines, where they differ from those that are shown."""
+        """Shows these lines, unless they are shown already."""
         shown = (self.size, list(lines))
         if shown != self._shown:
             self._shown = shown
@@ -71,7 +69,7 @@ class Screen:
             _write(f"{_HOME}{picture}{_TO_END_OF_LINE}{_TO_END}")
 
     def leave_behind(self, lines: Sequence[str]) -> None:
-        """Prints these lines once the shell's lines are back."""
+        """These lines are printed once the shell's lines are back."""
         self._left = list(lines)
 
     def _begin(self) -> None:
@@ -88,7 +86,7 @@ class Screen:
         _write(_END)
 
     def _suspend(self, number: int, _frame: FrameType | None) -> None:
-        """Ctrl-Z: the shell gets its terminal, and this process continues from here later."""
+        """Ctrl-Z: the shell gets its terminal, and this process continues here later."""
         self._restore()
         signal.signal(number, signal.SIG_DFL)
         os.kill(os.getpid(), number)
@@ -97,7 +95,7 @@ class Screen:
 
 
 def _write(text: str) -> None:
-    """Writes past stdout's buffer, which refuses the handler of a signal that came while the buffer was written."""
+    # not by stdout's buffer, which refuses a signal handler that interrupts its writing
     data = text.encode(sys.stdout.encoding, "replace")
     while data:
         data = data[os.write(sys.stdout.fileno(), data) :]

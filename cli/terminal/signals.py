@@ -1,4 +1,4 @@
-"""Signals that end a process, turned into an exit, so that what is to be done at the end is done."""
+"""Turns signals that end a process into `SystemExit`, so that its cleanup runs."""
 
 import signal
 from collections.abc import Iterator
@@ -11,28 +11,22 @@ ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
 
 @contextmanager
 def ended_by_signals() -> Iterator[None]:
-    """Within it the first signal ends the block by `SystemExit`; later ones do not break off what its end does.
-
-    It is for the main thread, as handlers of signals are.
-    """
+    """The first signal ends the block by `SystemExit`; later signals do not interrupt its cleanup. Main thread only."""
 
     def end_once(number: int, frame: FrameType | None) -> None:
-        for one in ENDING:  # a hang-up often comes twice: from the kernel and from the shell
-            signal.signal(one, signal.SIG_IGN)
+        for ending in ENDING:  # a hang-up often comes twice: from the kernel and from the shell
+            signal.signal(ending, signal.SIG_IGN)
         end(number, frame)
 
-    before = [(one, signal.signal(one, end_once)) for one in ENDING if signal.getsignal(one) is not signal.SIG_IGN]
+    handled = [number for number in ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = [(number, signal.signal(number, end_once)) for number in handled]
     try:
         yield
     finally:
-        for one, handler in before:
-            signal.signal(one, handler)
+        for number, handler in before:
+            signal.signal(number, handler)
 
 
 def end(number: int, _frame: FrameType | None) -> None:
-    """A handler that ends the process as one that the signal has ended.
-
-    Raises:
-        SystemExit: always.
-    """
+    """A handler that exits with the code of a process that the signal has ended."""
     raise SystemExit(128 + number)

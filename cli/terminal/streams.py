@@ -1,4 +1,4 @@
-"""The standard streams of a call: all three are there, and what they cannot take ends in a line, not a traceback."""
+"""The standard streams of a call: all three exist, and a failed write prints a line, not a traceback."""
 
 import errno
 import os
@@ -13,7 +13,7 @@ _FAILED: Final = 1
 
 
 def open_streams() -> None:
-    """Opens the streams that the caller has closed, and lets stdout and stderr bear what cannot be written.
+    """Opens the streams that the caller has closed, and replaces stdout and stderr.
 
     Each line is written at once, so that both streams into one file are in order. Characters that the locale's
     encoding lacks are written escaped.
@@ -26,21 +26,21 @@ def open_streams() -> None:
 
 
 def go_on_without_stdout() -> None:
-    """From now on drops what stdout cannot take, where it would end the call."""
+    """From now on drops output that stdout does not take, in place of ending the call."""
     raw = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
     if isinstance(raw, _Stdout):
         raw.needed = False
 
 
 def _empty(mode: str) -> TextIOWrapper:
-    """A stream on the lowest free descriptor, which is the one of the stream that is missing."""
+    """A stream on the lowest free descriptor, which is that of the closed stream."""
     fd = os.open(os.devnull, os.O_RDWR)
     os.set_inheritable(fd, True)  # as the standard ones are
     return TextIOWrapper(open(fd, f"{mode}b", closefd=False), encoding="utf-8")
 
 
 class _Stream(RawIOBase):
-    """Writes to a descriptor. Python's own one raises what then cannot be caught: within a task, or at the end."""
+    """Writes to a descriptor. Python's own stream raises errors in tasks or at exit, where they are not caught."""
 
     def __init__(self, fd: int) -> None:
         super().__init__()
@@ -59,14 +59,14 @@ class _Stream(RawIOBase):
         while True:
             try:
                 return os.write(self._fd, data)
-            except BlockingIOError:  # another program has set that on the terminal or pipe that is shared with it
+            except BlockingIOError:  # another program has set this mode on a shared terminal or pipe
                 self._wait()
             except OSError as error:
                 self.lose(error)
                 return memoryview(data).nbytes
 
     def lose(self, error: OSError) -> None:
-        """Is called for what cannot be written; it is dropped, unless this raises."""
+        """Called after a failed write. The data is dropped, unless this raises."""
 
     def _wait(self) -> None:
         import select  # noqa: PLC0415 - few calls need it
@@ -77,27 +77,19 @@ class _Stream(RawIOBase):
 
 
 class _Stderr(_Stream):
-    """Messages: a call does its work without them."""
+    """Messages, without which a call does its work."""
 
 
 class _Stdout(_Stream):
-    """Results: a call that cannot print them has failed.
-
-    Attributes:
-        needed: whether it ends then.
-    """
+    """Results: a call that cannot print them has failed, unless it is not `needed`."""
 
     needed = True
 
     def lose(self, error: OSError) -> None:
-        """Ends the call. If the reader has gone, that is silent.
-
-        Raises:
-            SystemExit: unless the call continues without stdout. No handler of errors stops it.
-        """
+        """Ends the call by `SystemExit`, which no handler of errors catches. It is silent if the reader has gone."""
         if not self.needed:
             return
-        null = os.open(os.devnull, os.O_WRONLY)  # for what is still buffered
+        null = os.open(os.devnull, os.O_WRONLY)  # for buffered output
         os.dup2(null, self._fd)
         os.close(null)
         if error.errno != errno.EPIPE:
@@ -106,7 +98,6 @@ class _Stdout(_Stream):
 
 
 def _writing(stream: object, kind: type[_Stream]) -> TextIOWrapper:
-    """A stream like this one, by way of `kind`."""
     if not isinstance(stream, TextIOWrapper):
         return stream  # type: ignore[return-value]  # a test's
     raw = kind(stream.fileno())

@@ -1,8 +1,8 @@
-"""An object as text for `describe`: its fields, conditions, claims and latest events. Pure."""
+"""An object as text for `describe`: its fields, conditions, claims, graphs of utilization, and latest events. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -11,16 +11,18 @@ from cli.objects.kinds import EVENTS, GPUS, INSTANCES, why
 from cli.printing.table import Table, table_lines
 from cli.text.events import folded
 from cli.text.explanations import explain_lines, layout_line, need_lines
-from cli.text.formatting import age, duration, gib, hours, or_dash, percent, printable, when
+from cli.text.formatting import age, duration, gib, hours, or_dash, percent, printable, span, when
 from cli.text.gpus import detail_lines
 from cli.text.policies import effective_policy, rule_of, verdict_fields
 from cli.text.rollouts import rollout_fields
 from cli.text.runtimes import runtime_line
 from cli.text.scaling import scaling_fields
+from cli.text.sparkline import Values, chart, sparkline
 from schemas.api.deployments import DeploymentView, ModelHead
 from schemas.api.envelopes import Condition
 from schemas.api.events import EventView
 from schemas.api.gpus import GpuView
+from schemas.api.history import UtilizationView
 from schemas.api.instances import InstanceView
 from schemas.api.policies import PolicyView
 from schemas.api.view import View
@@ -28,6 +30,8 @@ from schemas.api.workers import WorkerStatus, WorkerView
 
 Fields = Sequence[tuple[str, str]]
 _INDENT: Final = "  "
+_MAX_CHARTS: Final = 8  # if there are more, each has one row
+_MAX_LINES: Final = 32
 
 
 def describe(
@@ -40,7 +44,6 @@ def describe(
     now: datetime,
     heads: Sequence[ModelHead] = (),
 ) -> str:
-    """The text of `view`, followed by its instances, GPUs, graphs and events, if there are any."""
     match view:
         case DeploymentView():
             lines = list(_deployment(view, now, heads))
@@ -82,7 +85,7 @@ def _deployment(view: DeploymentView, now: datetime, heads: Sequence[ModelHead])
     )
     yield from _section("Models on the hub", list(_commits(view, heads)))
     spec = view.spec.model_dump(mode="json", exclude_defaults=True)
-    spec = {"engine": view.spec.engine, "replicas": 1, **spec}  # the defaults of these are shown as well
+    spec = {"engine": view.spec.engine, "replicas": 1, **spec}  # shown also where they are the defaults
     yield from _section("Spec (without defaults)", yaml.safe_dump(spec, sort_keys=False).splitlines())
     intents = [
         f"{i.source}: at most {i.max_replicas} replicas, for {age(i.created_at, now)}  {i.message or i.reason}".rstrip()
@@ -96,14 +99,10 @@ def _deployment(view: DeploymentView, now: datetime, heads: Sequence[ModelHead])
 
 
 def _commits(view: DeploymentView, heads: Sequence[ModelHead]) -> Iterator[str]:
-    """The commit of each model, and whether its branch has moved since."""
-    head_of = {one.model: one for one in heads}
+    """The commit of each model, and its branch's present commit where that differs."""
+    moved = {head.model: head.head for head in heads if head.moved}
     for model, commit in sorted(view.status.model_commits.items()):
-        head = head_of.get(model)
-        moved = head is not None and head.moved
-        note = (
-            f"; the hub has {head.head} now: gpuward restart {view.name} --pull" if head is not None and moved else ""
-        )
+        note = f"; the hub has {moved[model]} now: gpuward restart {view.name} --pull" if model in moved else ""
         yield f"{model}: {commit}{note}"
 
 
@@ -142,7 +141,7 @@ def _instance(view: InstanceView, now: datetime) -> Iterator[str]:
 
 
 def _instance_summary(instances: Sequence[InstanceView]) -> Iterator[str]:
-    """The need of the newest instance, and why the first pending one is pending. The others are alike."""
+    """The need of the newest instance, and why the first pending one is pending. Other instances are alike."""
     newest = max(instances, key=lambda i: (i.generation, i.created_at), default=None)
     if newest is not None and newest.status.need is not None:
         yield from _section("Need of an instance", need_lines(newest.status.need))
@@ -166,7 +165,7 @@ def _worker(view: WorkerView, now: datetime) -> Iterator[str]:
             ("Driver", or_dash(status.driver)),
             ("Agent", _agent(status)),
             ("Engines", _engines(status)),
-            *((one.name.capitalize(), runtime_line(one)) for one in status.runtimes),
+            *((runtime.name.capitalize(), runtime_line(runtime)) for runtime in status.runtimes),
             ("Address", or_dash(status.proxy_address)),
             ("Labels", or_dash(", ".join(f"{k}={v}" for k, v in sorted(status.labels.items())))),
             ("GPUs", str(status.gpus) if status.gpus_known else "unknown"),
@@ -182,10 +181,10 @@ def _worker(view: WorkerView, now: datetime) -> Iterator[str]:
 
 
 def _engines(status: WorkerStatus) -> str:
-    """Those with a program of their own. Commands and the simulated engine need none."""
+    """The installed engines. Commands and the simulated engine need no program."""
     if status.engines is None:
         return "unknown"
-    return ", ".join(f"{one.name} {one.version or ''}".rstrip() for one in status.engines) or "none installed"
+    return ", ".join(f"{engine.name} {engine.version or ''}".rstrip() for engine in status.engines) or "none installed"
 
 
 def _agent(status: WorkerStatus) -> str:
@@ -223,7 +222,7 @@ def _gpu(view: GpuView) -> Iterator[str]:
 
 def _policy(view: PolicyView, now: datetime) -> Iterator[str]:
     spec, status = view.spec, view.status
-    watched, found = status.watches, status.verdicts
+    watched, verdicts = status.watches, status.verdicts
     hook = f"{spec.webhook.url} (signed with secret {spec.webhook.secret})" if spec.webhook else ""
     yield from _fields(
         [
@@ -238,7 +237,7 @@ def _policy(view: PolicyView, now: datetime) -> Iterator[str]:
             ("Requests", "ignored" if spec.ignore_requests else "keep an instance busy"),
             ("Webhook", or_dash(hook)),
             ("Watches", f"{watched.deployments} deployments, {watched.instances} instances"),
-            ("Verdicts", f"{found.idle} idle, {found.busy} busy, {found.unknown} unknown"),
+            ("Verdicts", f"{verdicts.idle} idle, {verdicts.busy} busy, {verdicts.unknown} unknown"),
             ("Actions", f"{status.actions} taken, {status.would_have_acted} only recorded in dry run"),
             ("Freed", f"{hours(status.gpu_seconds_freed / 3600)} GPU hours"),
             ("Created", when(view.created_at, now)),
@@ -261,5 +260,63 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
 
 
 def _aligned(table: Table) -> list[str]:
-    """Its lines; none for a table without rows."""
     return table_lines(table, None) if table.rows else []
+
+
+def draw_window(view: UtilizationView) -> list[str]:
+    if not view.series:
+        return []
+    lines = ["", f"Utilization, the last {span(view.window_s)}{_policy_text(view)}:"]
+    threshold = view.policy.min_gpu_utilization if view.policy else None
+    small = len(view.series) > _MAX_CHARTS
+    for series in view.series[:_MAX_LINES]:
+        own = f" (only {series.instance})" if series.instance else ""
+        lines += _graph(f"{series.gpu} on {series.worker}{own}", series.values, threshold, small=small)
+    if len(view.series) > _MAX_LINES:
+        lines.append(f"  and {len(view.series) - _MAX_LINES} more GPUs")
+    return lines
+
+
+def draw_action(event: EventView, now: datetime) -> Iterator[str]:
+    evidence = event.evidence
+    threshold, window_s = evidence.get("min_gpu_utilization"), evidence.get("window_s")
+    yield ""
+    yield f"Last action of a policy: {event.reason}, {when(event.at, now)}"
+    yield "  " + printable(event.message)
+    rule = [f"below {threshold} % for {span(float(window_s))}"] if threshold is not None and window_s else []
+    rule += [f"gpus: {evidence['gpus_mode']}"] if "gpus_mode" in evidence else []
+    if "requests_seen" in evidence:
+        requests = evidence["requests_seen"]
+        rule.append("requests unknown" if requests is None else f"requests seen: {requests}")
+    if rule:
+        yield "  " + printable(", ".join(rule))
+    gpus = evidence.get("gpus")
+    gpus = gpus if isinstance(gpus, list) else []
+    for gpu in gpus[:_MAX_LINES]:
+        yield from _draw_evidence(gpu, threshold, small=len(gpus) > _MAX_CHARTS)
+
+
+def _draw_evidence(gpu: Mapping[str, Any], threshold: Any, *, small: bool) -> list[str]:
+    values = [v if isinstance(v, int | float) else None for v in gpu.get("series") or ()]
+    where = f"{gpu.get('uuid', '?')} on {gpu.get('worker', '?')}"
+    coverage = gpu.get("coverage")
+    known = f", {100 * coverage:.0f} % covered" if isinstance(coverage, int | float) else ""
+    limit = float(threshold) if isinstance(threshold, int | float) else None
+    return _graph(f"{where}: {gpu.get('samples', '?')} samples{known}", values, limit, small=small)
+
+
+def _graph(title: str, values: Values, threshold: float | None, *, small: bool) -> list[str]:
+    highest = max((v for v in values if v is not None), default=None)
+    title = printable(f"{title}: highest {percent(highest)}")
+    if not any(v is not None for v in values):
+        return [f"  {printable(title)}, no data"]
+    drawn: Sequence[str] = [f"│{sparkline(values)}│"] if small else chart(values, threshold)
+    return [f"  {title}", *("    " + line for line in drawn)]
+
+
+def _policy_text(view: UtilizationView) -> str:
+    watch = view.policy
+    if watch is None:
+        return "; no policy applies"
+    name = f"policy {watch.name}" if watch.name else "the inline policy"
+    return f"; {name} acts below {watch.min_gpu_utilization} % for {span(watch.time_window)}"

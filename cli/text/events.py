@@ -1,4 +1,4 @@
-"""Events as rows of a table: equal ones in a row are one, with their number and the age of the first. Pure."""
+"""Events as rows of a table. Equal events in a row become a row, with their number and the age of the first. Pure."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,23 +12,18 @@ if TYPE_CHECKING:  # slow to import
 
 
 def folded(views: Sequence["EventView"], now: datetime) -> list["EventView"]:
-    """Oldest first, as given. Of equal events in a row the last, which states their number and the first's age."""
+    """The views in their order, oldest first. The last of equal events in a row replaces them all."""
     rows: list[list[EventView]] = []
     for view in views:
-        if rows and _same(rows[-1][-1], view):
+        if rows and _content(rows[-1][-1]) == _content(view):
             rows[-1].append(view)
         else:
             rows.append([view])
     return [row[0] if len(row) == 1 else _with_number(row, now) for row in rows]
 
 
-def _same(one: "EventView", other: "EventView") -> bool:
-    return (one.reason, one.message, one.actor, one.objects) == (
-        other.reason,
-        other.message,
-        other.actor,
-        other.objects,
-    )
+def _content(view: "EventView") -> tuple[object, ...]:
+    return view.reason, view.message, view.actor, view.objects
 
 
 def _with_number(row: Sequence["EventView"], now: datetime) -> "EventView":
@@ -37,5 +32,5 @@ def _with_number(row: Sequence["EventView"], now: datetime) -> "EventView":
     fields = {
         name: getattr(last, name) for name in ("id", "at", "reason", "objects", "subjects", "actor", "request_id")
     }
-    found: EventView = SimpleNamespace(**fields, message=text)  # type: ignore[assignment]  # has what rows show
-    return found
+    folded_view: EventView = SimpleNamespace(**fields, message=text)  # type: ignore[assignment]  # has a row's fields
+    return folded_view

@@ -10,7 +10,6 @@ if TYPE_CHECKING:  # slow to import
 
 
 def explain_lines(explain: "Explain") -> list[str]:
-    """Why an instance is pending: counts, the nearest miss, layouts that were ruled out, and advice."""
     lines = [f"{explain.fit} of {explain.workers} workers fit ({explain.gpus} GPUs checked)"]
     lines += [f"{count} x {code}" for code, count in sorted(explain.rejected.items(), key=lambda item: -item[1])]
     nearest = explain.nearest
@@ -27,7 +26,6 @@ def explain_lines(explain: "Explain") -> list[str]:
 
 
 def need_lines(need: "NeedView") -> list[str]:
-    """The need, its parts, and the notes about it."""
     if need.memory_mib is None:
         lines = ["GPU memory: unknown, so whole GPUs are claimed"]
     elif not need.memory_mib:
@@ -44,7 +42,7 @@ def need_lines(need: "NeedView") -> list[str]:
 
 
 def layout_line(layout: "LayoutView") -> str:
-    """A layout as text: `8 GPUs on 2 workers (tp 4, pp 2)`."""
+    """Such as `8 GPUs on 2 workers (tp 4, pp 2)`."""
     over = f" on {layout.workers} workers" if layout.workers > 1 else ""
     degrees = ", ".join(f"{name} {n}" for name, n in (("tp", layout.tp), ("pp", layout.pp), ("dp", layout.dp)) if n > 1)
     return f"{layout.gpus} GPU{'s' * (layout.gpus != 1)}{over}" + (f" ({degrees})" if degrees else "")

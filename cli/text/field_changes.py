@@ -1,4 +1,4 @@
-"""What an apply would change, field by field, as text. Pure."""
+"""The changes of an apply, field by field, as text. Pure."""
 
 import json
 from typing import TYPE_CHECKING, Any
@@ -10,13 +10,12 @@ if TYPE_CHECKING:  # slow to import
 
 
 def change_lines(view: "PlanView", name: str) -> list[str]:
-    """One line for each changed field of a deployment, in the order of the manifest."""
     replaced = view.replaces.get(name, 0)
     return [change_line(change, replaced) for change in view.field_changes.get(name, [])]
 
 
 def change_line(change: "FieldChange", replaced: int = 0) -> str:
-    """One changed field. `replaced`: how many instances it replaces, where that is known."""
+    """`replaced`: the number of instances that the change replaces; 0: unknown."""
     effect = "in place" if change.effect == "in_place" else "replaces"
     if change.effect == "replaces" and replaced:
         effect = f"replaces {replaced} instance{'' if replaced == 1 else 's'}"
@@ -26,15 +25,13 @@ def change_line(change: "FieldChange", replaced: int = 0) -> str:
 def _value(value: Any) -> str:
     if value is None:
         return "(not set)"
-    return (
-        value
-        if isinstance(value, str) and _reads_as_itself(value)
-        else safe_json(json.dumps(value, ensure_ascii=False))
-    )
+    if isinstance(value, str) and _needs_no_quotes(value):
+        return value
+    return safe_json(json.dumps(value, ensure_ascii=False))
 
 
-def _reads_as_itself(text: str) -> bool:
-    """Whether a text needs no quotes: one with spaces could be taken for more of the line, and `null` for no text."""
+def _needs_no_quotes(text: str) -> bool:
+    # not a text with spaces, which could be read as more of the line, nor `null`, which is a value
     if not text or not text.isprintable() or " " in text or text[0] in '"[{':
         return False
     try:

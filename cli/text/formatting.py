@@ -14,7 +14,7 @@ DASH: Final = "-"
 
 
 def age(since: datetime | None, now: datetime) -> str:
-    """How long ago, in one unit: `45s`, `12m`, `5h`, `3d`; `-` if unknown."""
+    """The time since then in one unit: `45s`, `12m`, `5h`, `3d`; `-` if unknown."""
     if since is None:
         return DASH
     seconds = max(0, int((now - since).total_seconds()))
@@ -28,7 +28,7 @@ def age(since: datetime | None, now: datetime) -> str:
 
 
 def span(seconds: float) -> str:
-    """A duration in its largest whole unit: `90s`, `10m`, `7d`."""
+    """A duration in the largest unit of which it is a multiple: `90s`, `10m`, `7d`."""
     for unit_s, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
         if seconds >= unit_s and seconds % unit_s == 0:
             return f"{seconds / unit_s:g}{unit}"
@@ -37,19 +37,19 @@ def span(seconds: float) -> str:
 
 def duration(seconds: float) -> str:
     """A duration in its two largest units: `50s`, `4m10s`, `2h05m`, `3d04h`."""
-    whole = max(0, int(seconds))
+    left = max(0, int(seconds))
     for unit_s, unit, part_s, part in ((_DAY, "d", _HOUR, "h"), (_HOUR, "h", _MINUTE, "m"), (_MINUTE, "m", 1, "s")):
-        if whole >= unit_s:
-            return f"{whole // unit_s}{unit}{whole % unit_s // part_s:02}{part}"
-    return f"{whole}s"
+        if left >= unit_s:
+            return f"{left // unit_s}{unit}{left % unit_s // part_s:02}{part}"
+    return f"{left}s"
 
 
-def when(moment: datetime | None, now: datetime) -> str:
+def when(at: datetime | None, now: datetime) -> str:
     """A time in the reader's time zone, with its offset, and its distance from now; `-` if unknown."""
-    if moment is None:
+    if at is None:
         return DASH
-    text = moment.astimezone().isoformat(sep=" ", timespec="seconds")
-    return f"{text} (in {age(now, moment)})" if moment > now else f"{text} ({age(moment, now)} ago)"
+    text = at.astimezone().isoformat(sep=" ", timespec="seconds")
+    return f"{text} (in {age(now, at)})" if at > now else f"{text} ({age(at, now)} ago)"
 
 
 def gib(mib: int | None) -> str:
@@ -65,7 +65,7 @@ def percent(value: float | None) -> str:
 
 
 def hours(value: float | None) -> str:
-    """GPU hours: two decimals below 100, none above; `-` if unknown. What is more than nothing is never 0.00."""
+    """GPU hours: two decimals below 100, none above; `-` if unknown. Only zero is 0.00."""
     if value is None:
         return DASH
     if 0 < value < 0.005:  # noqa: PLR2004 - half of the last decimal
@@ -74,26 +74,22 @@ def hours(value: float | None) -> str:
 
 
 def short_gpu(uuid: str) -> str:
-    """The first block of a GPU's UUID."""
     return uuid.removeprefix(_GPU_PREFIX).split("-")[0]
 
 
 def short_gpus(uuids: Sequence[str]) -> str:
-    """The first two GPUs, and the number of the others."""
     shown = ",".join(short_gpu(uuid) for uuid in uuids[:2])
     return (shown or DASH) + (f" +{len(uuids) - 2}" if len(uuids) > 2 else "")  # noqa: PLR2004 - the two shown
 
 
 def some(names: Sequence[str], most: int) -> str:
-    """The first names, and the number of the others."""
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def or_dash(text: str | None) -> str:
-    """The text, or `-`."""
     return text or DASH
 
 
 def printable(text: str) -> str:
-    """One line without control characters, since text of the server must not control the terminal."""
+    """A line without control characters, since text of the server must not control the terminal."""
     return one_line(text)

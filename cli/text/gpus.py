@@ -1,8 +1,8 @@
-"""What is read of a GPU, in words."""
+"""The readings of a GPU as text. Pure."""
 
 from typing import TYPE_CHECKING, Final
 
-from cli.text.formatting import gib, or_dash
+from cli.text.formatting import DASH, gib
 
 if TYPE_CHECKING:  # slow to import
     from schemas.wire import GpuDetails
@@ -31,25 +31,24 @@ _LINES: Final = (
     ("Persistence", "persistence", ""),
     ("GPU instance", "gpu_instance", ""),
 )
-# Fields that NVML reads as one; `unsupported` and `errors` name that one.
+# NVML reads several fields by one call; `unsupported` and `errors` name the call.
 _READ_AS: Final = {"rows_uncorrected": "remapped_rows", "rows_pending": "remapped_rows", "last_xid": "xids"}
 
 
 def measure(details: "GpuDetails | None", field: str, unit: str = "") -> str:
     """A field with its unit; `n/a` if the GPU does not have it, `error` if it cannot be read, `-` if it is unknown."""
     if details is None:
-        return or_dash("")
+        return DASH
     value = getattr(details, field)
     name = _READ_AS.get(field, field)
     if value is None:
-        return UNSUPPORTED if name in details.unsupported else ERROR if name in details.errors else or_dash("")
+        return UNSUPPORTED if name in details.unsupported else ERROR if name in details.errors else DASH
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:.0f}{unit}" if isinstance(value, float) else f"{value}{unit}"
 
 
 def throttle(details: "GpuDetails | None") -> str:
-    """Why its clocks are lowered; `no` if they are not."""
     reasons = None if details is None else details.throttle
     return measure(details, "throttle") if not reasons and reasons != () else ",".join(reasons or ()) or "no"
 
@@ -57,15 +56,15 @@ def throttle(details: "GpuDetails | None") -> str:
 def foreign(details: "GpuDetails | None") -> str:
     """The processes on it that Gpuward did not start: name, pid and memory."""
     if details is None or not details.foreign:
-        return "none" if details is not None and details.foreign == () else or_dash("")
+        return "none" if details is not None and details.foreign == () else DASH
     return ", ".join(
-        f"{one.name or '?'} {one.pid} ({'?' if one.memory_mib is None else gib(one.memory_mib)})"
-        for one in details.foreign
+        f"{process.name or '?'} {process.pid} ({'?' if process.memory_mib is None else gib(process.memory_mib)})"
+        for process in details.foreign
     )
 
 
 def detail_lines(details: "GpuDetails") -> list[tuple[str, str]]:
-    """All readings, by title; without those that the GPU does not have."""
+    """All readings by title, without those that are unsupported or unknown."""
     lines = [(title, measure(details, field, f" {unit}" if unit else "")) for title, field, unit in _LINES]
     if details.nvlink_peers:
         peers = ", ".join(f"{peer} ({number}x)" for peer, number in sorted(details.nvlink_peers.items()))
@@ -77,4 +76,4 @@ def detail_lines(details: "GpuDetails") -> list[tuple[str, str]]:
         lines.append(("Xids", ", ".join(f"{code} ({number}x)" for code, number in details.xids.items())))
     if details.errors:
         lines.append(("Not readable", ", ".join(f"{name} ({why})" for name, why in sorted(details.errors.items()))))
-    return [(title, text) for title, text in lines if text not in (UNSUPPORTED, or_dash(""))]
+    return [(title, text) for title, text in lines if text not in (UNSUPPORTED, DASH)]

@@ -12,16 +12,13 @@ if TYPE_CHECKING:  # slow to import
 
 
 def idle_for(status: "InstanceStatus", now: datetime) -> str:
-    """How long an instance has been below the minimum of its policy; `-` if it is not, or has no policy."""
+    """The time below the minimum of its policy; `-` if it is not below, or has no policy."""
     verdict = status.utilization
     return DASH if verdict is None or verdict.low_since is None else duration((now - verdict.low_since).total_seconds())
 
 
 def stops_in(status: "InstanceStatus", now: datetime) -> str:
-    """When the policy will stop an instance if it stays low; `-` if unknown, or if the policy never stops any.
-
-    With a dry run: when it would.
-    """
+    """The time until the policy stops an instance that stays low; `-` if unknown, or if the policy only notifies."""
     verdict = status.utilization
     if verdict is None or verdict.action == "notify":
         return DASH
@@ -32,18 +29,16 @@ def stops_in(status: "InstanceStatus", now: datetime) -> str:
 
 
 def action_of(policy: "UtilizationPolicy") -> str:
-    """The action of a policy."""
     return f"{policy.action} (dry run)" if policy.dry_run else policy.action
 
 
 def rule_of(policy: "UtilizationPolicy") -> str:
-    """The rule of a policy: `below 50% for 5m (all GPUs): stop`."""
-    which = {"all": "all GPUs", "any": "any GPU", "mean": "mean of the GPUs"}[policy.gpus]
-    return f"below {policy.min_gpu_utilization}% for {span(policy.time_window)} ({which}): {action_of(policy)}"
+    """Such as `below 50% for 5m (all GPUs): stop`."""
+    gpus = {"all": "all GPUs", "any": "any GPU", "mean": "mean of the GPUs"}[policy.gpus]
+    return f"below {policy.min_gpu_utilization}% for {span(policy.time_window)} ({gpus}): {action_of(policy)}"
 
 
 def effective_policy(policy: "DeploymentPolicy | None") -> str:
-    """The effective policy of a deployment, in one line."""
     if policy is None:
         return "none"
     name = "inline" if policy.origin == "inline" else f"{policy.name}, generation {policy.generation}"
@@ -52,18 +47,14 @@ def effective_policy(policy: "DeploymentPolicy | None") -> str:
 
 
 def verdict_fields(verdict: "InstanceUtilization", now: datetime) -> list[tuple[str, str]]:
-    """The verdict on an instance, as fields."""
-    due = (
-        [("Idle in", duration((verdict.due_at - now).total_seconds()))]
-        if verdict.due_at and verdict.due_at > now
-        else []
-    )
-    low = [("Low for", duration((now - verdict.low_since).total_seconds()))] if verdict.low_since else []
     action = f"{verdict.action} (dry run)" if verdict.dry_run else verdict.action
-    return [
+    fields = [
         ("Policy", f"{verdict.policy or 'inline'}, generation {verdict.policy_generation}: {action}"),
         ("Verdict", f"{verdict.verdict}, for {age(verdict.since, now)} ({verdict.reason or DASH})"),
         ("Message", verdict.message or DASH),
-        *low,
-        *due,
     ]
+    if verdict.low_since:
+        fields.append(("Low for", duration((now - verdict.low_since).total_seconds())))
+    if verdict.due_at and verdict.due_at > now:
+        fields.append(("Idle in", duration((verdict.due_at - now).total_seconds())))
+    return fields

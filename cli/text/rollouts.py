@@ -5,7 +5,7 @@ from datetime import datetime
 from typing import Final
 
 from cli.text.formatting import DASH, age, when
-from cli.waiting.states import STANDS, WaitState
+from cli.waiting.states import HALTED, WaitState
 from schemas.api.deployments import DeploymentStatus, DeploymentView, RevisionView, RolloutStatus
 
 Fields = Sequence[tuple[str, str]]
@@ -14,18 +14,13 @@ HISTORY_TITLES: Final = ["REVISION", "APPLIED", "BY", "INSTANCES", "STATE", "MOD
 
 
 def rollout_state(view: DeploymentView, uid: str) -> tuple[WaitState, str]:
-    """Whether the newest revision is rolled out, and a line about it.
-
-    Args:
-        view: the deployment.
-        uid: that the deployment had at first.
-    """
+    """The state of a wait for the newest revision, and a line about it. `uid`: of the deployment at the start."""
     status, rollout = view.status, view.status.rollout
     if view.uid != uid or view.deleted_at is not None:
         state, line = WaitState.FAILED, "was deleted"
     elif status.observed_generation < view.generation:
         state, line = WaitState.WAITING, "not observed yet"
-    elif rollout is not None and rollout.revision == status.revision and rollout.state in STANDS:
+    elif rollout is not None and rollout.revision == status.revision and rollout.state in HALTED:
         state, line = WaitState.FAILED, f"{rollout.reason} - {rollout.message}\n{_GO_BACK} {view.name}"
     elif status.wanted == 0 and status.phase in ("asleep", "stopped"):
         state, line = WaitState.DONE, f"{status.phase}; its next replica runs revision {status.revision}"
@@ -39,9 +34,9 @@ def rollout_state(view: DeploymentView, uid: str) -> tuple[WaitState, str]:
 def _of_rolling(status: DeploymentStatus, rollout: RolloutStatus) -> tuple[WaitState, str]:
     if rollout.revision == status.revision and rollout.state == "complete":
         return WaitState.DONE, f"revision {rollout.revision} is rolled out"
-    # The deployment has the reason of a place that is missing.
-    place = status.message if status.reason != rollout.reason else ""
-    return WaitState.WAITING, place or rollout.message or rollout.state
+    # the reason of the deployment first: it explains why an instance is pending
+    pending = status.message if status.reason != rollout.reason else ""
+    return WaitState.WAITING, pending or rollout.message or rollout.state
 
 
 def _of_recreate(status: DeploymentStatus) -> tuple[WaitState, str]:
@@ -55,7 +50,7 @@ def _of_recreate(status: DeploymentStatus) -> tuple[WaitState, str]:
 
 
 def rollout_fields(view: DeploymentView, now: datetime) -> Fields:
-    """How far it is; empty once it is complete."""
+    """Titles and values of a rollout's progress; empty once it is complete."""
     rollout = view.status.rollout
     if rollout is None or (rollout.state == "complete" and not rollout.paused):
         return ()
@@ -77,15 +72,14 @@ def rollout_fields(view: DeploymentView, now: datetime) -> Fields:
 
 
 def history_rows(revisions: Iterable[RevisionView], now: datetime) -> list[list[str]]:
-    """A row for each revision."""
     return [
         [
-            str(one.revision),
-            age(one.applied_at, now),
-            one.actor or DASH,
-            str(one.instances),
-            "newest" if one.newest else "stable" if one.stable else DASH,
-            one.spec.model or DASH,
+            str(view.revision),
+            age(view.applied_at, now),
+            view.actor or DASH,
+            str(view.instances),
+            "newest" if view.newest else "stable" if view.stable else DASH,
+            view.spec.model or DASH,
         ]
-        for one in revisions
+        for view in revisions
     ]

@@ -8,16 +8,15 @@ if TYPE_CHECKING:  # slow to import
 
 
 def runtimes(known: Iterable["RuntimeView"]) -> str:
-    """What a worker runs, in one cell: `process,docker`; `docker(no GPUs)` where containers get none."""
-    usable = [one.name if one.gpus else f"{one.name}(no GPUs)" for one in known if one.usable]
+    """The runtimes of a worker in a cell: `process,docker`; `docker(no GPUs)` where containers get no GPUs."""
+    usable = [runtime.name if runtime.gpus else f"{runtime.name}(no GPUs)" for runtime in known if runtime.usable]
     return ",".join(["process", *usable])
 
 
-def runtime_line(one: "RuntimeView") -> str:
-    """A runtime in words: its version, and what it lacks."""
-    version = f"version {one.version}" if one.version else "of unknown version"
-    if not one.usable:
-        return f"not usable: {one.reason or 'no reason given'}"
-    return (
-        f"{version}, with GPUs" if one.gpus else f"{version}, without GPUs" + (f": {one.reason}" if one.reason else "")
-    )
+def runtime_line(runtime: "RuntimeView") -> str:
+    if not runtime.usable:
+        return f"not usable: {runtime.reason or 'no reason given'}"
+    version = f"version {runtime.version}" if runtime.version else "of unknown version"
+    if runtime.gpus:
+        return f"{version}, with GPUs"
+    return f"{version}, without GPUs" + (f": {runtime.reason}" if runtime.reason else "")

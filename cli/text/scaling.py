@@ -1,4 +1,4 @@
-"""How a deployment's number of replicas follows its requests, as text. Pure."""
+"""The scaling of a deployment as text. Pure."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -20,12 +20,11 @@ def scale_cell(view: "DeploymentView") -> str:
     if low == high:
         return DASH
     scaling = view.status.scaling
-    asked = "?" if scaling is None else str(scaling.number)
-    return f"{asked} of {low}-{high}" + (" (dry run)" if scaling is not None and scaling.dry_run else "")
+    wanted = "?" if scaling is None else str(scaling.number)
+    return f"{wanted} of {low}-{high}" + (" (dry run)" if scaling is not None and scaling.dry_run else "")
 
 
 def _bounds(replicas: Any) -> tuple[int, int]:
-    """The fewest and the most replicas of a spec, from a number or a range."""
     if isinstance(replicas, int):
         return replicas, replicas
     low_high = replicas if isinstance(replicas, dict) else dict(replicas)
@@ -33,7 +32,7 @@ def _bounds(replicas: Any) -> tuple[int, int]:
 
 
 def notes(views: Iterable["DeploymentView"]) -> list[str]:
-    """A line for each deployment that sleeps or is stopped, or of which a limit keeps replicas away."""
+    """A line for each deployment that sleeps, is stopped, or is capped by a limit."""
     lines: list[str] = []
     for view in views:
         scaling = view.status.scaling
@@ -47,16 +46,15 @@ def notes(views: Iterable["DeploymentView"]) -> list[str]:
 
 
 def _stopped_text(view: "DeploymentView") -> str:
-    """What stopped it, and what starts it."""
-    limits = [one for one in view.status.intents if one.max_replicas == 0 and one.source != "autoscaler"]
+    limits = [intent for intent in view.status.intents if intent.max_replicas == 0 and intent.source != "autoscaler"]
     if not limits:
         return f"stopped, since its replicas are 0; gpuward scale {view.name} 1 starts it"
-    by = " and ".join(_SOURCES[one.source] for one in limits)
+    by = " and ".join(_SOURCES[intent.source] for intent in limits)
     return f"stopped by {by}; gpuward start {view.name} starts it"
 
 
 def cap_text(view: "DeploymentView", scaling: "ScalingStatus") -> str:
-    """The limit that keeps replicas away; empty where none does."""
+    """The limit below the number by demand; empty without such a limit."""
     cap = next((i for i in view.status.intents if i.source == scaling.capped_by), None)
     if cap is None:
         return ""
@@ -66,11 +64,11 @@ def cap_text(view: "DeploymentView", scaling: "ScalingStatus") -> str:
 
 
 def scaling_fields(view: "DeploymentView", now: datetime) -> Fields:
-    """The number, why, and the demand that it rests on."""
+    """Titles and values: the number, its reason, and the demand behind it."""
     scaling = view.status.scaling
     if scaling is None:
         return ()
-    seen = scaling.evidence
+    evidence = scaling.evidence
     dry_run = ", dry run: only shown" if scaling.dry_run else ""
     fields = [
         (
@@ -78,27 +76,27 @@ def scaling_fields(view: "DeploymentView", now: datetime) -> Fields:
             f"{scaling.number}, between {scaling.min} and {scaling.max}, for {age(scaling.since, now)}{dry_run}",
         ),
         ("Reason", f"{scaling.reason}: {scaling.message}"),
-        ("Demand", _demand(seen)),
-        ("Replicas", f"{seen.get('running', 0)} running, {seen.get('starting', 0)} starting"),
+        ("Demand", _demand(evidence)),
+        ("Replicas", f"{evidence.get('running', 0)} running, {evidence.get('starting', 0)} starting"),
     ]
-    if engines := seen.get("engines"):
+    if engines := evidence.get("engines"):
         fields.append(("Engines", ", ".join(_engine(engine) for engine in engines)))
     if cap := cap_text(view, scaling):
         fields.append(("Limit", cap))
     if scaling.awake_until is not None:
         fields.append(("Awake until", when(scaling.awake_until, now)))
-    if graph := _graph(seen):
+    if graph := _graph(evidence):
         fields.append(("Last minutes", graph))
     fields.append(("Seen", f"{age(scaling.at, now)} ago"))
     return fields
 
 
-def _demand(seen: dict[str, Any]) -> str:
-    mean, window_s = seen.get("demand_mean"), float(seen.get("window_s", 0))
+def _demand(evidence: dict[str, Any]) -> str:
+    mean, window_s = evidence.get("demand_mean"), float(evidence.get("window_s", 0))
     known = "unknown" if mean is None else f"{mean:g}"
     return (
         f"{known} requests in flight and waiting as the mean of {duration(window_s)}, "
-        f"{seen.get('waiting', 0)} waiting now, target {float(seen.get('target', 0)):g} per replica"
+        f"{evidence.get('waiting', 0)} waiting now, target {float(evidence.get('target', 0)):g} per replica"
     )
 
 
@@ -108,11 +106,10 @@ def _engine(engine: dict[str, Any]) -> str:
     return f"{'queue unknown' if queued is None else f'{queued} queued'}, {cache}"
 
 
-def _graph(seen: dict[str, Any]) -> str:
-    """Demand as blocks, the highest one at full height."""
-    points = [None if value is None else float(value) for value in seen.get("graph", ())]
+def _graph(evidence: dict[str, Any]) -> str:
+    points = [None if value is None else float(value) for value in evidence.get("graph", ())]
     most = max((value for value in points if value is not None), default=0.0)
     if not most:
         return ""
     drawn = sparkline([None if value is None else 100 * value / most for value in points])
-    return f"│{drawn}│ at most {most:g}, {duration(len(points) * float(seen.get('graph_step_s', 0)))}"
+    return f"│{drawn}│ at most {most:g}, {duration(len(points) * float(evidence.get('graph_step_s', 0)))}"

@@ -14,12 +14,7 @@ Values = Sequence[float | None]
 
 
 def sparkline(values: Values, width: int | None = None) -> str:
-    """One row: a block for each value; zero has the lowest one.
-
-    Args:
-        values: percent, oldest first.
-        width: most characters; None: any number. Neighbours that share a character show their maximum.
-    """
+    """A block for each value in percent, oldest first. Values that share a character of `width` show their maximum."""
     return "".join(_GAP if value is None else _block(value) for value in _narrowed(values, width))
 
 

@@ -1,1 +1,1 @@
-"""`top`: what is read of the cluster, the printed tables, and the live view with its keys."""
+"""`top`: reads of the cluster, and the live view with its keys."""

@@ -1,4 +1,4 @@
-"""`top` on a terminal: it reads, takes keys and draws, until `q` or Ctrl-C."""
+"""`top` on a terminal: reads, takes keys and draws, until `q` or Ctrl-C."""
 
 import os
 import select
@@ -22,9 +22,9 @@ from cli.top.rows import rows_of
 from cli.transport.reading import Background
 
 _PERIOD_S: Final = 2.0
-_SHARE: Final = 3  # of a read's own time, at least that long is the pause after it: a large cluster is read less often
-_TICK_S: Final = 1.0  # after Ctrl-Z the screen is drawn again though nothing changed
-_ESCAPE_S: Final = 0.05  # in which the rest of a key comes after its escape
+_PAUSE: Final = 3  # times the duration of a read, at least, until the next: a large cluster is read less often
+_TICK_S: Final = 1.0  # the screen is drawn again after Ctrl-Z
+_ESCAPE_S: Final = 0.05  # within which the rest of a key follows its escape
 _CHUNK: Final = 1024
 
 
@@ -36,16 +36,12 @@ class Live:
         self._state = State()
         self._keys = KeyReader()
         self._picture = Picture([], 0, 1, [])
-        self._asked: set[str] = set()  # GPUs of which the graph was requested since the last complete read
-        self._moved = threading.Event()  # a graph is shown that was not read
+        self._requested: set[str] = set()  # GPUs whose graph was requested since the last complete read
+        self._moved = threading.Event()  # the screen has a graph that was not requested
         self._woken, self._wakes = os.pipe()
 
     def run(self) -> None:
-        """Draws until a key ends it.
-
-        Raises:
-            CliError: the first read fails; later ones are tried again.
-        """
+        """Draws until a key ends it. Raises `CliError`: the first read fails; later reads are retried."""
         snapshot = self._reader.all(most=MOST_LIVE)
         self._data = Data(snapshot, rows_of(snapshot), {})
         typed = sys.stdin is not None and sys.stdin.isatty()
@@ -60,7 +56,7 @@ class Live:
     def _draw(self, screen: Screen) -> None:
         self._picture = picture_of(self._state, self._data, screen.size, colours=takes_colours())
         screen.draw(self._picture.lines)
-        if not self._asked.issuperset(self._picture.graphs):
+        if not self._requested.issuperset(self._picture.graphs):
             self._moved.set()
 
     @contextmanager
@@ -73,21 +69,19 @@ class Live:
             signal.signal(signal.SIGWINCH, before)
 
     def _wake(self) -> None:
-        """Makes the main thread draw."""
-        with suppress(BlockingIOError):  # it is awake
+        with suppress(BlockingIOError):  # a full pipe wakes it already
             os.write(self._wakes, b".")
 
     def _wait(self, sources: list[int]) -> None:
-        """Waits for keys, for the other thread, or for a while."""
         ready, _, _ = select.select(sources, [], [], _ESCAPE_S if self._keys.undecided else _TICK_S)
         if self._woken in ready:
             os.read(self._woken, _CHUNK)
         if len(ready) > (self._woken in ready):
-            self._type()
+            self._read_keys()
         elif self._keys.undecided:
             self._press(self._keys.settle())
 
-    def _type(self) -> None:
+    def _read_keys(self) -> None:
         try:
             data = os.read(sys.stdin.fileno(), _CHUNK)
         except OSError:
@@ -102,7 +96,7 @@ class Live:
             self._state = press(self._state, key, rows=self._picture.rows, page=self._picture.page)
 
     def _read(self) -> None:
-        """Reads all at each period, and in between the graphs of rows that have come onto the screen."""
+        """Reads everything at each period, and in between the graphs of rows that have scrolled into view."""
         due_s = time.monotonic() + _PERIOD_S
         while True:
             self._moved.wait(max(0.0, due_s - time.monotonic()))
@@ -110,9 +104,9 @@ class Live:
             started_s = time.monotonic()
             try:
                 if started_s >= due_s:
-                    due_s = started_s + _PERIOD_S  # also where it fails
+                    due_s = started_s + _PERIOD_S  # also after an error
                     self._read_all()
-                    due_s = time.monotonic() + max(_PERIOD_S, _SHARE * (time.monotonic() - started_s))
+                    due_s = time.monotonic() + max(_PERIOD_S, _PAUSE * (time.monotonic() - started_s))
                 else:
                     self._read_graphs()
             except CliError as error:  # any error, while a controller restarts
@@ -124,11 +118,11 @@ class Live:
         snapshot = self._reader.all(most=MOST_LIVE)
         graphs = self._picture.graphs
         series = self._reader.series(graphs)
-        self._asked = set(graphs)
+        self._requested = set(graphs)
         self._data = Data(snapshot, rows_of(snapshot), series)
 
     def _read_graphs(self) -> None:
-        new = [gpu for gpu in self._picture.graphs if gpu not in self._asked]
-        self._asked.update(new)
+        new = [gpu for gpu in self._picture.graphs if gpu not in self._requested]
+        self._requested.update(new)
         series = {**self._data.series, **self._reader.series(new)}
         self._data = self._data._replace(series=series)

@@ -1,4 +1,4 @@
-"""What the keys of `top` do: a state and a key give the next state; a state picks and orders rows. Pure."""
+"""The state of the live `top`: a key gives the next state, and a state picks and orders rows. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,36 +13,19 @@ _QUIT: Final = ("q", "Q", "ctrl-c")
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What keys have set.
+    """The settings that keys change."""
 
-    Attributes:
-        sort: the column of `SORTED` that orders the rows.
-        reverse: the other way than the column's own.
-        filter: rows have all of its words.
-        typing: keys go into the filter.
-        first: the number of the first row on the screen.
-        help: the keys are shown.
-        ended: the view ends.
-    """
-
-    sort: int = 0
-    reverse: bool = False
-    filter: str = ""
-    typing: bool = False
-    first: int = 0
-    help: bool = False
+    sort: int = 0  # index of the column in `SORTED` that orders the rows
+    reverse: bool = False  # against the column's own direction
+    filter: str = ""  # rows must have all of its words
+    typing: bool = False  # keys are appended to the filter
+    first: int = 0  # index of the first row on the screen
+    help: bool = False  # the line of keys is shown
     ended: bool = False
 
 
 def press(state: State, key: str, *, rows: int, page: int) -> State:
-    """The state after a key: a character, or a name of `cli.terminal.keys`.
-
-    Args:
-        state: before it.
-        key: what was pressed.
-        rows: how many rows there are.
-        page: how many of them the screen has.
-    """
+    """The state after a key: a character, or a name of `cli.terminal.keys`. `page`: number of rows on the screen."""
     first = _scrolled(state.first, key, rows, page)
     if first is not None:
         return replace(state, first=first)
@@ -52,7 +35,6 @@ def press(state: State, key: str, *, rows: int, page: int) -> State:
 
 
 def _scrolled(first: int, key: str, rows: int, page: int) -> int | None:
-    """The first row after a key that scrolls; None: this key does not."""
     last = max(0, rows - page)
     first = min(first, last)
     to = {
@@ -88,14 +70,13 @@ def _command(state: State, key: str) -> State:
 
 
 def picked(state: State, rows: Sequence[Row]) -> list[Row]:
-    """The rows with all words of the filter, in order. What is unknown comes last, whatever the direction."""
+    """The rows with all words of the filter, in order. Unknown values are last in both directions."""
     words = state.filter.lower().split()
-    found = [row for row in rows if all(word in row.words for word in words)]
-    known = [row for row in found if row.orders[state.sort] is not None]
-    unknown = [row for row in found if row.orders[state.sort] is None]
+    fitting = [row for row in rows if all(word in row.words for word in words)]
+    known = [row for row in fitting if row.orders[state.sort] is not None]
+    unknown = [row for row in fitting if row.orders[state.sort] is None]
     return sorted(known, key=lambda row: row.orders[state.sort] or 0, reverse=falls(state)) + unknown
 
 
 def falls(state: State) -> bool:
-    """Whether the highest comes first."""
     return SORTED[state.sort].falling != state.reverse

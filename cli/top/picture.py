@@ -1,4 +1,4 @@
-"""One picture of the live `top`: totals, the rows that fit, and a line for the keys. Pure."""
+"""A picture of the live `top`: totals, the rows that fit, and a line for the keys. Pure."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
@@ -19,23 +19,16 @@ _PLAIN: Final = "\x1b[0m"
 
 
 class Picture(NamedTuple):
-    """A picture, and what keys and reads need of it.
-
-    Attributes:
-        lines: as many as the terminal has, at most.
-        rows: how many rows the filter leaves.
-        page: how many rows fit.
-        graphs: UUIDs of the GPUs of which a graph is shown.
-    """
+    """The lines of a picture, and numbers for keys and reads."""
 
     lines: list[str]
-    rows: int
-    page: int
-    graphs: list[str]
+    rows: int  # number of rows that pass the filter
+    page: int  # number of rows that fit
+    graphs: list[str]  # UUIDs of the GPUs whose graph is shown
 
 
 class Data(NamedTuple):
-    """What is shown: the snapshot, its rows, the graphs that have been read, and the present problem or nothing."""
+    """The snapshot, its rows, the graphs by UUID, and the present problem."""
 
     snapshot: Snapshot
     rows: Sequence[Row]
@@ -44,39 +37,37 @@ class Data(NamedTuple):
 
 
 def picture_of(state: State, data: Data, size: tuple[int, int], *, colours: bool = False) -> Picture:
-    """The picture for a terminal of so many columns and lines."""
+    """`size`: columns and lines of the terminal."""
     columns, lines = size
     head = head_lines(data, columns)[: max(1, lines - _LEAST_TABLE)]
-    found = picked(state, data.rows)
+    fitting = picked(state, data.rows)
     page = max(1, lines - len(head) - 2)
-    first = min(state.first, max(0, len(found) - page))
-    shown = found[first : first + page]
-    table = _table(data, found, shown, columns, colours=colours)
+    first = min(state.first, max(0, len(fitting) - page))
+    shown = fitting[first : first + page]
+    table = _table(data, fitting, shown, columns, colours=colours)
     table += [""] * (page + 1 - len(table))
-    drawn = [cut(line, columns) for line in [*head, *table, _keys(state, first, len(shown), len(found), data)]]
+    drawn = [cut(line, columns) for line in [*head, *table, _keys(state, first, len(shown), len(fitting), data)]]
     graphs = [row.gpu for row in shown if row.gpu is not None] if _title(data.snapshot) in table[0] else []
-    return Picture(drawn[:lines], len(found), page, list(dict.fromkeys(graphs)))
+    return Picture(drawn[:lines], len(fitting), page, list(dict.fromkeys(graphs)))
 
 
 def head_lines(data: Data, columns: int) -> list[str]:
-    """Where and when, the totals, what a dry run would stop, and the present problem."""
     snapshot = data.snapshot
     where = f"worker {snapshot.scope} of {snapshot.url}" if snapshot.scope else snapshot.url
-    found = [printable(f"{where}  {snapshot.now.astimezone():%H:%M:%S}"), *_filled(totals(snapshot), columns)]
-    if would := dry_run(snapshot):
-        found.append(printable(would))
-    return [*found, printable(data.note)] if data.note else found
+    lines = [printable(f"{where}  {snapshot.now.astimezone():%H:%M:%S}"), *_filled(totals(snapshot), columns)]
+    lines += [printable(note) for note in (dry_run(snapshot), data.note) if note]
+    return lines
 
 
 def totals(snapshot: Snapshot) -> list[str]:
-    """Totals of all workers. An unknown total is `-`; one that is known of some workers states their number."""
+    """Totals of all workers. An unknown total is `-`; a total of some workers has their number."""
     status = [worker.status for worker in snapshot.workers]
-    known = [one for one in status if one.gpus_known]
-    ready = sum(one.state == "ready" for one in status)
-    whole = len(snapshot.gpus) >= snapshot.gpus_in_all
-    held = str(sum(bool(gpu.status.claims) for gpu in snapshot.gpus)) if whole else DASH
+    known = [worker for worker in status if worker.gpus_known]
+    ready = sum(worker.state == "ready" for worker in status)
+    complete = len(snapshot.gpus) >= snapshot.gpus_in_all
+    held = str(sum(bool(gpu.status.claims) for gpu in snapshot.gpus)) if complete else DASH
     in_all = str(snapshot.gpus_in_all) if known or snapshot.gpus_in_all or not status else DASH
-    claimed, memory = (sum(getattr(one, of) for one in known) for of in ("claimed_mib", "memory_mib"))
+    claimed, memory = (sum(getattr(worker, field) for worker in known) for field in ("claimed_mib", "memory_mib"))
     sums = f"{gib(claimed)} of {gib(memory)}" if known or not status else f"{DASH} of {DASH}"
     unread = f" (known of {len(known)} workers)" if 0 < len(known) < len(status) else ""
     used = [gpu.status.utilization for gpu in snapshot.gpus if gpu.status.utilization is not None]
@@ -91,18 +82,17 @@ def totals(snapshot: Snapshot) -> list[str]:
 
 
 def dry_run(snapshot: Snapshot) -> str:
-    """What policies would stop, were they no dry runs; empty: nothing."""
+    """A line about instances that policies in dry run would stop; empty without such instances."""
     judged = ((name, view.status.utilization) for name, view in snapshot.instances.items())
     names = [
         name
-        for name, one in judged
-        if one is not None and one.dry_run and one.verdict == "idle" and one.action != "notify"
+        for name, judgement in judged
+        if judgement is not None and judgement.dry_run and judgement.verdict == "idle" and judgement.action != "notify"
     ]
     return f"a dry run would stop {some(sorted(names), _SHOWN_NAMES)}" if names else ""
 
 
 def _filled(parts: Sequence[str], columns: int) -> list[str]:
-    """The parts in lines; none is broken."""
     lines: list[str] = []
     for part in parts:
         if lines and len(lines[-1]) + 2 + len(part) <= columns:
@@ -116,12 +106,12 @@ def _title(snapshot: Snapshot) -> str:
     return f"LAST {span(snapshot.window_s).upper()}"
 
 
-def _table(data: Data, found: Sequence[Row], shown: Sequence[Row], columns: int, *, colours: bool) -> list[str]:
-    """Titles and rows. All rows of the filter decide on the columns, so that scrolling does not move them."""
+def _table(data: Data, fitting: Sequence[Row], shown: Sequence[Row], columns: int, *, colours: bool) -> list[str]:
+    """Titles and shown rows. All fitting rows determine the widths, so that scrolling does not move columns."""
     titles = [_title(data.snapshot) if column.title == GRAPH else column.title for column in COLUMNS]
     graph = next(n for n, column in enumerate(COLUMNS) if column.title == GRAPH)
     ranked = sorted((n for n, column in enumerate(COLUMNS) if column.rank), key=lambda n: -COLUMNS[n].rank)
-    widest = [max((row.cells[n] for row in found), key=cells, default=DASH) for n in range(len(COLUMNS))]
+    widest = [max((row.cells[n] for row in fitting), key=cells, default=DASH) for n in range(len(COLUMNS))]
     widest[graph] = "." * _GRAPH_COLUMNS
     rows = [widest]
     for row in shown:
@@ -131,14 +121,14 @@ def _table(data: Data, found: Sequence[Row], shown: Sequence[Row], columns: int,
     return [title, *lines]
 
 
-def _keys(state: State, first: int, shown: int, found: int, data: Data) -> str:
-    """The last line: what is typed, the keys, or which rows are shown and how they are sorted."""
+def _keys(state: State, first: int, shown: int, fitting: int, data: Data) -> str:
+    """The last line: the typed filter, the keys, or the range and order of the rows."""
     if state.typing:
         return f"/{state.filter}_  Enter keeps it, Esc clears it"
     if state.help:
         return HELP
     direction = "highest first" if falls(state) else "lowest first"
-    rows = f"{first + 1}-{first + shown} of {found}" if found else f"0 of {len(data.rows)}"
+    rows = f"{first + 1}-{first + shown} of {fitting}" if fitting else f"0 of {len(data.rows)}"
     parts = [f"rows {rows}", f"by {SORTED[state.sort].title}, {direction}"]
     if state.filter:
         parts.insert(1, f"filter {state.filter!r}")
@@ -148,10 +138,10 @@ def _keys(state: State, first: int, shown: int, found: int, data: Data) -> str:
 
 
 def cut(line: str, columns: int) -> str:
-    """The line, which ends in an ellipsis where the terminal would break it. Colours take no columns."""
+    """The line, with an ellipsis where the terminal would break it. Colours take no columns."""
     if _ESCAPE not in line and cells(line) <= columns:
         return line
-    taken, at, end = 0, 0, 0  # `end`: where an ellipsis would stand
+    taken, at, end = 0, 0, 0  # `end`: the place of an ellipsis
     while at < len(line):
         if line[at] == _ESCAPE:
             at = line.index("m", at) + 1

@@ -1,4 +1,4 @@
-"""Reads what `top` shows."""
+"""Reads the snapshots and graphs of `top`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,18 +21,14 @@ _PENDING: Final = ("pending", "analyzing")
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """Reads workers, GPUs and instances, of one worker or of all, and how GPUs were used in the last `window_s`."""
+    """Reads workers, GPUs and instances, of one worker or of all, and the utilization in the last `window_s`."""
 
     api: Api
     worker: str | None
     window_s: float
 
     def all(self, *, most: int, graphs: bool = False) -> Snapshot:
-        """What is now, with at most so many GPUs. `graphs`: with the series of all of them.
-
-        Raises:
-            CliError: see `cli.transport.client.Api`.
-        """
+        """The present state, with up to `most` GPUs. `graphs`: with their series."""
         if self.worker is None:
             raws = self.api.items(path_of("workers"), limit=_MOST_WORKERS)
         else:
@@ -49,22 +45,18 @@ class Reader:
             window_s=self.window_s,
             workers=workers,
             gpus=gpus,
-            gpus_in_all=max(len(gpus), sum(one.status.gpus for one in workers)),
+            gpus_in_all=max(len(gpus), sum(view.status.gpus for view in workers)),
             instances=instances,
             series=self.series([gpu.uid for gpu in gpus]) if graphs else {},
-            pending=pending if self.worker is None else None,  # what is pending has no worker
+            pending=pending if self.worker is None else None,  # pending instances have no worker
             scope=self.worker,
         )
 
     def series(self, gpus: Sequence[str]) -> dict[str, Values]:
-        """The utilization of these GPUs, by UUID. One without samples may be missing.
-
-        Raises:
-            CliError: see `cli.transport.client.Api`.
-        """
-        found: dict[str, Values] = {}
-        for begin in range(0, len(gpus), _MOST_SERIES):
-            uuids = ",".join(gpus[begin : begin + _MOST_SERIES])
+        """The utilization of these GPUs, by UUID. A GPU without samples may be missing."""
+        series: dict[str, Values] = {}
+        for start in range(0, len(gpus), _MOST_SERIES):
+            uuids = ",".join(gpus[start : start + _MOST_SERIES])
             answer = self.api.get(path_of("utilization"), gpus=uuids, window=f"{self.window_s:.15g}s")
-            found |= {one.gpu: one.values for one in read_view("UtilizationView", answer).series}
-        return found
+            series |= {known.gpu: known.values for known in read_view("UtilizationView", answer).series}
+        return series

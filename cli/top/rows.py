@@ -10,11 +10,11 @@ if TYPE_CHECKING:  # slow to import
     from schemas.api.gpus import GpuClaimView, GpuView
     from schemas.api.workers import WorkerView
 
-GRAPH: Final = "GRAPH"  # in place of the title of the graphs, which names their window
+GRAPH: Final = "GRAPH"  # replaced by the title of the graphs, which names their window
 
 
 class Row(NamedTuple):
-    """A row: its cells, what it is sorted by, what a filter searches, and its GPU; None: it has none."""
+    """A row: its cells, the values of `SORTED`, the text that filters search, and the UUID of its GPU."""
 
     cells: Sequence[str]
     orders: Sequence[float | str | None]
@@ -22,8 +22,8 @@ class Row(NamedTuple):
     gpu: str | None
 
 
-class _Facts(NamedTuple):
-    """What a row is made of."""
+class _Source(NamedTuple):
+    """The objects of a row."""
 
     worker: "WorkerView | None"
     gpu: "GpuView | None"
@@ -32,14 +32,13 @@ class _Facts(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Of the worker."""
         if self.gpu is not None:
             return self.gpu.status.worker
         return self.worker.name if self.worker is not None else DASH
 
     @property
     def state(self) -> str:
-        """Why nothing new is placed on it, else `ready`: of the worker first, then of the GPU."""
+        """The state that keeps new instances away, of the worker, else of the GPU; else `ready`."""
         if self.worker is not None and self.worker.status.state != "ready":
             return self.worker.status.state
         if self.gpu is None or self.gpu.status.health == "ok":
@@ -47,12 +46,12 @@ class _Facts(NamedTuple):
         return self.gpu.status.health
 
 
-def _used(facts: _Facts) -> float | None:
-    return None if facts.gpu is None else facts.gpu.status.utilization
+def _used(source: _Source) -> float | None:
+    return None if source.gpu is None else source.gpu.status.utilization
 
 
-def _deployment(facts: _Facts) -> str | None:
-    return None if facts.claim is None else facts.claim.deployment
+def _deployment(source: _Source) -> str | None:
+    return None if source.claim is None else source.claim.deployment
 
 
 class Column(NamedTuple):
@@ -60,14 +59,14 @@ class Column(NamedTuple):
 
     Attributes:
         cell: its text in a row.
-        order: what rows are sorted by; None as a value is unknown and comes last.
-        falling: the highest comes first.
-        rank: where a terminal is narrow, the column with the highest one leaves first; 0: it stays.
+        order: the value by which rows are sorted; None is unknown, and last.
+        falling: the highest value is first.
+        rank: on a narrow terminal the column with the highest rank leaves first; 0: it stays.
     """
 
     title: str
-    cell: Callable[[_Facts], str]
-    order: Callable[[_Facts], float | str | None] | None = None
+    cell: Callable[[_Source], str]
+    order: Callable[[_Source], float | str | None] | None = None
     falling: bool = False
     rank: int = 0
 
@@ -93,37 +92,37 @@ SORTED: Final = tuple(column for column in COLUMNS if column.order is not None)
 
 def rows_of(snapshot: Snapshot) -> list[Row]:
     """All rows, by worker and index of the GPU."""
-    return [_row(facts) for facts in _facts(snapshot)]
+    return [_row(source) for source in _sources(snapshot)]
 
 
-def _facts(snapshot: Snapshot) -> Iterator[_Facts]:
+def _sources(snapshot: Snapshot) -> Iterator[_Source]:
     workers = {worker.name: worker for worker in snapshot.workers}
     empty = workers.keys() - {gpu.status.worker for gpu in snapshot.gpus}
-    alone = [_Facts(workers[name], None, None, Held()) for name in empty]
-    found = [
-        _Facts(workers.get(gpu.status.worker), gpu, claim, _held(claim, snapshot))
+    alone = [_Source(workers[name], None, None, Held()) for name in empty]
+    held = [
+        _Source(workers.get(gpu.status.worker), gpu, claim, _held(claim, snapshot))
         for gpu in snapshot.gpus
         for claim in (gpu.status.claims or (None,))
     ]
-    yield from sorted(alone + found, key=_place)
+    yield from sorted(alone + held, key=_position)
 
 
-def _place(facts: _Facts) -> tuple[str, int, str]:
-    index = facts.gpu.status.index if facts.gpu is not None else -1
-    return facts.name, index, facts.claim.instance if facts.claim is not None else ""
+def _position(source: _Source) -> tuple[str, int, str]:
+    index = source.gpu.status.index if source.gpu is not None else -1
+    return source.name, index, source.claim.instance if source.claim is not None else ""
 
 
 def _held(claim: "GpuClaimView | None", snapshot: Snapshot) -> Held:
     return Held() if claim is None else held_by(snapshot.instances.get(claim.instance), snapshot.now)
 
 
-def _row(facts: _Facts) -> Row:
-    gpu, claim = facts.gpu, facts.claim
-    looked_at = [facts.name, *((gpu.uid, gpu.status.model) if gpu else ()), *_names(claim)]
+def _row(source: _Source) -> Row:
+    gpu, claim = source.gpu, source.claim
+    searched = [source.name, *((gpu.uid, gpu.status.model) if gpu else ()), *_names(claim)]
     return Row(
-        [printable(column.cell(facts)) for column in COLUMNS],
-        [column.order(facts) for column in SORTED if column.order is not None],
-        "\n".join(looked_at).lower(),
+        [printable(column.cell(source)) for column in COLUMNS],
+        [column.order(source) for column in SORTED if column.order is not None],
+        "\n".join(searched).lower(),
         gpu.uid if gpu else None,
     )
 
@@ -132,9 +131,9 @@ def _names(claim: "GpuClaimView | None") -> tuple[str, ...]:
     return () if claim is None else (claim.deployment, claim.instance)
 
 
-def _mib(facts: _Facts, field: str) -> float | None:
-    return None if facts.gpu is None else getattr(facts.gpu.status, field)
+def _mib(source: _Source, field: str) -> float | None:
+    return None if source.gpu is None else getattr(source.gpu.status, field)
 
 
-def _memory(facts: _Facts, field: str) -> str:
-    return DASH if facts.gpu is None else gib(getattr(facts.gpu.status, field))
+def _memory(source: _Source, field: str) -> str:
+    return DASH if source.gpu is None else gib(getattr(source.gpu.status, field))

@@ -1,4 +1,4 @@
-"""What `top` shows: what was read at one time, and the verdict on an instance that holds a GPU. Pure."""
+"""The cluster as `top` read it at one time, and the verdict on an instance that holds a GPU. Pure."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,16 +16,15 @@ if TYPE_CHECKING:  # slow to import
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What was read at one time.
+    """The objects that were read at one time.
 
     Attributes:
-        url: of the controller.
         window_s: length of the utilization graphs.
-        gpus_in_all: counts also the GPUs that were not read.
-        instances: by name: those that hold a GPU of `gpus`, and others.
-        series: of GPUs, by UUID.
-        pending: how many instances are pending; None: unknown.
-        scope: the one worker that is shown; None: all.
+        gpus_in_all: number of GPUs, also of those that were not read.
+        instances: by name, also those that hold no GPU of `gpus`.
+        series: utilization by UUID of the GPU.
+        pending: number of pending instances; None: unknown.
+        scope: the worker that is shown; None: all.
     """
 
     url: str
@@ -41,10 +40,7 @@ class Snapshot:
 
 
 class Held(NamedTuple):
-    """What the policy of an instance found, in words: how long it is idle, when it is stopped, and the verdict.
-
-    `idle_s` and `stops_in_s` are the same in seconds; None: not idle, or no stop is due.
-    """
+    """The verdict of an instance's policy, with two times as text and in seconds (None: not idle, no stop is due)."""
 
     idle_for: str = DASH
     stops_in: str = DASH
@@ -54,7 +50,6 @@ class Held(NamedTuple):
 
 
 def held_by(instance: "InstanceView | None", now: datetime) -> Held:
-    """The verdict on an instance that holds a GPU; None: the instance is unknown."""
     judged = instance.status.utilization if instance is not None else None
     if judged is None:
         return Held()

@@ -1,1 +1,1 @@
-"""How requests reach a controller: its address and key, one server or several, and the client of the API."""
+"""The way to a controller: its address and key, its servers, and the client of the API."""

@@ -1,7 +1,6 @@
 """Answers of a server, and the errors that they mean."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -9,14 +8,13 @@ import msgspec
 from cli.errors import CliError, NotFoundError, RefusedError, UnreachableError
 from cli.transport.paths import Json
 
-NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 _LOCATION: Final = "location"
-_NO_ROUTE: Final = "unknown path"  # begins the message of the API; an object that does not exist has another one
-_OTHER_DOOR: Final = "no such path"  # in the message of a gateway below /v1, and of an agent
+_NO_ROUTE: Final = "unknown path"  # starts the API's message; for a missing object it is another
+_OTHER_PORT: Final = "no such path"  # in the message of a gateway below /v1, and of an agent
 
 
 class Answer(NamedTuple):
-    """An answer of the server: its status, its headers by their names in lower case, and its body."""
+    """An answer of the server. Names of headers are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -24,11 +22,7 @@ class Answer(NamedTuple):
 
 
 class NoAnswerError(Exception):
-    """The server cannot be reached, or did not answer in time; the message says why.
-
-    Attributes:
-        sent: whether a part of the request may have reached it.
-    """
+    """The server cannot be reached, or did not answer in time. `sent`: a part of the request may have reached it."""
 
     def __init__(self, why: str, *, sent: bool = True) -> None:
         super().__init__(why)
@@ -36,11 +30,7 @@ class NoAnswerError(Exception):
 
 
 def object_of(url: str, content: bytes) -> Json:
-    """The object in an answer; empty where the answer is.
-
-    Raises:
-        CliError: it has none.
-    """
+    """The JSON object in an answer; empty for an empty answer. Raises `CliError` if the answer is not an object."""
     if not content.strip():
         return {}
     try:
@@ -53,12 +43,10 @@ def object_of(url: str, content: bytes) -> Json:
 
 
 def not_gpuward(url: str, does: str) -> CliError:
-    """For a server that is another one."""
     return CliError(f"{url} {does}, but it is not a Gpuward controller; check GPUWARD_URL (--url)")
 
 
 def unreachable(url: str, why: NoAnswerError) -> UnreachableError:
-    """Where no answer came."""
     return UnreachableError(
         f"no controller answers at {url} ({why})\n"
         "start one with `gpuward up`, or set GPUWARD_URL (--url) to its address"
@@ -66,7 +54,7 @@ def unreachable(url: str, why: NoAnswerError) -> UnreachableError:
 
 
 def refusal(url: str, answer: Answer) -> CliError:
-    """For an answer that is not 2xx."""
+    """The error for an answer that is not 2xx."""
     status = answer.status
     if status < 400:  # noqa: PLR2004 - a redirect
         where = answer.headers.get(_LOCATION, "elsewhere")
@@ -74,26 +62,26 @@ def refusal(url: str, answer: Answer) -> CliError:
     error = _error_of(answer.content)
     if error is None:
         return not_gpuward(url, f"answers {status}")
-    code, said, details = error
-    message = "\n".join([said, *_details(details)])
+    code, text, details = error
+    message = "\n".join([text, *_problems(details)])
     if status == 401:  # noqa: PLR2004 - unauthorized
         return RefusedError(f"{message}\nset GPUWARD_API_KEY (--api-key) to a valid key of {url}", code)
-    if _is_without_route(status, said):
+    if _is_without_route(status, text):
         older = f"{url}: this controller is older than this gpuward; upgrade the controller"
-        return RefusedError(f"{url}: {said}\ncheck GPUWARD_URL (--url)" if _OTHER_DOOR in said else older, code)
+        return RefusedError(f"{url}: {text}\ncheck GPUWARD_URL (--url)" if _OTHER_PORT in text else older, code)
     if status == 404:  # noqa: PLR2004 - not found
         return NotFoundError(message, code)
     return RefusedError(message, code)
 
 
-def _is_without_route(status: int, said: str) -> bool:
-    """Whether the path or its method is missing, which a newer API has: all that this client asks for exists."""
-    missing = said.startswith(_NO_ROUTE) or _OTHER_DOOR in said
-    return status == 405 or (status == 404 and missing)  # noqa: PLR2004 - the two of routes
+def _is_without_route(status: int, text: str) -> bool:
+    """True where the path or its method is missing: a newer API has all that this client requests."""
+    missing = text.startswith(_NO_ROUTE) or _OTHER_PORT in text
+    return status == 405 or (status == 404 and missing)  # noqa: PLR2004 - the statuses of missing routes
 
 
 def _error_of(content: bytes) -> tuple[str, str, Mapping[str, Any]] | None:
-    """Code, message and details of the API's error; None: it is not one."""
+    """Code, message and details of an error of the API; None: it is not an error of the API."""
     try:
         error = msgspec.json.decode(content)["error"]
         code, message, details = error["code"], error["message"], error.get("details", {})
@@ -103,8 +91,8 @@ def _error_of(content: bytes) -> tuple[str, str, Mapping[str, Any]] | None:
     return (code, message, details) if valid else None
 
 
-def _details(details: Mapping[str, Any]) -> list[str]:
-    """The problems of a refused manifest, one per line. Other details are for programs."""
+def _problems(details: Mapping[str, Any]) -> list[str]:
+    """The problems of a refused manifest, a line each. Other details are for programs."""
     problems = details.get("problems")
     if not isinstance(problems, list):
         return []

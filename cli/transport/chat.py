@@ -1,4 +1,4 @@
-"""A chat with a deployment: what is sent, and the parts of the answer as they come."""
+"""A chat with a deployment: its messages, and the parts of an answer as they arrive."""
 
 from collections.abc import Generator, Iterator
 from contextlib import closing
@@ -16,49 +16,40 @@ _MAX_LINE_BYTES: Final = 4 * 2**20
 
 
 class Chat:
-    """The messages so far, and the model that answers them."""
+    """The messages so far. `model`: the name of the deployment that answers them."""
 
     def __init__(self, api: Api, model: str) -> None:
-        """`model`: the name of a deployment."""
         self._api = api
         self._model = model
         self._messages: list[dict[str, str]] = []
 
-    def ask(self, text: str) -> Generator[str, None, None]:
-        """The parts of the answer as they come. What has come is kept as said, also where the caller stops.
-
-        Raises:
-            CliError: the server refuses, or the answer breaks off.
-        """
-        said: list[str] = []
+    def send(self, text: str) -> Generator[str, None, None]:
+        """The parts of the answer as they arrive. They stay in the chat's history, also where the caller stops."""
+        answer: list[str] = []
         messages = [*self._messages, {"role": "user", "content": text}]
         body = {"model": self._model, "messages": messages, "stream": True}
         try:
             with closing(_events(self._api.stream(_COMPLETIONS, body=body))) as events:
                 for event in events:
                     if part := part_of(event):
-                        said.append(part)
+                        answer.append(part)
                         yield part
         finally:
-            if said:
-                self._messages = [*messages, {"role": "assistant", "content": "".join(said)}]
+            if answer:
+                self._messages = [*messages, {"role": "assistant", "content": "".join(answer)}]
 
 
 def part_of(event: bytes) -> str:
-    """The text in an event of the answer; empty where it has none.
-
-    Raises:
-        CliError: the event is an error, or not one of a chat.
-    """
+    """The text in an event of the answer; may be empty. Raises `CliError` for an error, or for another event."""
     try:
-        found: Any = msgspec.json.decode(event)
+        data: Any = msgspec.json.decode(event)
     except msgspec.DecodeError:
-        found = None
-    if not isinstance(found, dict):
+        data = None
+    if not isinstance(data, dict):
         raise CliError(f"the answer is not an event of a chat: {event[:80]!r}")
-    if error := found.get("error"):
+    if error := data.get("error"):
         raise CliError(str(error.get("message", error)) if isinstance(error, dict) else str(error))
-    choices = found.get("choices")
+    choices = data.get("choices")
     first = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
     delta = first.get("delta")
     part = delta.get("content") if isinstance(delta, dict) else None
@@ -66,7 +57,7 @@ def part_of(event: bytes) -> str:
 
 
 def _events(chunks: Iterator[bytes]) -> Generator[bytes, None, None]:
-    """The data of server-sent events, one line each, up to the one that says that all is said."""
+    """The data of server-sent events, a line each, up to `[DONE]`."""
     rest = b""
     for chunk in chunks:
         *lines, rest = (rest + chunk).split(b"\n")

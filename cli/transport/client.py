@@ -2,24 +2,26 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import Final
+from urllib.parse import urlencode
 
 import msgspec
 
 from cli.errors import CliError, NotFoundError, UnreachableError
-from cli.transport.answers import NO_HEADERS, Answer, NoAnswerError, not_gpuward, object_of, refusal, unreachable
+from cli.transport.answers import Answer, NoAnswerError, not_gpuward, object_of, refusal, unreachable
 from cli.transport.connection import Connection
-from cli.transport.one_server import Server
 from cli.transport.paths import Json
-from cli.transport.several_servers import Servers
+from cli.transport.servers import Request, Server, Servers
 
 OUTCOME_HEADER: Final = "x-gpuward-outcome"
+_EMPTY: Final = MappingProxyType[str, str]({})
 _MAX_PAGES: Final = 10_000
 _MAX_PAGE: Final = 1000  # objects; the API refuses to send more at once
 
 
 class Api:
-    """Requests to one controller. Every method raises the errors of `cli.errors`."""
+    """Every method raises the errors of `cli.errors`."""
 
     def __init__(self, servers: Servers, url: str) -> None:
         """`url`: of the servers, as messages name it."""
@@ -28,53 +30,49 @@ class Api:
         self.deadline = float("inf")  # of each answer, by `time.monotonic()`; a request has a shorter one, too
 
     def get(self, path: str, **query: str | int | None) -> Json:
-        """Reads an object."""
-        return self._call("GET", path, query=query)
+        return self._call("GET", path, query)[0]
 
     def find(self, path: str) -> Json | None:
-        """Reads an object; None if it does not exist."""
+        """None if the object does not exist."""
         try:
-            return self._call("GET", path)
+            return self.get(path)
         except NotFoundError:
             return None
 
     def items(self, path: str, *, limit: int | None = None, **query: str | int | None) -> list[Json]:
-        """Reads all pages of a list, up to `limit` items."""
-        found: list[Json] = []
+        """All pages of a list, up to `limit` items."""
+        items: list[Json] = []
         cursor: str | None = None
         for _ in range(_MAX_PAGES):
-            left = None if limit is None else min(limit - len(found), _MAX_PAGE)
-            page = self._call("GET", path, query={**query, "limit": left, "cursor": cursor})
-            items = page.get("items", [])
-            if not isinstance(items, list):
+            left = None if limit is None else min(limit - len(items), _MAX_PAGE)
+            page = self.get(path, **{**query, "limit": left, "cursor": cursor})
+            new = page.get("items", [])
+            if not isinstance(new, list):
                 raise not_gpuward(self.url, "answers")
-            found.extend(items)
+            items.extend(new)
             cursor = page.get("next")
-            if not cursor or (limit is not None and len(found) >= limit):
-                return found[:limit]
+            if not cursor or (limit is not None and len(items) >= limit):
+                return items[:limit]
         raise CliError(f"{self.url}{path}: the list is too long; narrow it with a filter")
 
     def put(self, path: str, body: Json) -> Json:
-        """Creates or replaces an object."""
         return self.apply(path, body)[0]
 
     def apply(self, path: str, body: Json) -> tuple[Json, str]:
         """Creates or replaces an object; returns it and the outcome, such as `created` or `unchanged`."""
-        answer, headers = self._exchange("PUT", path, body=body)
+        answer, headers = self._call("PUT", path, body=body)
         return answer, headers.get(OUTCOME_HEADER, "applied")
 
     def post(self, path: str, body: Json | None = None, **query: str | int | None) -> Json:
-        """Posts a body, or requests an action without one."""
-        return self._call("POST", path, query=query, body=body)
+        return self._call("POST", path, query, body)[0]
 
     def patch(self, path: str, body: Json) -> Json:
-        """Changes fields of an object."""
-        return self._call("PATCH", path, body=body)
+        return self._call("PATCH", path, body=body)[0]
 
     def delete(self, path: str, *, generation: int | None = None, **query: str | int | None) -> Json:
-        """Deletes an object. With a `generation` the API refuses where the object has another one."""
-        headers = NO_HEADERS if generation is None else {"If-Match": str(generation)}
-        return self._exchange("DELETE", path, query=query, headers=headers)[0]
+        """With a `generation` the API refuses to delete an object that has another one."""
+        headers = {} if generation is None else {"If-Match": str(generation)}
+        return self._call("DELETE", path, query, headers=headers)[0]
 
     def stream(
         self, path: str, *, body: Json | None = None, silence_s: float | None = None, **query: str | int | None
@@ -84,8 +82,9 @@ class Api:
         `silence_s`: the longest time between two chunks. None: any, since a log may be silent for hours.
         """
         started = False
+        request = _request("GET" if body is None else "POST", path, query, body)
         try:
-            for part in self.servers.stream(path, _query(query), _content(body), silence_s=silence_s):
+            for part in self.servers.stream(request, silence_s=silence_s):
                 if isinstance(part, Answer):
                     raise refusal(self.url, part)
                 started = True
@@ -98,23 +97,15 @@ class Api:
             raise UnreachableError(why) from error
 
     def _call(
-        self, method: str, path: str, *, query: Mapping[str, str | int | None] | None = None, body: Json | None = None
-    ) -> Json:
-        return self._exchange(method, path, query=query, body=body)[0]
-
-    def _exchange(
         self,
         method: str,
         path: str,
-        *,
-        query: Mapping[str, str | int | None] | None = None,
+        query: Mapping[str, str | int | None] = _EMPTY,
         body: Json | None = None,
-        headers: Mapping[str, str] = NO_HEADERS,
+        headers: Mapping[str, str] = _EMPTY,
     ) -> tuple[Json, Mapping[str, str]]:
         try:
-            answer = self.servers.exchange(
-                method, path, _query(query or {}), _content(body), headers, until=self.deadline
-            )
+            answer = self.servers.exchange(_request(method, path, query, body, headers), until=self.deadline)
         except NoAnswerError as error:
             raise unreachable(self.url, error) from error
         if answer.status >= 300:  # noqa: PLR2004 - only 2xx is an answer
@@ -122,21 +113,21 @@ class Api:
         return object_of(self.url, answer.content), answer.headers
 
 
-def _content(body: Json | None) -> bytes | None:
-    return None if body is None else msgspec.json.encode(body)
-
-
-def _query(query: Mapping[str, str | int | None]) -> dict[str, str]:
-    return {name: str(value) for name, value in query.items() if value is not None}
+def _request(
+    method: str,
+    path: str,
+    query: Mapping[str, str | int | None],
+    body: Json | None,
+    headers: Mapping[str, str] = _EMPTY,
+) -> Request:
+    given = {name: str(value) for name, value in query.items() if value is not None}
+    target = f"{path}?{urlencode(given)}" if given else path
+    return Request(method, target, None if body is None else msgspec.json.encode(body), headers)
 
 
 @contextmanager
 def connected(connection: Connection) -> Iterator[Api]:
-    """A client, which has not made a request yet.
-
-    Raises:
-        UsageError: see `Server` and `client_context`.
-    """
+    """A client, which has not made a request yet. Raises `UsageError` as `Server`."""
     servers = Servers([Server(url, connection.key, connection.ca) for url in connection.urls])
     try:
         yield Api(servers, " or ".join(connection.urls))

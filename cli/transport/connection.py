@@ -18,26 +18,18 @@ _SYSTEM_DATA_DIR: Final = Path("/var/lib/gpuward")
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A controller, or several that share a database.
+    """A controller, or several that share a database."""
 
-    Attributes:
-        url: base URL without a trailing slash; those of several with commas.
-        key: of the API; None: none was found.
-        ca: the authority of the controller's certificate; None: that of the system.
-    """
-
-    url: str
-    key: str | None
-    ca: Path | None = None
+    url: str  # base URL without a trailing slash; several are separated by commas
+    key: str | None  # None if unknown
+    ca: Path | None = None  # the authority of the controller's certificate; None: the system's
 
     @property
     def urls(self) -> tuple[str, ...]:
-        """The base URLs."""
         return tuple(self.url.split(","))
 
 
 def default_data_dir(environ: Mapping[str, str], *, root: bool) -> Path:
-    """The default data folder: that of the system for root, else that of the user."""
     return _SYSTEM_DATA_DIR if root else _user_data_dir(environ)
 
 
@@ -49,7 +41,7 @@ def _user_data_dir(environ: Mapping[str, str]) -> Path:
 
 
 def read_client_env(path: Path) -> dict[str, str]:
-    """Reads `NAME=value` lines. The result is empty if the file is missing or not readable."""
+    """The variables of `NAME=value` lines; empty if the file is missing or not readable."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
@@ -66,11 +58,10 @@ def find_connection(
     environ: Mapping[str, str],
     data_dirs: Iterable[Path] | None = None,
 ) -> Connection:
-    """The connection to use: that of the flags, else of GPUWARD_CONTEXT, else of GPUWARD_URL, else what is stored.
+    """The connection of the flags, else of GPUWARD_CONTEXT, else of GPUWARD_URL, else a stored connection.
 
     A key is used only with the address that it was given or stored with, so that it never leaks to another server: the
-    one of GPUWARD_API_KEY never goes to a context that is named. With both an address and a key nothing that is stored
-    is read.
+    key of GPUWARD_API_KEY never goes to a named context. With both an address and a key no file is read.
 
     Args:
         url: from `--url`.
@@ -87,9 +78,9 @@ def find_connection(
         raise UsageError("--url and --context exclude each other; write the address, or the context that has it")
     named = named_context(context, environ) if not url else None
     if named is not None:
-        found = read_contexts(contexts_file(environ)).get(named)
-        ca = found.ca if found.ca is not None else _ca_in(environ)
-        return Connection(valid_url(found.url, f"context {named}"), key or found.key, ca)
+        chosen = read_contexts(contexts_file(environ)).get(named)
+        ca = chosen.ca if chosen.ca is not None else _ca_in(environ)
+        return Connection(valid_url(chosen.url, f"context {named}"), key or chosen.key, ca)
     ca = _ca_in(environ)
     url, key = url or environ.get("GPUWARD_URL"), key or environ.get("GPUWARD_API_KEY")
     if url and key:
@@ -97,45 +88,40 @@ def find_connection(
     folders = data_dirs if data_dirs is not None else (_SYSTEM_DATA_DIR, _user_data_dir(environ))
     stored = [*_context_in_use(environ), *_first_complete(folders)]
     address = valid_url(url or (stored[0].url if stored else _DEFAULT_URL), _URL_NAMES)
-    same = next((one for one in stored if one.url == address), Connection(address, None))
+    same = next((known for known in stored if known.url == address), Connection(address, None))
     return Connection(address, key or same.key, ca if ca is not None else same.ca)
 
 
 def _ca_in(variables: Mapping[str, str]) -> Path | None:
-    return Path(found).expanduser() if (found := variables.get("GPUWARD_CA")) else None
+    return Path(text).expanduser() if (text := variables.get("GPUWARD_CA")) else None
 
 
 def named_context(flag: str | None, environ: Mapping[str, str]) -> str | None:
-    """The context that `--context` or GPUWARD_CONTEXT names. An empty flag is a name, an empty variable is none."""
+    """The context that `--context` or GPUWARD_CONTEXT names. An empty flag is a name, and an empty variable is not."""
     return flag if flag is not None else environ.get("GPUWARD_CONTEXT") or None
 
 
 def valid_url(text: str, named: str) -> str:
-    """The URL, or several with commas, each without a trailing slash.
-
-    Raises:
-        UsageError: one is not valid. The message has `named`, the option or variable.
-    """
-    found = [one.strip() for one in text.split(",") if one.strip()]
-    for one in found or [text]:
-        if not one.startswith(("http://", "https://")):
-            raise UsageError(f"{named}: {one!r} is not a valid URL; write one such as {_DEFAULT_URL}")
-    return ",".join(dict.fromkeys(one.rstrip("/") for one in found))
+    """The URL, or several with commas, without trailing slashes. `named`: the option or variable, for errors."""
+    urls = [url.strip() for url in text.split(",") if url.strip()]
+    for url in urls or [text]:
+        if not url.startswith(("http://", "https://")):
+            raise UsageError(f"{named}: {url!r} is not a valid URL; write one such as {_DEFAULT_URL}")
+    return ",".join(dict.fromkeys(url.rstrip("/") for url in urls))
 
 
 def _context_in_use(environ: Mapping[str, str]) -> list[Connection]:
-    found = read_contexts(contexts_file(environ)).current()
-    return [] if found is None else [Connection(found.url, found.key, found.ca)]
+    current = read_contexts(contexts_file(environ)).current()
+    return [] if current is None else [Connection(current.url, current.key, current.ca)]
 
 
 def _first_complete(folders: Iterable[Path]) -> list[Connection]:
     for folder in folders:
-        found = read_client_env(folder / CLIENT_ENV)
-        if "GPUWARD_URL" in found and "GPUWARD_API_KEY" in found:
-            return [Connection(found["GPUWARD_URL"].rstrip("/"), found["GPUWARD_API_KEY"] or None, _ca_in(found))]
+        env = read_client_env(folder / CLIENT_ENV)
+        if "GPUWARD_URL" in env and "GPUWARD_API_KEY" in env:
+            return [Connection(env["GPUWARD_URL"].rstrip("/"), env["GPUWARD_API_KEY"] or None, _ca_in(env))]
     return []
 
 
 def current_default_data_dir() -> Path:
-    """The default data folder of the current user."""
     return default_data_dir(os.environ, root=os.geteuid() == 0)

@@ -33,63 +33,41 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Contexts:
-    """All contexts by name. `in_use`: the name of the one in use; None: there is none."""
+    """All contexts. `in_use` is the name of the context in use."""
 
     by_name: Mapping[str, Context] = field(default_factory=dict)
     in_use: str | None = None
 
     def get(self, name: str) -> Context:
-        """The context of this name.
-
-        Raises:
-            NotFoundError: there is none.
-        """
-        found = self.by_name.get(name)
-        if found is None:
+        """Raises `NotFoundError` where no context has this name."""
+        if name not in self.by_name:
             raise NotFoundError(f"context {name!r} does not exist; list them: gpuward context list")
-        return found
+        return self.by_name[name]
 
     def current(self) -> Context | None:
-        """The context in use, if there is one.
-
-        Raises:
-            NotFoundError: its name is that of no context.
-        """
+        """The context in use. Raises `NotFoundError` where no context has its name."""
         return None if self.in_use is None else self.get(self.in_use)
 
     def having(self, name: str, context: Context) -> "Contexts":
-        """The same, with this context.
-
-        Raises:
-            UsageError: the name is not valid.
-        """
+        """A copy with this context. Raises `UsageError` for an invalid name."""
         if not _NAME.fullmatch(name):
             raise UsageError(f"{name!r} is not a valid name; write up to 63 letters, digits, '-', '_' and '.'")
         return Contexts({**self.by_name, name: context}, self.in_use)
 
     def without(self, name: str) -> "Contexts":
-        """The same, without this context. If it was in use, none is.
-
-        Raises:
-            NotFoundError: it does not exist.
-        """
+        """A copy without this context, which is then not in use. Raises `NotFoundError` where it does not exist."""
         self.get(name)
-        kept = {one: context for one, context in self.by_name.items() if one != name}
+        kept = {other: context for other, context in self.by_name.items() if other != name}
         return Contexts(kept, None if self.in_use == name else self.in_use)
 
     def using(self, name: str | None) -> "Contexts":
-        """The same, with this context in use; None: none.
-
-        Raises:
-            NotFoundError: it does not exist.
-        """
+        """A copy with this context in use, or with no context in use. Raises `NotFoundError` as `get` does."""
         if name is not None:
             self.get(name)
         return Contexts(self.by_name, name)
 
 
 def contexts_file(environ: Mapping[str, str]) -> Path:
-    """The file of the contexts, in the user's folder for settings."""
     base = environ.get("XDG_CONFIG_HOME")
     if base and Path(base).is_absolute():  # its specification says to ignore relative paths
         return Path(base) / "gpuward" / _FILE
@@ -97,17 +75,13 @@ def contexts_file(environ: Mapping[str, str]) -> Path:
 
 
 def read_contexts(file: Path) -> Contexts:
-    """The contexts of a file; none if it does not exist.
-
-    Raises:
-        CliError: others may read or write it, or it cannot be read.
-    """
+    """The contexts of a file, which need not exist. Raises `CliError` if others may read it, or it cannot be read."""
     try:
         with file.open("rb") as opened:
-            found = os.fstat(opened.fileno())
-            if stat.S_IMODE(found.st_mode) & _OTHERS:
+            status = os.fstat(opened.fileno())
+            if stat.S_IMODE(status.st_mode) & _OTHERS:
                 raise CliError(f"{file} holds keys, and others may read it; run: chmod 600 {file}")
-            if found.st_uid not in (os.geteuid(), 0):
+            if status.st_uid not in (os.geteuid(), 0):
                 raise CliError(f"{file} holds keys, and another user owns it; remove it, or take it over")
             content = opened.read(_MOST_BYTES + 1)
     except (FileNotFoundError, NotADirectoryError):
@@ -116,24 +90,29 @@ def read_contexts(file: Path) -> Contexts:
         raise CliError(f"{file} cannot be read: {error.strerror}") from error
     try:
         return _contexts_of(json.loads(content))
-    except (ValueError, KeyError, TypeError, AttributeError):  # the text may hold keys, so no part of it is told
-        raise CliError(f"{file} is not valid; correct it, or remove it and add its contexts anew") from None
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+    ):  # the message has no part of the text, which may hold keys
+        raise CliError(f"{file} is not valid; correct it, or remove it and add its contexts again") from None
 
 
 def _contexts_of(data: Any) -> Contexts:
     by_name = {
-        str(name): Context(str(one["url"]), str(one["key"]), Path(one["ca"]) if one.get("ca") else None)
-        for name, one in data["contexts"].items()
+        str(name): Context(str(raw["url"]), str(raw["key"]), Path(raw["ca"]) if raw.get("ca") else None)
+        for name, raw in data["contexts"].items()
     }
     return Contexts(by_name, None if data.get("in_use") is None else str(data["in_use"]))
 
 
 @contextmanager
 def changing(file: Path) -> Iterator[list[Contexts]]:
-    """The contexts in a list of one; what the caller puts there is written, unless it raises. One call at a time.
+    """Yields a list with the contexts; those in the list at the end are written, unless the block raises.
 
     Raises:
-        CliError: the file cannot be read or written, or another call changes it for long.
+        CliError: the file cannot be read or written, or another call locks it for longer than `_LOCK_S`.
     """
     try:
         folder = file.resolve().parent
@@ -169,10 +148,10 @@ def _lock(descriptor: int, file: Path) -> None:
 
 
 def _write(file: Path, contexts: Contexts) -> None:
-    """Writes a draft and puts it in the file's place, so that a crash leaves the old or the new one."""
+    """Writes a draft and renames it, so that a crash leaves the old or the new file."""
     kept = {
-        name: {"url": one.url, "key": one.key, **({} if one.ca is None else {"ca": str(one.ca)})}
-        for name, one in contexts.by_name.items()
+        name: {"url": context.url, "key": context.key, **({} if context.ca is None else {"ca": str(context.ca)})}
+        for name, context in contexts.by_name.items()
     }
     text = json.dumps({"in_use": contexts.in_use, "contexts": kept}, indent=2) + "\n"
     draft = file.with_name(f".{file.name}.{os.getpid()}")

@@ -1,4 +1,4 @@
-"""Paths of the API, and its JSON objects as typed views. No I/O."""
+"""Paths of the API, and its JSON objects as typed views. Pure."""
 
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -17,34 +17,21 @@ V = TypeVar("V", bound=View)
 
 
 def checked_name(name: str) -> str:
-    """The name, if an object may have it.
-
-    Raises:
-        UsageError: it is empty, a path would end elsewhere with it, or it would not be printed as it is.
-    """
+    """Raises `UsageError` for a name that is empty, changes the meaning of a path, or is not printable."""
     if not name or name in {".", ".."} or not name.isprintable():
         raise UsageError(f"{name!r}: not a valid name; names have letters, digits, `-` and `.`")
     return name
 
 
 def path_of(*parts: str) -> str:
-    """The API path made of these parts; each is quoted.
-
-    Raises:
-        UsageError: a part is not a valid name.
-    """
+    """The API path of these parts, each quoted. Raises `UsageError` for a part that is not a valid name."""
     return API + "".join("/" + quote(checked_name(part), safe="") for part in parts)
 
 
 def parse(model: type[V], raw: Any, read: Callable[[Any, Any], Any] = read_model) -> V:
-    """The typed view of a JSON object of the API.
+    """The typed view of a JSON object of the API. `read` makes the models of manifests in it.
 
-    Unknown keys are ignored, missing ones get their defaults: the server may be newer or older.
-
-    Args:
-        model: the view.
-        raw: the object.
-        read: makes the models of manifests in it.
+    Unknown keys are ignored, and missing keys get their defaults, since the server may be newer or older.
 
     Raises:
         CliError: the object does not match the view.

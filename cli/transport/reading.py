@@ -1,4 +1,4 @@
-"""Threads that read, so that a verb can draw, or copy several streams, until the next part comes."""
+"""Threads that read while a verb draws, or several streams at once."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -6,11 +6,11 @@ from queue import Empty, Queue
 from typing import Final, Generic, TypeVar, cast
 
 T = TypeVar("T")
-_MOST: Final = 16  # items that wait: a slow terminal slows the streams
+_MOST: Final = 16  # queued items: a slow terminal slows the streams
 
 
 class Background(threading.Thread):
-    """A thread that runs at once, and ends with the process at the latest."""
+    """A daemon thread, started at once, that keeps the error of its call for `result`."""
 
     def __init__(self, call: Callable[[], None]) -> None:
         super().__init__(target=call, name="reading", daemon=True)
@@ -18,21 +18,20 @@ class Background(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Keeps an error of the call for `result`."""
         try:
             super().run()
         except BaseException as error:  # noqa: BLE001 - another thread raises it
             self._error = error
 
     def result(self) -> None:
-        """Waits for the end of the call, and raises its error."""
+        """Waits for the end of the call; raises its error."""
         self.join()
         if self._error is not None:
             raise self._error
 
 
 class Reading(Generic[T]):
-    """The items of iterators, each of which has a thread."""
+    """The items of iterators, which have a thread each. Raises an iterator's error where its items end."""
 
     def __init__(self, *sources: Iterator[T]) -> None:
         self._queue: Queue[T | Background] = Queue(_MOST)
@@ -41,13 +40,12 @@ class Reading(Generic[T]):
             Background(lambda source=source: self._read(source))  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[T]:
-        """The items as they come, until all iterators have ended. Raises the error of an iterator."""
         while self._left:
             if (item := self.take(None)) is not None:
                 yield item
 
     def take(self, timeout_s: float | None) -> T | None:
-        """The next item; None: none came in this time, or an iterator has ended. Raises the error of an iterator."""
+        """The next item; None: the time is over, or an iterator has ended."""
         try:
             item = self._queue.get(timeout=timeout_s)
         except Empty:

@@ -1,1 +1,1 @@
-"""`gpuward up`: a controller and local agents in one process. What they are is given by `cli.up.verb`."""
+"""`gpuward up`: a controller and local agents in one process. `cli.up.verb` passes them in."""

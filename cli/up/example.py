@@ -20,11 +20,7 @@ _RUNNING_WITHIN_S: Final = 60.0
 
 
 def run_example(api: Api, progress: ProgressLog) -> None:
-    """Creates the example if it does not exist, and waits until it runs unless the user has stopped it.
-
-    Raises:
-        CliError: it does not start to run.
-    """
+    """Creates the example if it does not exist, and waits until it runs, unless the user has stopped it."""
     path = path_of("deployments", EXAMPLE_NAME)
     raw: Json | None = api.find(path)
     if raw is None or raw.get("deleted_at") is not None:

@@ -1,6 +1,6 @@
-"""Which workers `up` runs: this host, simulated hosts of a file, or default simulated hosts.
+"""The workers of `up`: this host, simulated hosts of a file, or default simulated hosts.
 
-They are kept in a file of its data folder: `gpuward doctor` examines them from another process.
+Their list is stored in its data folder, where `gpuward doctor` reads it from another process.
 """
 
 import json
@@ -31,20 +31,14 @@ class LocalHost:
 
 @dataclass(frozen=True, slots=True)
 class HostChoice:
-    """What the user chose: a file of simulated hosts, and their number."""
+    """The user's choice: a file of simulated hosts, and their number."""
 
     simulate: Path | None = None
     agents: int | None = None
 
 
 def simulated_hosts(choice: HostChoice, data_dir: Path) -> list[LocalHost]:
-    """The simulated hosts to run. Without a file of the user, one is written into the data folder.
-
-    Each host of that one has the memory and the cores of this machine, on which all engines run.
-
-    Raises:
-        UsageError: the file is not valid, or has fewer hosts than requested.
-    """
+    """Writes a file into the data folder if the user has none. Raises `UsageError` for an invalid or too short file."""
     file = choice.simulate
     if file is None:
         count = choice.agents if choice.agents is not None else DEFAULT_SIMULATED
@@ -63,11 +57,7 @@ def simulated_hosts(choice: HostChoice, data_dir: Path) -> list[LocalHost]:
 
 
 def read_host_names(file: Path) -> list[str]:
-    """The names of the hosts in a file; an entry with `count` has several.
-
-    Raises:
-        UsageError: the file cannot be read or is not valid. The message names the field.
-    """
+    """The names of the hosts in a file; an entry with `count` has several. Raises `UsageError` for an invalid file."""
     import yaml  # noqa: PLC0415 - slow to import
     from pydantic import ValidationError  # noqa: PLC0415 - as above
 
@@ -91,6 +81,7 @@ def read_host_names(file: Path) -> list[str]:
 def _default_hosts(count: int) -> str:
     import yaml  # noqa: PLC0415 - slow to import
 
+    # each host has the memory and the cores of this machine, on which all engines run
     memory_mib = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2**20
     host = {"host_memory": f"{memory_mib}MiB", "cpus": os.cpu_count() or 1, "gpus": _GPUS}
     workers = [{"name": f"gpu-{number}", **host} for number in range(1, count + 1)]
@@ -98,17 +89,12 @@ def _default_hosts(count: int) -> str:
 
 
 def write_local_agents(data_dir: Path, hosts: Sequence[LocalHost]) -> None:
-    """Records which workers run here.
-
-    Raises:
-        OSError: the folder is not writable.
-    """
     files = {host.name: None if host.simulate is None else str(host.simulate) for host in hosts}
     (data_dir / _FILE).write_text(json.dumps(files), encoding="utf-8")
 
 
 def read_local_agents(data_dir: Path) -> list[LocalHost]:
-    """The workers of the last `up` on this folder; none where there was none, or it is not readable."""
+    """The workers of the last `up` on this folder; empty if unknown."""
     try:
         files = json.loads((data_dir / _FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):

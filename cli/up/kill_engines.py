@@ -9,8 +9,7 @@ from typing import Final
 
 _MARK: Final = b"GPUWARD_AGENT_DIR="  # in the environment of every process of an engine
 _PARENT: Final = b"parent_main.py"  # in the arguments of an engine's parent
-# A process has no readable environment during its exec call, so one scan is not sufficient.
-_SCANS: Final = 3
+_SCANS: Final = 3  # several, since a process has no readable environment during its exec call
 _BETWEEN_SCANS_S: Final = 0.02
 
 
@@ -28,7 +27,7 @@ def _kill_marked(wanted: bytes) -> set[int]:
     killed = set()
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended, or belongs to another user
-            handle = os.pidfd_open(int(entry.name))  # opened first, so that the pid cannot be reused until then
+            handle = os.pidfd_open(int(entry.name))  # before the read, so that the pid cannot be reused
             try:
                 if any(part.startswith(wanted) for part in (entry / "environ").read_bytes().split(b"\0")):
                     _excuse(entry)
@@ -40,7 +39,7 @@ def _kill_marked(wanted: bytes) -> set[int]:
 
 
 def _excuse(engine: Path) -> None:
-    """Has the engine's parent record that the end was requested, so that it does not count as a crash."""
+    """Makes the engine's parent record that the end was requested, so that it does not count as a crash."""
     with contextlib.suppress(OSError, ValueError):
         parent = int((engine / "stat").read_bytes().rpartition(b")")[2].split()[1])
         handle = os.pidfd_open(parent)

@@ -18,14 +18,14 @@ _KEPT: Final = 3
 
 
 class _LogFile(RotatingFileHandler):
-    """Drops lines that a full disk does not take. The next line opens the file again: there may be space."""
+    """Drops lines on a full disk. The next line opens the file again."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - the name of the standard library
-        """Shows a line that is at fault; what the disk refuses would only repeat itself on the terminal."""
+        # errors of the disk are not shown: they would repeat on the terminal for each line
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
             return
-        # What its buffer holds would be refused with each line to come, and grow.
+        # the disk would refuse the buffer again with each line, and the buffer would grow
         stream, self.stream = self.stream, None  # as after its own `close`
         if stream is not None:
             with suppress(OSError, ValueError):
@@ -33,11 +33,7 @@ class _LogFile(RotatingFileHandler):
 
 
 def log_to(file: Path) -> None:
-    """Writes the logs of this process to `file`, up to 16 MiB, and keeps three older files.
-
-    Raises:
-        OSError: the file is not writable.
-    """
+    """Writes the logs of this process to `file`, up to 16 MiB, and keeps three older files. Raises `OSError`."""
     to_file = _LogFile(file, maxBytes=_MAX_BYTES, backupCount=_KEPT, encoding="utf-8")
     to_terminal = logging.StreamHandler(stderr_lines())
     to_terminal.setLevel(logging.ERROR)

@@ -1,6 +1,6 @@
-"""Warns where more engines than usual would run on this machine, and puts a question at a terminal before they start.
+"""Warns where many engines would run on this machine, and confirms their start on a terminal.
 
-All agents of `up` run here, so each engine is a process of this machine, whatever hosts are simulated.
+All agents of `up` run here, so each engine is a process of this machine, also on simulated hosts.
 """
 
 import asyncio
@@ -19,31 +19,22 @@ _POLL_S: Final = 10.0
 _AT_REST: Final = frozenset({"stopped", "asleep", "succeeded", "failed", "deleting"})
 _YES: Final = frozenset({"y", "yes"})
 
-Ask = Callable[[str], Awaitable[bool]]
+Question = Callable[[str], Awaitable[bool]]  # prints the text, and returns the answer
 
 
 def count_wanted(api: Api) -> int:
-    """How many instances the deployments want now."""
+    """The number of instances that the deployments want."""
     views = [parse(DeploymentView, raw) for raw in api.items(path_of("deployments"))]
     return sum(view.status.wanted for view in views if view.status.phase not in _AT_REST)
 
 
-async def agree_to_start(api: Api, warn: Callable[[str], None], ask: Ask | None) -> None:
-    """Returns once that many engines may start.
-
-    Args:
-        api: the controller, whose agents have not started.
-        warn: prints a line.
-        ask: puts a question and returns the answer; None: there is no terminal, and the engines start.
-
-    Raises:
-        CliError: the answer is no.
-    """
+async def confirm_start(api: Api, warn: Callable[[str], None], question: Question | None) -> None:
+    """Returns once engines may start. `question`: None without a terminal. Raises `CliError` if the answer is no."""
     wanted = await asyncio.to_thread(count_wanted, api)
     if wanted <= MANY:
         return
     warn(warning(wanted))
-    if ask is not None and not await ask(f"Start up to {wanted} engines? [y/N]: "):
+    if question is not None and not await question(f"Start up to {wanted} engines? [y/N]: "):
         raise CliError(
             "the engines were not started; run `gpuward controller` on this data folder and stop deployments, "
             "or answer yes"
@@ -69,24 +60,23 @@ async def _exceeds(api: Api, warn: Callable[[str], None] | None) -> bool:
 
 
 def warning(wanted: int) -> str:
-    """The warning for so many engines."""
     return (
         f"Warning: deployments want {wanted} engines, and each is a process of this machine. "
         f"Above {MANY}, memory or cores may run out; `gpuward scale` and `gpuward stop` reduce them."
     )
 
 
-def terminal_question() -> Ask | None:
-    """Asks on the terminal of this process, without holding up its event loop; None: there is none."""
+def terminal_question() -> Question | None:
+    """None: this process has no terminal."""
     try:
-        # One that belongs to another job would stop this process where it reads.
+        # a read from the terminal of another job would stop this process
         ours = sys.stdin is not None and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
     except (OSError, ValueError):  # no terminal, or a closed file
         return None
-    return _ask if ours else None
+    return _confirm if ours else None
 
 
-async def _ask(question: str) -> bool:
+async def _confirm(question: str) -> bool:
     loop = asyncio.get_running_loop()
     line: asyncio.Future[str] = loop.create_future()
 
@@ -97,6 +87,6 @@ async def _ask(question: str) -> bool:
     print(question, end="", file=sys.stderr, flush=True)
     loop.add_reader(sys.stdin.fileno(), read)
     try:
-        return (await line).strip().lower() in _YES  # a signal ends it: the start is cancelled
+        return (await line).strip().lower() in _YES  # a signal cancels the start
     finally:
         loop.remove_reader(sys.stdin.fileno())

@@ -1,4 +1,4 @@
-"""What `up` prints when it is ready: where its files are, and three commands to try. Pure."""
+"""The text of `up` when it is ready: the places of its files, and three commands to try. Pure."""
 
 import json
 import shlex
@@ -12,12 +12,7 @@ from cli.up.example import EXAMPLE_MANIFEST, EXAMPLE_NAME
 
 @dataclass(frozen=True, slots=True)
 class UpInfo:
-    """The URL, folders and workers of a running `up`.
-
-    Attributes:
-        program: how this program was called.
-        key_is_valid: whether the key in `client_env` is; it may have been revoked.
-    """
+    """A running `up`. `program`: the call of this program. `key_is_valid`: False for a revoked key in `client_env`."""
 
     url: str
     data_dir: Path
@@ -29,7 +24,6 @@ class UpInfo:
 
 
 def ready_text(info: UpInfo, *, example: bool) -> str:
-    """The text to print when everything runs."""
     key = "of an administrator; keep it secret"
     if not info.key_is_valid:
         reset = shlex.join([*info.program, "key", "reset", "--data-dir", str(info.data_dir)])
@@ -53,7 +47,7 @@ def ready_text(info: UpInfo, *, example: bool) -> str:
 
 
 def first_commands(info: UpInfo, *, example: bool) -> list[str]:
-    """Three command lines for a POSIX shell. Each works alone, since it reads the key from its file."""
+    """Three command lines for a POSIX shell. Each reads the key from its file."""
     file = shlex.quote(str(info.client_env))
     gpuward = f"env $(cat {file}) {shlex.join(info.program)}"
     body = json.dumps({"model": EXAMPLE_NAME, "messages": [{"role": "user", "content": "Hello!"}]})
@@ -69,7 +63,7 @@ def first_commands(info: UpInfo, *, example: bool) -> list[str]:
 
 
 def program_called(argv0: str, interpreter: str) -> list[str]:
-    """How to call this program again: as it was called, or with the interpreter if it is not a command."""
+    """The words that call this program again: as it was called, or with the interpreter if it is not a command."""
     if argv0.endswith(".py") or not argv0:
         return [interpreter, "-P", "-m", "cli"]
     return [argv0]

@@ -18,7 +18,7 @@ class Progress:
     """Prints the current step, and how long each step took."""
 
     def __init__(self) -> None:
-        width = None if sys.stdout.isatty() else _PIPED_WIDTH  # breaks no line of a file
+        width = None if sys.stdout.isatty() else _PIPED_WIDTH  # so that no line of a file is broken
         self._console = Console(width=width, highlight=False, soft_wrap=False, emoji=False, markup=False)
         self._status: Status | None = None
 
@@ -39,12 +39,10 @@ class Progress:
         self.print(f"{doing}: done in {time.monotonic() - started:.1f} s")
 
     def detail(self, line: str) -> None:
-        """Shows what happens within the current step."""
         if self._status is not None:
             self._status.update(printable(line.strip()))
         else:
             self.print(f"  {printable(line.strip())}")
 
     def print(self, text: str) -> None:
-        """Prints text that stays."""
         self._console.print(text, soft_wrap=True)

@@ -20,7 +20,7 @@ from cli.transport.paths import parse, path_of
 from cli.up.example import run_example
 from cli.up.hosts import AGENTS, HostChoice, LocalHost, simulated_hosts, write_local_agents
 from cli.up.kill_engines import kill_engines
-from cli.up.many_engines import Ask, agree_to_start, watch
+from cli.up.many_engines import Question, confirm_start, watch
 from cli.up.next_steps import UpInfo, ready_text
 from cli.up.progress import Progress
 from cli.up.supervisor import Supervisor
@@ -35,7 +35,7 @@ _TOKEN_EXPIRES_S: Final = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The options of `up`. Port 0: any free port. `ask`: puts a question; None: there is no terminal."""
+    """The options of `up`. Port 0: any free port. `question`: None without a terminal."""
 
     data_dir: Path
     host: str
@@ -44,15 +44,12 @@ class Options:
     example: bool
     logs: Path
     program: tuple[str, ...]
-    ask: Ask | None = None
+    question: Question | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class AgentStart:
-    """The start of one local agent. Without a token it uses the credential in its folder.
-
-    `ca`: the authority of the controller's certificate; None: a known one.
-    """
+    """The start of a local agent. Without a token it uses the credential in its folder. `ca`: None for the system's."""
 
     host: LocalHost
     data_dir: Path
@@ -74,8 +71,8 @@ class Daemons:
         agent: runs until the event is set; returns the exit code.
         count_real_gpus: number of GPUs of this host; 0 if they cannot be read.
         host_name: name of the worker if it is this host.
-        key: of an administrator, for this process's own requests. It is stored nowhere.
-        resign: ends the controller's leadership, while it continues to serve; returns once it leads no more.
+        key: of an administrator, for this process's own requests. It is not stored.
+        resign: ends the controller's leadership, while it continues to serve; returns once that is done.
     """
 
     controller: Callable[[asyncio.Event, Callable[[str], None]], Awaitable[int]]
@@ -87,11 +84,7 @@ class Daemons:
 
 
 async def up(options: Options, daemons: Daemons, progress: Progress) -> int:
-    """Runs everything until a signal or a failure; returns the exit code.
-
-    Raises:
-        CliError: the options are not usable; nothing was started.
-    """
+    """Runs everything until a signal or a failure; returns the exit code. Raises `CliError` before the start."""
     check_port(options.host, options.port)
     agents_dir = options.data_dir / AGENTS
     supervisor = Supervisor(on_force=lambda: _kill_engines(agents_dir, progress), before_stop=daemons.resign)
@@ -104,7 +97,7 @@ async def up(options: Options, daemons: Daemons, progress: Progress) -> int:
                 script.cancel()
                 await asyncio.wait({script})
             progress.print("\nStopping ..." if reason is None else f"\ngpuward: {reason}\nstopping; see {options.logs}")
-        finally:  # whatever became of the words
+        finally:  # also where a print fails
             late = await supervisor.stop_all()
     if late:
         progress.print(f"did not stop in time and was cancelled: {', '.join(late)}")
@@ -116,8 +109,8 @@ async def _bring_up(options: Options, daemons: Daemons, supervisor: Supervisor, 
     with progress.step(f"Database, migrations and controller in {options.data_dir}"):
         url = await _start_controller(daemons, supervisor)
     ca = _authority(options)
-    with connected(Connection(url, daemons.key, ca)) as api:  # its requests wait in threads, which end once it closes
-        await agree_to_start(api, progress.print, options.ask)
+    with connected(Connection(url, daemons.key, ca)) as api:  # its requests run in threads, which end when it closes
+        await confirm_start(api, progress.print, options.question)
         hosts = await _choose_hosts(options, daemons, progress)
         write_local_agents(options.data_dir, hosts)
         with progress.step(f"{len(hosts)} agents" if len(hosts) != 1 else "Agent"):
@@ -138,13 +131,12 @@ async def _bring_up(options: Options, daemons: Daemons, supervisor: Supervisor, 
 
 
 def _authority(options: Options) -> Path | None:
-    """That of the controller, which has written it to client.env by now; None: a known one, or no TLS."""
-    found = read_client_env(options.data_dir / CLIENT_ENV).get("GPUWARD_CA")
-    return None if found is None else Path(found)
+    """The authority that the running controller has written to client.env; None: a known one, or no TLS."""
+    file = read_client_env(options.data_dir / CLIENT_ENV).get("GPUWARD_CA")
+    return None if file is None else Path(file)
 
 
 def _is_valid(connection: Connection) -> bool:
-    """Whether the controller accepts the key."""
     try:
         with connected(connection) as api:
             api.items(path_of("workers"), limit=1)
@@ -210,12 +202,7 @@ async def _wait_until_ready(api: Api, hosts: list[LocalHost]) -> None:
 
 
 def check_port(host: str, port: int) -> None:
-    """Checks early whether the port is free, since the message here is clearer than a later one.
-
-    Raises:
-        CliError: the port is in use, or this user may not use it.
-        UsageError: the host is not an address of this machine.
-    """
+    """An early check, since its message is clearer than a later one. Raises `CliError`."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -233,7 +220,7 @@ def check_port(host: str, port: int) -> None:
 
 
 def _kill_engines(agents_dir: Path, progress: Progress) -> None:
-    """Kills the engines, because a cancelled agent would leave them running."""
+    # a cancelled agent leaves its engines running
     killed = kill_engines(agents_dir)
     progress.print(f"Killed {killed} engine processes to stop quickly")
 
@@ -245,7 +232,7 @@ def _signals(supervisor: Supervisor) -> Iterator[None]:
     handlers = {signal.SIGINT: supervisor.request_stop, signal.SIGTERM: supervisor.request_stop}
 
     def hang_up() -> None:
-        """Stops all. It often comes twice, from the kernel and from the shell, and means no haste."""
+        # a hang-up often comes twice, from the kernel and from the shell, and does not force the stop
         if not hung_up.is_set():
             hung_up.set()
             supervisor.request_stop()

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 FIRST_STOP_S: Final = 7.0  # for all services but the first: engines need up to five seconds
-BEFORE_STOP_S: Final = 2.0  # of these
-LAST_STOP_S: Final = 2.0  # at least, for the first service, which the others need; it gets what they leave, too
+BEFORE_STOP_S: Final = 2.0  # of the time above
+LAST_STOP_S: Final = 2.0  # at least, for the first service, which other services need; their unused time is added
 FORCED_STOP_S: Final = 3.0
 _CANCEL_S: Final = 0.4
 _CAUSE_S: Final = 1.0
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """A running service. After `stop` is set, `task` ends with the exit code."""
+    """A running service. `task` ends with the exit code after `stop` is set."""
 
     name: str
     task: asyncio.Task[int]
@@ -31,12 +31,7 @@ class Supervisor:
     def __init__(
         self, on_force: Callable[[], None] = lambda: None, before_stop: Callable[[], Awaitable[None]] | None = None
     ) -> None:
-        """Supervises nothing yet.
-
-        Args:
-            on_force: called once, at a second signal or when the time to stop is over.
-            before_stop: awaited for a short time before the other services than the first stop.
-        """
+        """`on_force`: called once, at a second signal or after the limit. `before_stop`: awaited before most stop."""
         self._on_force = on_force
         self._before_stop = before_stop
         self._services: list[Service] = []
@@ -66,8 +61,7 @@ class Supervisor:
     async def wait(self, script: asyncio.Task[Any]) -> str | None:
         """Waits for a stop request (None), or until a service or `script` fails (the reason).
 
-        Args:
-            script: starts the services. It may end, but not with an exception.
+        `script` starts the services. It may end, but not with an exception.
         """
         script.add_done_callback(self._on_end)
         while True:
@@ -76,7 +70,7 @@ class Supervisor:
             if self._stop_requested.is_set():
                 return None
             failed = script.done() and (script.cancelled() or script.exception() is not None)
-            if failed and self._services:  # often a service is about to end, and is the cause
+            if failed and self._services:  # often the cause is a service that is about to end
                 tasks = [service.task for service in self._services]
                 await asyncio.wait(tasks, timeout=_CAUSE_S, return_when=asyncio.FIRST_COMPLETED)
             ended = [service for service in self._services if service.task.done()]
@@ -87,7 +81,7 @@ class Supervisor:
                 return "the start was cancelled" if error is None else _reason(error)
 
     async def stop_all(self) -> list[str]:
-        """Stops all services within ten seconds, the first one last. Returns the names of the cancelled ones."""
+        """Stops all services within ten seconds, the first service last. Returns the names of cancelled services."""
         self._stop_requested.set()
         first, others = self._services[:1], self._services[1:]
         loop = asyncio.get_running_loop()
@@ -103,7 +97,7 @@ class Supervisor:
         return late
 
     async def _prepare_stop(self) -> None:
-        if self._before_stop is None or len(self._services) <= 1:  # the first one prepares for the end of the others
+        if self._before_stop is None or len(self._services) <= 1:  # it prepares for the end of later services
             return
         tasks = [
             asyncio.create_task(_awaited(self._before_stop), name="before the stop"),
@@ -167,7 +161,7 @@ def _why(service: Service) -> str:
 
 
 def _reason(error: BaseException) -> str:
-    """The message of an error; of a group the messages of its leaves."""
+    """The message of an error, or the messages of a group."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(_reason(inner) for inner in error.exceptions)
     return str(error) or type(error).__name__

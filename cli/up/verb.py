@@ -1,6 +1,6 @@
-"""The verb `up`. It gives the controller and the agents to the rest of this folder.
+"""The verb `up`. It passes the controller and the agents to the rest of this folder.
 
-It imports the daemons inside functions only: client verbs start fast.
+It imports the daemons inside functions only, so that `--help` is fast.
 """
 
 import asyncio
@@ -72,7 +72,7 @@ def _up(
         example=example,
         logs=_make_folder(folder) / "gpuward.log",
         program=tuple(program_called(sys.argv[0], sys.executable)),
-        ask=terminal_question(),
+        question=terminal_question(),
     )
     try:
         log_to(options.logs)
@@ -99,7 +99,6 @@ def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, proc
     )
     key, gateway_log = make_local_key(), folder / _LOGS / "gateway.log"
     engine_user = _engine_user(folder)
-
     resignation = make_resignation()
 
     async def controller(stop: asyncio.Event, on_ready: Callable[[str], None]) -> int:
@@ -137,7 +136,7 @@ def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, proc
 
 
 def _engine_user(folder: Path) -> str | None:
-    """The accounts of engines: of their own for root; None: as this user. Says so where root's run as root."""
+    """The accounts of engines, which root has; None: this user. Warns where engines of root run as root."""
     from agent.daemon import accounts_for_engines  # noqa: PLC0415 - see the module's docstring
 
     if os.geteuid() != 0:
@@ -149,7 +148,7 @@ def _engine_user(folder: Path) -> str | None:
 
 
 def _make_folder(folder: Path) -> Path:
-    """Creates the data folder, and in it the folder for logs, for this user only. Returns the latter."""
+    """Creates the data folder and its folder for logs, which it returns, for this user only."""
     logs = folder / _LOGS
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)

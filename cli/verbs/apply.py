@@ -89,8 +89,8 @@ def apply(
 def _apply(api: Api, manifests: list[Manifest]) -> list[Target]:
     body = {"manifests": [manifest_as_json(manifest) for manifest in manifests]}
     view = parse(ApplyView, api.post(path_of("apply"), body))
-    for one in view.items:
-        print(f"{_KINDS[one.kind]}/{one.name} {one.outcome}", flush=True)
+    for item in view.items:
+        print(f"{_KINDS[item.kind]}/{item.name} {item.outcome}", flush=True)
     for line in view.warnings:
         print(block(f"warning: {line}"), file=sys.stderr, flush=True)
-    return [Target(one.name, one.uid, one.generation) for one in view.items if one.kind == "Deployment"]
+    return [Target(item.name, item.uid, item.generation) for item in view.items if item.kind == "Deployment"]

@@ -68,12 +68,12 @@ def _repair(api: Api, output: Format, *, dry_run: bool) -> None:
 
 def _show(view: RepairView) -> None:
     if view.mended:
-        rows = [[one.invariant, one.object, _values(one.before), _values(one.after)] for one in view.mended]
+        rows = [[fix.invariant, fix.object, _values(fix.before), _values(fix.after)] for fix in view.mended]
         print_table(Table(["INVARIANT", "OBJECT", "BEFORE", "AFTER"], rows), empty="")
     verb = "would be made" if view.dry_run else "made"
     print(f"{view.changes} changes {verb}" if view.changes else "nothing to mend")
     if view.left:
-        left = [[one.invariant, one.message, one.way_out] for one in view.left]
+        left = [[violation.invariant, violation.message, violation.way_out] for violation in view.left]
         print_table(Table(["INVARIANT", "LEFT", "WHAT TO DO"], left), empty="")
 
 

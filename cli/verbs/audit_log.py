@@ -23,7 +23,7 @@ _MOST: Final = 1_000_000
 
 
 class LogFormat(Enum):
-    """An output format of the log."""
+    """Formats of `-o`."""
 
     TABLE = "table"
     JSONL = "jsonl"
@@ -60,18 +60,19 @@ def audit_log(
         return
     with client(ctx) as api:
         only = {"actor": actor, "object": about, "after": since, "before": until, "outcome": outcome}
-        found = api.items(path_of("audit-log"), limit=limit, **only)
+        raws = api.items(path_of("audit-log"), limit=limit, **only)
         if output is LogFormat.JSONL:
-            for raw in found:
+            for raw in raws:
                 print_data(raw, Format.JSON, in_a_row=True)
             return
         zone = datetime.now(UTC).astimezone().tzinfo
         rows = [
             [
-                f"{one.at.astimezone(zone):%Y-%m-%d %H:%M:%S}", or_dash(one.actor), or_dash(one.address), one.action,
-                printable(one.object), one.outcome, or_dash(str(one.status or "")), or_dash(one.code),
+                f"{entry.at.astimezone(zone):%Y-%m-%d %H:%M:%S}", or_dash(entry.actor), or_dash(entry.address),
+                entry.action, printable(entry.object), entry.outcome, or_dash(str(entry.status or "")),
+                or_dash(entry.code),
             ]
-            for one in (parse(AuditLogEntry, raw) for raw in found)
+            for entry in (parse(AuditLogEntry, raw) for raw in raws)
         ]  # fmt: skip
         titles = ["TIME", "ACTOR", "FROM", "ACTION", "OBJECT", "OUTCOME", "STATUS", "CODE"]
         print_table(Table(titles, rows, []), empty="no entries")
@@ -84,10 +85,10 @@ def verify(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     Entries are sealed within minutes under the key that encrypts secrets. Without a key nothing shows.
     """
     with client(ctx) as api:
-        whole = _read_all(api)
-        view = parse(AuditLogVerification, whole)
+        raw = _read_all(api)
+        view = parse(AuditLogVerification, raw)
         if output.for_programs:
-            print_data(whole, output)
+            print_data(raw, output)
         else:
             _show(view)
         if view.findings:
@@ -95,19 +96,19 @@ def verify(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
 
 
 def _read_all(api: Api) -> dict[str, Any]:
-    """All pages as one: the last, with what all have checked and found."""
+    """The last page, with the sum of checked entries and the findings of all pages."""
     checked, findings, cursor = 0, [], None
     while True:
         page: dict[str, Any] = api.get(path_of("audit-log", "verify"), cursor=cursor)
         checked += page["checked"]
-        findings += [one for one in page["findings"] if one not in findings]
+        findings += [finding for finding in page["findings"] if finding not in findings]
         cursor = page["next"]
         if cursor is None:
             return {**page, "checked": checked, "findings": findings}
 
 
 def _show(view: AuditLogVerification) -> None:
-    rows = [[one.kind, printable(one.message)] for one in view.findings]
+    rows = [[finding.kind, printable(finding.message)] for finding in view.findings]
     if rows:
         print_table(Table(["FINDING", "WHAT"], rows), empty="")
     if not view.protected:

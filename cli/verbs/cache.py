@@ -50,13 +50,13 @@ def prune(
 
 
 def _print(models: list[Json], output: Output) -> None:
-    """Prints a row for each revision; to programs the models as they are."""
+    """Prints a row for each revision; for programs the models of the API."""
     rows = models if output.for_programs else [row for model in models for row in by_revision(model)]
     print_objects(CACHED_MODELS, rows, output)
 
 
 def by_revision(model: Json) -> list[Json]:
-    """The model once for each of its revisions, with that one's figures."""
+    """The model once for each of its revisions, with the figures of that revision."""
     shown = ("size_bytes", "used_at", "in_use")
     snapshots = model.get("snapshots") or ()
-    return [{**model, **{name: one[name] for name in shown}, "snapshots": [one]} for one in snapshots] or [model]
+    return [{**model, **{name: row[name] for name in shown}, "snapshots": [row]} for row in snapshots] or [model]

@@ -1,4 +1,4 @@
-"""The verb `completion`. What its scripts ask for is answered by `cli.completion`, and by typer."""
+"""The verb `completion`. `cli.completion` and typer answer the requests of its scripts."""
 
 from contextlib import redirect_stdout
 from enum import StrEnum
@@ -7,13 +7,13 @@ from typing import Annotated
 
 import typer
 
-from cli.completion.shells import ASKED
+from cli.completion.shells import VARIABLE
 
 app = typer.Typer()
 
 
 class Shell(StrEnum):
-    """A shell."""
+    """The supported shells."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -30,5 +30,5 @@ def completion(ctx: typer.Context, shell: Annotated[Shell, typer.Argument(help="
     from typer.completion import shell_complete  # noqa: PLC0415 - slow to import
 
     with redirect_stdout(StringIO()) as script:
-        shell_complete(ctx.find_root().command, {}, "gpuward", ASKED, f"source_{shell.value}")
+        shell_complete(ctx.find_root().command, {}, "gpuward", VARIABLE, f"source_{shell.value}")
     print(script.getvalue().strip())  # zsh reads the first line

@@ -1,4 +1,4 @@
-"""The verb `context`: addresses and keys of controllers by name, kept by this user. It calls no controller."""
+"""The verb `context`: addresses and keys of controllers by name, in a file of this user. It calls no controller."""
 
 import os
 import sys
@@ -15,12 +15,12 @@ from cli.runner import OutputOption, complaining
 from cli.text.formatting import printable
 from cli.transport.connection import named_context, valid_url
 from cli.transport.contexts import Context, Contexts, changing, contexts_file, read_contexts
-from cli.transport.one_server import client_context
+from cli.transport.servers import client_context
 from schemas.printing import block
 
 app = typer.Typer()
-context = typer.Typer(no_args_is_help=True, help="Manage the controllers that this user calls.")
-app.add_typer(context, name="context")
+_context = typer.Typer(no_args_is_help=True, help="Manage the controllers that this user calls.")
+app.add_typer(_context, name="context")
 _MOST_KEY: Final = 1024
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the context.")]
 _ROWS: Final = Kind(
@@ -35,7 +35,7 @@ _ROWS: Final = Kind(
 )
 
 
-@context.command()
+@_context.command()
 def add(
     name: NameArgument,
     url: Annotated[str, typer.Option("--url", help="URL of the controller.")],
@@ -62,7 +62,7 @@ def add(
         print(block(f"context/{name} {'added and in use' if use else 'added'}"))
 
 
-@context.command("use")
+@_context.command("use")
 def use_context(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the context.")] = None,
     none: Annotated[bool, typer.Option("--none", help="Use none.")] = False,
@@ -76,12 +76,12 @@ def use_context(
         print("no context is in use" if name is None else block(f"context/{name} in use"))
 
 
-@context.command("list")
+@_context.command("list")
 def list_contexts(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     """List contexts, without their keys."""
     with complaining():
-        found = _contexts()
-        rows = [_row(found, name) for name in sorted(found.by_name)]
+        contexts = read_contexts(contexts_file(os.environ))
+        rows = [_row(contexts, name) for name in sorted(contexts.by_name)]
         if output.for_programs:
             print_data({"items": rows}, output)
         else:
@@ -89,11 +89,11 @@ def list_contexts(ctx: typer.Context, output: OutputOption = Format.TABLE) -> No
             flag = (ctx.find_object(dict) or {}).get("context")
             named = named_context(flag, os.environ)
             if named is not None:
-                word = f"GPUWARD_CONTEXT={named}" if flag is None else f"--context {named}"
-                print(printable(f"{word} goes before the one in use"))
+                source = f"GPUWARD_CONTEXT={named}" if flag is None else f"--context {named}"
+                print(printable(f"{source} goes before the one in use"))
 
 
-@context.command()
+@_context.command()
 def show(
     ctx: typer.Context,
     name: Annotated[
@@ -104,13 +104,13 @@ def show(
 ) -> None:
     """Show a context, without its key."""
     with complaining():
-        found = _contexts()
+        contexts = read_contexts(contexts_file(os.environ))
         flags = ctx.find_object(dict) or {}
         wanted = name or named_context(flags.get("context"), os.environ)
-        wanted = found.in_use if wanted is None else wanted
+        wanted = contexts.in_use if wanted is None else wanted
         if wanted is None:
             raise NotFoundError("no context is in use; use one: gpuward context use NAME")
-        row = _row(found, wanted)
+        row = _row(contexts, wanted)
         if output.for_programs:
             print_data(row, output)
         else:
@@ -119,7 +119,7 @@ def show(
             print(block(f"Name:    {wanted}\nURL:     {row['url']}\nIn use:  {in_use}{authority}"))
 
 
-@context.command()
+@_context.command()
 def delete(name: NameArgument) -> None:
     """Delete a context with its key. The key itself stays valid: see `gpuward key revoke`."""
     with complaining():
@@ -128,26 +128,18 @@ def delete(name: NameArgument) -> None:
         print(block(f"context/{name} deleted"))
 
 
-def _contexts() -> Contexts:
-    return read_contexts(contexts_file(os.environ))
-
-
 def _row(contexts: Contexts, name: str) -> dict[str, Any]:
-    found = contexts.get(name)
-    authority = {} if found.ca is None else {"ca": str(found.ca)}
-    return {"name": name, "url": found.url, "in_use": name == contexts.in_use, **authority}
+    context = contexts.get(name)
+    authority = {} if context.ca is None else {"ca": str(context.ca)}
+    return {"name": name, "url": context.url, "in_use": name == contexts.in_use, **authority}
 
 
 def _key_from_stdin() -> str:
-    """The key, of which no error shows a part.
-
-    Raises:
-        UsageError: there is none, or it is not one.
-    """
+    """The key, which errors do not show. Raises `UsageError` where stdin has no valid key."""
     text = typer.prompt("Key", hide_input=True, err=True) if sys.stdin.isatty() else sys.stdin.read(_MOST_KEY + 1)
-    found = str(text).strip()
-    if not found:
+    key = str(text).strip()
+    if not key:
         raise UsageError("stdin is empty; give the key there: gpuward context add NAME --url URL < FILE")
-    if len(found) > _MOST_KEY or not found.isascii() or not found.isprintable() or " " in found:
-        raise UsageError("what stdin holds is not a key; a key is one line, such as `gpuward key create` prints it")
-    return found
+    if len(key) > _MOST_KEY or not key.isascii() or not key.isprintable() or " " in key:
+        raise UsageError("stdin has no valid key; a key is one line, such as `gpuward key create` prints it")
+    return key

@@ -54,9 +54,11 @@ def defrag(
                 raise UsageError("--file requires --plan or --apply")
             _print_relocations(api.get(path_of("defrag")), output)
             return
-        manifests = [manifest_as_json(one) for one in read_manifests(files or [])]
-        asked = {"any_priority": True} if any_priority else {}
-        raw = api.post(path_of("defrag"), {"apply": apply, "manifests": manifests, **asked})
+        body: dict[str, Any] = {"apply": apply}
+        body["manifests"] = [manifest_as_json(manifest) for manifest in read_manifests(files or [])]
+        if any_priority:
+            body["any_priority"] = True
+        raw = api.post(path_of("defrag"), body)
         view = parse(DefragView, raw)
         if output.for_programs:
             print_data(raw, output)

@@ -21,12 +21,12 @@ from schemas.printing import block
 
 app = typer.Typer()
 _DEFAULT_TIMEOUT_S: Final = 600.0
-_LEAST_WAIT_S: Final = 1.0  # enough to see that an object is gone
+_LEAST_WAIT_S: Final = 1.0  # sufficient for a read of the object
 _DELETABLE: Final = (DEPLOYMENTS, POLICIES, WORKERS)
 
 
 class _Target(NamedTuple):
-    """An object that the words name."""
+    """An object that arguments name."""
 
     kind: Kind
     name: str
@@ -63,7 +63,7 @@ def delete(
         refusals, deleted = Refusals(), list[tuple[Kind, str, str]]()
         confirmed = "true" if confirm_dead else None
 
-        def one(target: _Target | Shown) -> None:
+        def delete_one(target: _Target | Shown) -> None:
             kind, name = target.kind, target.name
             if isinstance(target, Shown):
                 uid = target.uid
@@ -78,19 +78,14 @@ def delete(
                 gone = kind is POLICIES  # a policy has no processes that must end first
                 print(block(f"{kind.singular}/{name} {'deleted' if gone else 'is being deleted'}"), flush=True)
 
-        refusals.each(targets, one)
+        refusals.each(targets, delete_one)
         if wait:
             _wait_for_all(api, deleted, timeout_s, refusals)
         refusals.report()
 
 
 def _targets(api: Api, words: Sequence[str], selector: Selector | None) -> Sequence[_Target | Shown]:
-    """The objects to delete.
-
-    Raises:
-        UsageError: neither names nor labels are given, or both.
-        NotFoundError: nothing has the labels.
-    """
+    """Raises `UsageError` unless either names or labels are given; `NotFoundError` if no object has the labels."""
     if selector is None:
         if not words:
             raise UsageError("write the names of what to delete, or its labels: -l app=x")
@@ -102,18 +97,14 @@ def _targets(api: Api, words: Sequence[str], selector: Selector | None) -> Seque
     kind = kind_named(words[0], _DELETABLE) if words else DEPLOYMENTS
     must_have_labels(kind)
     raws = [raw for raw in api.items(path_of(kind.plural)) if raw.get("deleted_at") is None]
-    found = [Shown.of(kind, raw) for raw in selected(api, kind, raws, selector)]
-    if not found:
+    shown = [Shown.of(kind, raw) for raw in selected(api, kind, raws, selector)]
+    if not shown:
         raise NotFoundError(f"no {kind.singular} has the labels {selector.text}; list them: gpuward get {kind.plural}")
-    return found
+    return shown
 
 
 def targets_of(words: Sequence[str]) -> list[_Target]:
-    """The objects that the words name, each once, in their order. Pure.
-
-    Raises:
-        UsageError: the words name a kind that cannot be deleted, or a kind that does not fit a name.
-    """
+    """The objects that the words name, each once, in their order. Raises `UsageError` for a kind that does not fit."""
     named = any(words[0].lower() in kind.words for kind in KINDS) and len(words) > 1
     if named:
         kind = kind_named(words[0], _DELETABLE)
@@ -127,11 +118,7 @@ def targets_of(words: Sequence[str]) -> list[_Target]:
 
 
 def _check_for_a_misspelt_kind(api: Api, words: Sequence[str]) -> None:
-    """Guards `delete polcy chat`, which would delete the deployment `chat`.
-
-    Raises:
-        UsageError: the first of several words is nearly a kind, and no deployment's name.
-    """
+    """Raises `UsageError` for `delete polcy chat`, which would delete the deployment `chat`."""
     first = words[0].lower()
     if len(words) == 1 or "/" in first or any(first in kind.words for kind in KINDS):
         return
@@ -147,10 +134,10 @@ def _wait_for_all(api: Api, deleted: Sequence[tuple[Kind, str, str]], timeout_s:
 
     progress, until = ProgressLog(), time.monotonic() + timeout_s
 
-    def one(target: tuple[Kind, str, str]) -> None:
+    def wait_for(target: tuple[Kind, str, str]) -> None:
         kind, name, uid = target
         left = max(until - time.monotonic(), min(timeout_s, _LEAST_WAIT_S))
         until_gone(api, {name: uid}, left, progress, kind.plural)
         print(block(f"{kind.singular}/{name} deleted"), flush=True)
 
-    refusals.each(deleted, one)
+    refusals.each(deleted, wait_for)

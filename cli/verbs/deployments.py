@@ -26,8 +26,8 @@ def scale(
         raise typer.BadParameter("write the number of replicas, or --min, --max or both")
     body = {"replicas": replicas, "min": low, "max": high}
     given = {field: value for field, value in body.items() if value is not None}
-    told = replicas if replicas is not None else ", ".join(f"{field} {value}" for field, value in given.items())
-    post(ctx, ("deployments", name, "scale"), f"deployment/{name} scaled to {told}", given)
+    to = replicas if replicas is not None else ", ".join(f"{field} {value}" for field, value in given.items())
+    post(ctx, ("deployments", name, "scale"), f"deployment/{name} scaled to {to}", given)
 
 
 @app.command()
@@ -49,8 +49,8 @@ def wake(
         seconds = parse_duration_s(for_)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--for") from None
-    told = f"is awake for {for_}" if seconds else "may sleep again"
-    post(ctx, ("deployments", name, "wake"), f"deployment/{name} {told}", {"for_s": seconds})
+    result = f"is awake for {for_}" if seconds else "may sleep again"
+    post(ctx, ("deployments", name, "wake"), f"deployment/{name} {result}", {"for_s": seconds})
 
 
 @app.command()
@@ -78,6 +78,6 @@ def restart(
     """
     if pull and instance is not None:
         raise typer.BadParameter("is of the whole deployment; leave --instance out", param_hint="--pull")
-    what = f"deployment/{name}" if instance is None else f"instance/{instance}"
+    subject = f"deployment/{name}" if instance is None else f"instance/{instance}"
     body = {"instance": instance} if instance is not None else {"pull": True} if pull else None
-    post(ctx, ("deployments", name, "restart"), f"{what} restarts" + (" with a new revision" if pull else ""), body)
+    post(ctx, ("deployments", name, "restart"), f"{subject} restarts" + (" with a new revision" if pull else ""), body)

@@ -12,13 +12,14 @@ from cli.objects.names import matching
 from cli.printing.output import Format, print_data
 from cli.runner import OutputOption, client
 from cli.text.details import describe as describe_view
-from cli.text.utilization import draw_utilization
+from cli.text.details import draw_action, draw_window
 from cli.transport.client import Api
 from cli.transport.paths import Json, parse, path_of
 from cli.verbs.get import read_object
 from schemas.api.deployments import DeploymentView, ModelHead, ModelHeads
 from schemas.api.events import EventView
 from schemas.api.gpus import GpuView
+from schemas.api.history import UtilizationView
 from schemas.api.instances import InstanceView
 from schemas.api.policies import PolicyView
 from schemas.api.view import View
@@ -30,6 +31,8 @@ _EVENTS: Final = 15
 _FITS_SHOWN: Final = 5
 _KINDS: Final = (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES)
 _DRAWN: Final = (DEPLOYMENTS, INSTANCES)
+_ACTIONS: Final = ("stop", "scale_down", "notify")
+POLICY_REASONS: Final = ",".join([f"policy_{a}" for a in _ACTIONS] + [f"policy_would_{a}" for a in _ACTIONS])
 _VIEWS: Final[dict[str, type[View]]] = {
     DEPLOYMENTS.singular: DeploymentView,
     INSTANCES.singular: InstanceView,
@@ -68,15 +71,9 @@ def describe(
 
 
 def _named(api: Api, name: str) -> tuple[Kind, Json]:
-    """The only object with this name, of whatever kind; else the only one whose name begins so.
-
-    Raises:
-        UsageError: it is a kind's name, and no object's.
-        NotFoundError: there is none.
-        CliError: there are several.
-    """
+    """The only object of any kind with this name; else the only object whose name begins with it."""
     exact = [(kind, raw) for kind in _KINDS if (raw := api.find(path_of(kind.plural, name))) is not None]
-    found = exact or [
+    fits = exact or [
         (kind, raw)
         for kind in _KINDS
         for raws in [api.items(path_of(kind.plural))]
@@ -84,15 +81,15 @@ def _named(api: Api, name: str) -> tuple[Kind, Json]:
         for raw in raws
         if raw["name"] == match
     ]
-    if len(found) == 1:
-        return found[0]
+    if len(fits) == 1:
+        return fits[0]
     if any(name.lower() in (kind.singular, kind.plural) for kind in _KINDS):
         raise UsageError(f"NAME is missing: gpuward describe {name} NAME")
-    if not found:
+    if not fits:
         raise NotFoundError(f"nothing has the name {name!r}; list objects: gpuward get deployments, gpuward ps")
-    fits = ", ".join(f"{kind.singular} {raw['name']}" for kind, raw in found[:_FITS_SHOWN])
-    more = f" and {len(found) - _FITS_SHOWN} more" if len(found) > _FITS_SHOWN else ""
-    raise CliError(f"{name!r} is not unique: {fits}{more}; write gpuward describe KIND NAME")
+    shown = ", ".join(f"{kind.singular} {raw['name']}" for kind, raw in fits[:_FITS_SHOWN])
+    more = f" and {len(fits) - _FITS_SHOWN} more" if len(fits) > _FITS_SHOWN else ""
+    raise CliError(f"{name!r} is not unique: {shown}{more}; write gpuward describe KIND NAME")
 
 
 def _description(api: Api, kind: Kind, raw: Json) -> str:
@@ -103,7 +100,7 @@ def _description(api: Api, kind: Kind, raw: Json) -> str:
     gpus = api.items(path_of(GPUS.plural), worker=name) if kind is WORKERS else []
     events = api.items(path_of(EVENTS.plural), limit=_EVENTS, object=object_key(kind, raw))
     now = datetime.now(UTC)
-    graphs = draw_utilization(api, kind.singular, name, object_key(kind, raw), now) if kind in _DRAWN else []
+    graphs = _graphs(api, kind, raw, now) if kind in _DRAWN else []
     return describe_view(
         parse(_VIEWS[kind.singular], raw),
         instances=[parse(InstanceView, item) for item in instances],
@@ -115,8 +112,15 @@ def _description(api: Api, kind: Kind, raw: Json) -> str:
     )
 
 
+def _graphs(api: Api, kind: Kind, raw: Json, now: datetime) -> list[str]:
+    """The utilization of its GPUs over the window, and the evidence of the last action of its policy."""
+    view = parse(UtilizationView, api.get(path_of("utilization"), **{kind.singular: raw["name"]}))
+    actions = api.items(path_of(EVENTS.plural), limit=1, object=object_key(kind, raw), reason=POLICY_REASONS)
+    return [*draw_window(view), *(line for action in actions for line in draw_action(parse(EventView, action), now))]
+
+
 def _with_advice(api: Api, raw: Json) -> Json:
-    """A pending instance with a fresh explanation. It costs the controller some work, so it is made on demand."""
+    """A pending instance with a fresh explanation, which the controller makes on demand only, since it costs CPU."""
     try:
         explain = api.get(path_of(INSTANCES.plural, raw["name"], "explain"))
     except CliError:  # it was placed or removed since
@@ -125,7 +129,7 @@ def _with_advice(api: Api, raw: Json) -> Json:
 
 
 def _heads(api: Api, name: str) -> list[ModelHead]:
-    """What the hub has now; empty where it does not answer, since the rest can be shown."""
+    """The present commits of the hub; empty where it does not answer."""
     try:
         return parse(ModelHeads, api.get(path_of(DEPLOYMENTS.plural, name, "models"))).items
     except CliError:

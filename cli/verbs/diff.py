@@ -30,9 +30,9 @@ def diff(
     with client(ctx) as api:
         try:
             check_prune(selector, prune=prune)
-            read = read_manifests(files)
-            pruned = [] if selector is None else [one.name for one in to_prune(api, read, selector)]
-            raw = api.post(path_of("plan"), {"manifests": [manifest_as_json(manifest) for manifest in read]})
+            manifests = read_manifests(files)
+            pruned = [] if selector is None else [shown.name for shown in to_prune(api, manifests, selector)]
+            raw = api.post(path_of("plan"), {"manifests": [manifest_as_json(manifest) for manifest in manifests]})
         except CliError as error:
             error.exit_code = max(error.exit_code, _DIFFERENT + 1)
             raise
@@ -41,8 +41,8 @@ def diff(
             change != "unchanged" for change in (*view.changes.values(), *view.policy_changes.values())
         )
         if output.for_programs:
-            shown = ("changes", "policy_changes", "field_changes", "replaces")
-            print_data({part: raw.get(part, {}) for part in shown} | ({"pruned": pruned} if prune else {}), output)
+            fields = ("changes", "policy_changes", "field_changes", "replaces")
+            print_data({field: raw.get(field, {}) for field in fields} | ({"pruned": pruned} if prune else {}), output)
         else:
             _print(view)
             for name in pruned:

@@ -50,38 +50,38 @@ def events(
         path = path_of(EVENTS.plural)
         only = {"object": key, "reason": ",".join(reason or ()) or None}
         most = limit or (_EVENTS if since is None else _MAX_EVENTS)
-        found = api.items(path, limit=most, after=since, **only)[::-1]
+        raws = api.items(path, limit=most, after=since, **only)[::-1]
         if not watch:
-            print_objects(EVENTS, found, output)
+            print_objects(EVENTS, raws, output)
             return
-        seen = max((int(raw["id"]) for raw in found), default=0)
-        _print_events(found, output)
+        last_id = max((int(raw["id"]) for raw in raws), default=0)
+        _print_events(raws, output)
         while True:
             time.sleep(_EVENTS_PERIOD_S)
             try:
-                found = api.items(path, limit=_MAX_EVENTS, since=seen, **only)[::-1]
+                raws = api.items(path, limit=_MAX_EVENTS, since=last_id, **only)[::-1]
             except UnreachableError as error:
                 print(printable(f"gpuward: {str(error).splitlines()[0]}; retrying"), file=sys.stderr)
                 continue
-            seen = max((int(raw["id"]) for raw in found), default=seen)
-            _print_events(found, output)
+            last_id = max((int(raw["id"]) for raw in raws), default=last_id)
+            _print_events(raws, output)
 
 
 def _object_named(about: str) -> str:
-    """KIND/NAME in the form of the API. The object may be deleted already."""
+    """KIND/NAME in the form of the API. The object need not exist any more."""
     word, slash, name = about.partition("/")
     if not slash or not name:
         raise UsageError(f"--for: {about!r} is not KIND/NAME; write for example deployment/hello")
     return f"{kind_named(word, (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES)).singular}/{name}"
 
 
-def _print_events(found: list[Json], output: Format) -> None:
-    for raw in found:
+def _print_events(raws: list[Json], output: Format) -> None:
+    for raw in raws:
         if output.for_programs:
             print_data(raw, output, in_a_row=True)
             continue
         view = parse(EventView, raw)
-        moment = f"{view.at.astimezone(datetime.now(UTC).astimezone().tzinfo):%H:%M:%S}"
+        time_of_day = f"{view.at.astimezone(datetime.now(UTC).astimezone().tzinfo):%H:%M:%S}"
         more = (view.request_id, ", ".join(view.objects)) if output is Format.WIDE else ()
-        parts = (moment, view.reason, main_subject(view), or_dash(view.actor), view.message, *filter(None, more))
+        parts = (time_of_day, view.reason, main_subject(view), or_dash(view.actor), view.message, *filter(None, more))
         print(printable("  ".join(parts)), flush=True)

@@ -47,42 +47,41 @@ def get(
 ) -> None:
     """List the objects of a kind, or some of them. `KIND/NAME` is taken for a name, too."""
     with client(ctx, endless=watch) as api:
-        wanted, asked = _asked(kind, names or [])
-        if asked and selector is not None:
+        wanted, given = _kind_and_names(kind, names or [])
+        if given and selector is not None:
             raise UsageError("names and --selector exclude each other; write the names, or the labels")
         if watch:
             from cli.follow.follow import follow  # noqa: PLC0415 - slow to import
 
-            found = frozenset([str(read_object(api, wanted, name)["name"]) for name in asked])
-            follow(api, wanted, output, names=found, selector=selector)
+            full = frozenset([str(read_object(api, wanted, name)["name"]) for name in given])
+            follow(api, wanted, output, names=full, selector=selector)
             return
-        if asked:
-            _print_named(api, wanted, asked, output)
+        if given:
+            _print_named(api, wanted, given, output)
             return
         raws = api.items(path_of(wanted.plural), limit=_LATEST_EVENTS if wanted is EVENTS else None)
         raws = selected(api, wanted, raws, selector)
         print_objects(wanted, raws[::-1] if wanted is EVENTS else raws, output)
 
 
-def _asked(word: str, names: list[str]) -> tuple[Kind, list[str]]:
-    """The kind, and the names without it."""
+def _kind_and_names(word: str, names: list[str]) -> tuple[Kind, list[str]]:
     prefix, slash, _ = word.partition("/")
     kind = kind_named(prefix)
     words = [word, *names] if slash else names
-    return kind, list(dict.fromkeys(bare_name(kind, one) for one in words))
+    return kind, list(dict.fromkeys(bare_name(kind, name) for name in words))
 
 
 def _print_named(api: Api, kind: Kind, names: list[str], output: Output) -> None:
-    refusals, found = Refusals(), list[Json]()
+    refusals, raws = Refusals(), list[Json]()
 
-    def one(name: str) -> None:
+    def read(name: str) -> None:
         raw = read_object(api, kind, name)
-        if raw not in found:  # a name and its beginning are one object
-            found.append(raw)
+        if raw not in raws:  # a name and its prefix are one object
+            raws.append(raw)
 
-    refusals.each(names, one)
-    if found:
-        print_objects(kind, found, output, single=len(names) == 1)
+    refusals.each(names, read)
+    if raws:
+        print_objects(kind, raws, output, single=len(names) == 1)
     refusals.report()
 
 
@@ -100,16 +99,16 @@ def ps(
     """
     with client(ctx, endless=watch) as api:
         of = deployment if deployment is None else checked_name(deployment)
-        found = [] if watch else api.items(path_of(INSTANCES.plural), deployment=of)
-        if of is not None and not found:
+        instances = [] if watch else api.items(path_of(INSTANCES.plural), deployment=of)
+        if of is not None and not instances:
             of = str(read_object(api, DEPLOYMENTS, of)["name"])  # raises if the deployment does not exist
-            found = [] if watch or of == deployment else api.items(path_of(INSTANCES.plural), deployment=of)
+            instances = [] if watch or of == deployment else api.items(path_of(INSTANCES.plural), deployment=of)
         if watch:
             from cli.follow.follow import follow  # noqa: PLC0415 - slow to import
 
             follow(api, INSTANCES, output, selector=selector, deployment=of, with_notes=True)
             return
-        print_objects(INSTANCES, selected(api, INSTANCES, found, selector), output)
+        print_objects(INSTANCES, selected(api, INSTANCES, instances, selector), output)
         if not output.for_programs:
             raws = selected(api, DEPLOYMENTS, api.items(path_of(DEPLOYMENTS.plural)), selector)
             views = [read_view(DEPLOYMENTS.view, raw) for raw in raws if of in (None, raw["name"])]
@@ -118,7 +117,7 @@ def ps(
 
 
 def print_objects(kind: Kind, raws: list[Json], output: Output, *, single: bool = False) -> None:
-    """Prints objects in the output format. A `single` one is printed without the envelope of a list."""
+    """`single`: without the envelope of a list."""
     data = raws[0] if single else {"items": raws}
     if isinstance(output, Names):
         output.write(kind, raws)
@@ -138,25 +137,19 @@ def print_objects(kind: Kind, raws: list[Json], output: Output, *, single: bool 
 
 
 def list_all(ctx: typer.Context, kind: Kind, output: Output) -> None:
-    """Runs a verb that lists all objects of a kind."""
     with client(ctx) as api:
         print_objects(kind, api.items(path_of(kind.plural)), output)
 
 
 def read_object(api: Api, kind: Kind, name: str) -> Json:
-    """The object of this kind and name. The name may be shortened, or a GPU's as tables print it.
-
-    Raises:
-        NotFoundError: it does not exist.
-        CliError: the beginning of a name fits several.
-    """
+    """The object of this name, which may be a prefix, or for a GPU as tables print it. Raises as `only_one`."""
     if kind.by_name:
         raw = api.find(path_of(kind.plural, name))
         if raw is not None:
             return raw
         raws = api.items(path_of(kind.plural))
-        found = only_one(kind, name, matching(kind, name, raws))
-        return next(raw for raw in raws if raw["name"] == found)
+        full = only_one(kind, name, matching(kind, name, raws))
+        return next(raw for raw in raws if raw["name"] == full)
     for raw in api.items(path_of(kind.plural)):
         if name in (str(raw.get("id")), raw.get("name")):
             return raw

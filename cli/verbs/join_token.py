@@ -1,21 +1,19 @@
 """The verb `join-token`."""
 
-from collections.abc import Iterable
 from typing import Annotated, Final
 
 import typer
 
-from cli.errors import UsageError
 from cli.objects.kinds import TOKENS
 from cli.printing.output import Format, ListOutputOption
-from cli.runner import client, delete, parse_seconds
+from cli.runner import client, delete, parse_labels, parse_seconds
 from cli.transport.paths import path_of
 from cli.verbs.get import list_all
 from schemas.api.access import MAX_TOKEN_USES
 
 app = typer.Typer()
-join_token = typer.Typer(no_args_is_help=True, help="Manage the tokens with which agents join.")
-app.add_typer(join_token, name="join-token")
+_tokens = typer.Typer(no_args_is_help=True, help="Manage the tokens with which agents join.")
+app.add_typer(_tokens, name="join-token")
 _DEFAULT_EXPIRY_S: Final = 3600.0
 NetworksOption = Annotated[
     list[str] | None,
@@ -28,7 +26,7 @@ NetworksOption = Annotated[
 ]
 
 
-@join_token.command("create")
+@_tokens.command("create")
 def create_token(
     ctx: typer.Context,
     expires_s: Annotated[
@@ -63,37 +61,22 @@ def create_token(
         given: dict[str, object] = {
             "uses": uses if uses > 1 else None,
             "name": name,
-            "labels": stated_labels(labels or ()),
+            "labels": parse_labels(labels or ()),
+            "advertise_networks": networks,
         }
-        given["advertise_networks"] = networks
-        body |= {field: value for field, value in given.items() if value}  # older controllers know none of these
+        body |= {field: value for field, value in given.items() if value}  # older controllers refuse these fields
         print(api.post(path_of(TOKENS.plural), body)["token"])
 
 
-@join_token.command("list")
+@_tokens.command("list")
 def list_tokens(ctx: typer.Context, output: ListOutputOption = Format.TABLE) -> None:
     """List tokens and their states."""
     list_all(ctx, TOKENS, output)
 
 
-@join_token.command("revoke")
+@_tokens.command("revoke")
 def revoke_token(
     ctx: typer.Context, token_id: Annotated[str, typer.Argument(metavar="ID", help="Id, as `list` prints it.")]
 ) -> None:
     """Revoke a token. Agents that joined with it stay."""
     delete(ctx, (TOKENS.plural, token_id), f"token/{token_id} revoked")
-
-
-def stated_labels(given: Iterable[str]) -> dict[str, str]:
-    """Labels as options name them.
-
-    Raises:
-        UsageError: one is not KEY=VALUE.
-    """
-    found = {}
-    for text in given:
-        key, equals, value = text.partition("=")
-        if not (key and equals):
-            raise UsageError(f"--label: must be KEY=VALUE, such as gpuward.io/zone=a, got {text[:80]!r}")
-        found[key] = value
-    return found

@@ -14,8 +14,8 @@ from cli.verbs.get import list_all
 from schemas.api.access import Role
 
 app = typer.Typer()
-key = typer.Typer(no_args_is_help=True, help="Manage API keys.")
-app.add_typer(key, name="key")
+_keys = typer.Typer(no_args_is_help=True, help="Manage API keys.")
+app.add_typer(_keys, name="key")
 
 ROLES: Final = get_args(Role)
 _DEFAULT_OVERLAP_S: Final = 86_400.0
@@ -43,7 +43,7 @@ ExpiresOption = Annotated[
 ]
 
 
-@key.command("create")
+@_keys.command("create")
 def create_key(  # noqa: PLR0917 - options of a command
     ctx: typer.Context,
     role: Annotated[str, typer.Option("--role", help=f"Role of the key: {', '.join(ROLES)}.")],
@@ -59,12 +59,12 @@ def create_key(  # noqa: PLR0917 - options of a command
     with client(ctx) as api:
         if role not in ROLES:
             raise UsageError(f"--role: unknown role {role!r}; write one of {', '.join(ROLES)}")
-        limits = _limits(models, rpm, tpm, tokens_per_day, parallel, expires)
+        limits = _limits(models, expires, rpm=rpm, tpm=tpm, tokens_per_day=tokens_per_day, parallel=parallel)
         body = {"role": role, **({"name": name} if name else {}), **limits}
         print(api.post(path_of(KEYS.plural), body)["key"])
 
 
-@key.command("update")
+@_keys.command("update")
 def update_key(  # noqa: PLR0917 - options of a command
     ctx: typer.Context,
     key_id: IdArgument,
@@ -78,49 +78,44 @@ def update_key(  # noqa: PLR0917 - options of a command
 ) -> None:
     """Change a key's limits in place. What is not given stays; `none` removes a limit."""
     with client(ctx) as api:
-        body = _limits(models, rpm, tpm, tokens_per_day, parallel, expires) | ({"name": name} if name else {})
+        body = _limits(models, expires, rpm=rpm, tpm=tpm, tokens_per_day=tokens_per_day, parallel=parallel)
+        body |= {"name": name} if name else {}
         if not body:
             raise UsageError("nothing to change; give an option, such as --rpm 60 or --rpm none")
         api.patch(path_of(KEYS.plural, key_id), body)
         print(f"key/{key_id} changed")
 
 
-def _limits(
-    models: str | None,
-    rpm: str | None,
-    tpm: str | None,
-    tokens_per_day: str | None,
-    parallel: str | None,
-    expires: str | None,
-) -> dict[str, object]:
-    """The fields of a body for the options that were given; `none` becomes no limit."""
-    given = {"rpm": rpm, "tpm": tpm, "tokens_per_day": tokens_per_day, "parallel": parallel}
+def _limits(models: str | None, expires: str | None, **counts: str | None) -> dict[str, object]:
+    """The fields of a body for the given options; `none` removes a limit."""
     body: dict[str, object] = {
-        name: None if text == _NO_LIMIT else _whole(name, text) for name, text in given.items() if text is not None
+        name: None if text == _NO_LIMIT else _count(name, text) for name, text in counts.items() if text is not None
     }
     if models is not None:
-        body["models"] = [] if models == _NO_LIMIT else [one.strip() for one in models.split(",") if one.strip()]
+        body["models"] = [] if models == _NO_LIMIT else [glob.strip() for glob in models.split(",") if glob.strip()]
         if not body["models"] and models != _NO_LIMIT:
             raise UsageError("--models: names no model; write for example chat,embed-*, or none for all models")
-    if expires is not None:
-        body["expires_s"] = None if expires == _NO_LIMIT else float(expires)
-    return body
+    return body | _expiry_field(expires)
 
 
-def _whole(name: str, text: str) -> int:
+def _expiry_field(expires: str | None) -> dict[str, object]:
+    return {} if expires is None else {"expires_s": None if expires == _NO_LIMIT else float(expires)}
+
+
+def _count(name: str, text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         option = name.replace("_", "-")
         raise UsageError(f"--{option}: must be a whole number of 1 or more, or none, got {text[:40]!r}")
     return int(text)
 
 
-@key.command("list")
+@_keys.command("list")
 def list_keys(ctx: typer.Context, output: ListOutputOption = Format.TABLE) -> None:
     """List keys with their names and roles."""
     list_all(ctx, KEYS, output)
 
 
-@key.command("rotate")
+@_keys.command("rotate")
 def rotate_key(
     ctx: typer.Context,
     key_id: IdArgument,
@@ -138,19 +133,17 @@ def rotate_key(
 ) -> None:
     """Create a key with the same role, limits and name, and print it. The old one expires after the overlap."""
     with client(ctx) as api:
-        body: dict[str, object] = {"overlap_s": overlap_s}
-        if expires is not None:
-            body["expires_s"] = None if expires == _NO_LIMIT else float(expires)
+        body = {"overlap_s": overlap_s, **_expiry_field(expires)}
         print(api.post(path_of(KEYS.plural, key_id, "rotate"), body)["key"])
 
 
-@key.command("revoke")
+@_keys.command("revoke")
 def revoke_key(ctx: typer.Context, key_id: IdArgument) -> None:
     """Revoke a key. It is refused within a second, and its open watches and logs end."""
     delete(ctx, (KEYS.plural, key_id), f"key/{key_id} revoked")
 
 
-@key.command("reset")
+@_keys.command("reset")
 def reset_key(
     data_dir: ControllerDataOption = None,
     database_url: ControllerDatabaseOption = None,

@@ -1,5 +1,7 @@
-"""The verb `logs`."""
+"""The verb `logs`. Colours of engines reach a terminal; other control characters are shown escaped."""
 
+import codecs
+import re
 import sys
 from collections.abc import Iterator
 from typing import Annotated, Any, Final
@@ -10,13 +12,15 @@ from cli.errors import CliError, NotFoundError
 from cli.objects.kinds import DEPLOYMENTS, INSTANCES
 from cli.objects.names import matching, only_one
 from cli.runner import client
-from cli.text.logs import LogText
 from cli.transport.client import Api
 from cli.transport.paths import path_of
 from cli.transport.reading import Reading
+from schemas.printing import block
 
 app = typer.Typer()
 _MAX_LOGS_AT_ONCE: Final = 64
+_COLOUR: Final = re.compile("(\x1b\\[[0-9;:]{0,32}m)")
+_UNFINISHED: Final = re.compile("(\x1b(\\[[0-9;:]{0,32})?|\r)\\Z")
 
 
 @app.command()
@@ -48,23 +52,22 @@ def logs(
             deployment, instance = _deployment_of(api, name)
             _copy(api, path_of(DEPLOYMENTS.plural, deployment, "logs"), {**query, "instance": instance}, prefix="")
             return
-        ids = [path_of(INSTANCES.plural, one, "logs") for one in _instances_named(api, name)]
-        if len(ids) == 1:
-            _copy(api, ids[0], query, prefix="")
+        paths = [path_of(INSTANCES.plural, instance, "logs") for instance in _instances_named(api, name)]
+        if len(paths) == 1:
+            _copy(api, paths[0], query, prefix="")
         elif follow:
-            _copy_together(api, ids, query)
+            _copy_together(api, paths, query)
         else:
-            for path in ids:
+            for path in paths:
                 _copy(api, path, query, prefix=_prefix(path))
 
 
 def _deployment_of(api: Api, name: str) -> tuple[str, str | None]:
-    """The deployment with this name, or that of the instance with this name, and the instance."""
+    """The deployment of this name and None; or the deployment of the instance of this name, and the instance."""
     if api.find(path_of(DEPLOYMENTS.plural, name)) is not None:
         return name, None
     (instance,) = _instances_named(api, name)
-    found = api.get(path_of(INSTANCES.plural, instance))
-    return str(found["spec"]["deployment"]), instance
+    return str(api.get(path_of(INSTANCES.plural, instance))["spec"]["deployment"]), instance
 
 
 def _prefix(path: str) -> str:
@@ -72,7 +75,7 @@ def _prefix(path: str) -> str:
 
 
 def _instances_named(api: Api, name: str) -> list[str]:
-    """The instance with this id or the only one that begins so, or the instances of the deployment with this name."""
+    """The instance with this id or the only one whose id begins so; or the instances of the deployment of this name."""
     if api.find(path_of(INSTANCES.plural, name)) is not None:
         return [name]
     if api.find(path_of(DEPLOYMENTS.plural, name)) is None:
@@ -80,16 +83,16 @@ def _instances_named(api: Api, name: str) -> list[str]:
         if not begins:
             raise NotFoundError(f"neither a deployment nor an instance {name!r} exists; list them: gpuward ps")
         return [only_one(INSTANCES, name, begins)]
-    found = [str(raw["name"]) for raw in api.items(path_of(INSTANCES.plural), deployment=name)]
-    if not found:
+    names = [str(raw["name"]) for raw in api.items(path_of(INSTANCES.plural), deployment=name)]
+    if not names:
         raise CliError(f"deployment {name!r} has no instances; see why: gpuward describe deployment {name}")
-    if len(found) > _MAX_LOGS_AT_ONCE:
-        raise CliError(f"deployment {name!r} has {len(found)} instances; name one of them (gpuward ps {name})")
-    return found
+    if len(names) > _MAX_LOGS_AT_ONCE:
+        raise CliError(f"deployment {name!r} has {len(names)} instances; name one of them (gpuward ps {name})")
+    return names
 
 
 class _Copy:
-    """Copies a log to stdout, with a prefix before each line; control characters but colours are shown escaped."""
+    """Copies a log to stdout, with a prefix before each line."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
@@ -97,7 +100,6 @@ class _Copy:
         self._rest = ""  # of a line that has not ended
 
     def write(self, chunk: bytes, *, last: bool = False) -> None:
-        """Copies a chunk. `last`: nothing follows."""
         shown = self._text.feed(chunk, last=last)
         if self._prefix:
             *lines, self._rest = (self._rest + shown).split("\n")
@@ -123,3 +125,24 @@ def _copy_together(api: Api, paths: list[str], query: dict[str, Any]) -> None:
 
     for copy, chunk, last in Reading(*map(chunks, paths)):
         copy.write(chunk, last=last)
+
+
+class LogText:
+    """Turns the chunks of one log into text. A chunk may end within a character or a colour."""
+
+    def __init__(self, *, colours: bool) -> None:
+        self._colours = colours
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._rest = ""
+
+    def feed(self, chunk: bytes, *, last: bool = False) -> str:
+        """The text of the next chunk; `last`: the log has ended."""
+        text = self._rest + self._decoder.decode(chunk, final=last)
+        self._rest = ""
+        if not last and (match := _UNFINISHED.search(text)) is not None:
+            text, self._rest = text[: match.start()], match[0]
+        # Progress bars return to the line's start to overwrite it; here each state is a line of its own.
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        if not self._colours:
+            return block(text)
+        return "".join(part if n % 2 else block(part) for n, part in enumerate(_COLOUR.split(text)))

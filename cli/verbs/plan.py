@@ -34,9 +34,8 @@ def plan(ctx: typer.Context, files: FilesOption, output: OutputOption = Format.T
             print_data(raw, output)
         else:
             _print_plan(view)
-        pending = sum(
-            not item.fits and not item.preempts for item in view.items
-        )  # older controllers: preempting does not fit
+        # older controllers do not count an instance that preempts as one that fits
+        pending = sum(not item.fits and not item.preempts for item in view.items)
         if pending:
             raise CliError(f"{pending} of {len(view.items)} instances would stay pending")
 
@@ -53,7 +52,7 @@ def _print_plan(view: PlanView) -> None:
     print()
     titles = ["INSTANCE", "FITS", "ENGINE", "WORKER", "GPUS", "PER GPU", "WHY"]
     print_table(Table(titles, [_row(item) for item in view.items]), empty="no instance would start")
-    # The advice is the same for all instances of a deployment.
+    # once for each deployment, since its instances have the same advice
     advice = {i.deployment: i.explain.advice for i in view.items if i.explain is not None and i.explain.advice}
     for name, lines in advice.items():
         print(block("\n".join((f"\n{name}:", *(f"  {line}" for line in lines)))))

@@ -1,5 +1,9 @@
-"""The verbs `report` and `usage`."""
+"""The verbs `report` and `usage`, and their tables and CSV."""
 
+import csv
+import io
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from enum import StrEnum
 from typing import Annotated, Final
 
@@ -9,17 +13,31 @@ from cli.errors import UsageError
 from cli.printing.output import Format, print_data, print_table
 from cli.printing.table import Table
 from cli.runner import client, parse_seconds
-from cli.text.idle_report import LEAVING, as_csv, cost_table, policies_table, report_table, summary
-from cli.text.usage_report import usage_csv, usage_table
+from cli.text.formatting import hours, or_dash, short_gpu, span
 from cli.transport.paths import parse, path_of
-from schemas.api.history import IdleReport
-from schemas.api.usage import UsageReport
+from schemas.api.history import IdleCost, IdleFigures, IdleReport
+from schemas.api.usage import UsageItem, UsageReport
 from schemas.printing import block
 
 app = typer.Typer()
 _reports = typer.Typer(no_args_is_help=True, help="Report how GPUs were used.")
 app.add_typer(_reports, name="report")
 WEEK_S: Final = 7 * 86_400.0
+LEAVING: Final = ("UNKNOWN", "USED")  # columns that a narrow terminal can do without
+_IDLE_TITLES: Final = ("DEPLOYMENT", "POLICY", "BELOW", "CLAIMED", "USED", "WASTED", "UNKNOWN", "FREED", "WOULD FREE")
+_IDLE_CSV: Final = (
+    "deployment", "uid", "deleted", "policy", "min_gpu_utilization", "claimed_gpu_hours", "used_gpu_hours",
+    "wasted_gpu_hours", "unknown_gpu_hours", "freed_gpu_hours", "would_free_gpu_hours", "currency", "claimed_cost",
+    "used_cost", "wasted_cost", "unknown_cost", "would_free_cost",
+)  # fmt: skip
+_HOURS: Final = ("claimed", "used", "wasted", "unknown", "freed", "would_free")
+_COSTS: Final = ("claimed", "used", "wasted", "unknown", "would_free")
+_DIMENSIONS: Final = ("key", "model", "endpoint")
+_USAGE_TITLES: Final = ("REQUESTS", "ERRORS", "PROMPT", "CACHED", "COMPLETION", "IN FLIGHT", "FIRST TOKEN", "ESTIMATED")
+_USAGE_CSV: Final = (
+    "key", "key_name", "model", "endpoint", "requests", "errors", "prompt_tokens", "cached_tokens",
+    "completion_tokens", "estimated", "in_flight_s", "first_token_s",
+)  # fmt: skip
 SinceOption = Annotated[
     float,
     typer.Option(
@@ -33,7 +51,7 @@ SinceOption = Annotated[
 
 
 class ReportFormat(StrEnum):
-    """An output format of a report."""
+    """Formats of `-o`."""
 
     TABLE = "table"
     JSON = "json"
@@ -78,7 +96,7 @@ def idle(
             return
         report = parse(IdleReport, raw)
         if output is ReportFormat.CSV:
-            print(block(as_csv(report)), end="")
+            print(block(idle_csv(report)), end="")
             return
         print_table(Table(*report_table(report), LEAVING), empty="no GPU was claimed in this time")
         if report.items and report.currency:
@@ -110,3 +128,134 @@ def usage(
             print(block(usage_csv(report)), end="")
             return
         print_table(Table(*usage_table(report)), empty="no request was counted in this time")
+
+
+def report_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows in GPU hours, the most wasteful deployment first, and the total."""
+    last = None if report.replayed else -1
+    rows = [
+        [name, or_dash(item.policy), f"{item.min_gpu_utilization}%", *_idle_cells(item.gpu_hours)][:last]
+        for name, item in zip(_deployments(report), report.items, strict=True)
+    ]
+    if rows:
+        rows.append(["TOTAL", "", "", *_idle_cells(report.total)][:last])
+    return list(_IDLE_TITLES[:last]), rows
+
+
+def cost_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows in money, in the order of the other table; no rows where no prices are set."""
+    if report.total_cost is None:
+        return [], []
+    last = None if report.replayed else -1
+    titles = [f"COST IN {report.currency}", "CLAIMED", "USED", "WASTED", "UNKNOWN", "WOULD FREE"]
+    rows = [[name, *_amounts(item.cost)][:last] for name, item in zip(_deployments(report), report.items, strict=True)]
+    if rows:
+        rows.append(["TOTAL", *_amounts(report.total_cost)][:last])
+    return titles[:last], rows
+
+
+def policies_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
+    rows = [[item.policy, str(item.actions), hours(item.gpu_hours_freed)] for item in report.policies]
+    return ["POLICY", "ACTIONS", "FREED"], rows
+
+
+def summary(report: IdleReport) -> str:
+    lines = [
+        f"GPU hours from {report.since:%Y-%m-%d %H:%M} to {report.until:%Y-%m-%d %H:%M} UTC",
+        "WASTED: claimed in minutes that never reached BELOW. UNKNOWN: claimed in minutes without samples.",
+    ]
+    if report.replayed:
+        policy = f"{report.replayed.min_gpu_utilization} % / {span(report.replayed.time_window)}"
+        lines.append(f"WOULD FREE: claimed after a policy of {policy} would have found the instance idle.")
+    if report.unpriced:
+        models = ", ".join(f"{gpu.model or 'unknown'} ({hours(gpu.gpu_hours)} GPU hours)" for gpu in report.unpriced)
+        lines.append(f"Without a price: {models}. Deployments on them have no amount and are not in the total.")
+    return "\n".join(lines)
+
+
+def idle_csv(report: IdleReport) -> str:
+    """One line per deployment, without a total. Hours have four decimals, amounts two; unknown values are empty."""
+    rows: list[list[object]] = []
+    for item in report.items:
+        hours_of = [getattr(item.gpu_hours, name) for name in _HOURS]
+        figures = ["" if value is None else f"{value:.4f}" for value in hours_of]
+        deleted = str(item.deleted).lower()
+        amounts = [getattr(item.cost, name) if item.cost else None for name in _COSTS]
+        named = [item.deployment, item.uid, deleted, item.policy, item.min_gpu_utilization]
+        rows.append([*named, *figures, report.currency, *amounts])
+    return _csv(_IDLE_CSV, rows)
+
+
+def _csv(titles: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([titles, *rows])
+    return text.getvalue()
+
+
+def _deployments(report: IdleReport) -> list[str]:
+    """The names for rows; deployments of one name get a part of their uid."""
+    times = Counter(item.deployment for item in report.items)
+    return [
+        item.deployment
+        + (f" ({short_gpu(item.uid)})" if times[item.deployment] > 1 else "")
+        + (", deleted" if item.deleted else "")
+        for item in report.items
+    ]
+
+
+def _amounts(cost: IdleCost | None) -> list[str]:
+    return [or_dash(getattr(cost, name) if cost else None) for name in _COSTS]
+
+
+def _idle_cells(f: IdleFigures) -> list[str]:
+    return [
+        hours(f.claimed),
+        _of(f.used, f.claimed),
+        _of(f.wasted, f.claimed),
+        _of(f.unknown, f.claimed),
+        hours(f.freed),
+        hours(f.would_free),
+    ]
+
+
+def _of(part: float, whole: float) -> str:
+    return hours(part) + (f" ({100 * part / whole:.0f}%)" if whole else "")
+
+
+def usage_table(report: UsageReport) -> tuple[list[str], list[list[str]]]:
+    """Titles and rows, most tokens first. FIRST TOKEN is the mean time until then."""
+    shown = [name for name in _DIMENSIONS if any(getattr(item, name) is not None for item in report.items)]
+    named = [item.key_name for item in report.items]
+    rows = [[*(_dimension(item, name, named) for name in shown), *_usage_cells(item)] for item in report.items]
+    return [*(name.upper() for name in shown), *_USAGE_TITLES], rows
+
+
+def usage_csv(report: UsageReport) -> str:
+    """One line per combination. Times are seconds."""
+
+    def cell(value: object) -> object:
+        return "" if value is None else f"{value:.3f}" if isinstance(value, float) else value
+
+    return _csv(_USAGE_CSV, [[cell(getattr(item, name)) for name in _USAGE_CSV] for item in report.items])
+
+
+def _dimension(item: UsageItem, dimension: str, names: list[str | None]) -> str:
+    """Keys by name, with the start of the id where several keys have it."""
+    if dimension != "key":
+        return getattr(item, dimension) or ""
+    name = item.key_name or ""
+    return f"{name} ({(item.key or '')[:8]})" if names.count(item.key_name) > 1 else name
+
+
+def _usage_cells(item: UsageItem) -> list[str]:
+    first = "-" if item.first_token_s is None else f"{item.first_token_s:.3f} s"
+    return [
+        str(item.requests),
+        str(item.errors),
+        str(item.prompt_tokens),
+        str(item.cached_tokens),
+        str(item.completion_tokens),
+        f"{item.in_flight_s:.1f} s",
+        first,
+        str(item.estimated),
+    ]

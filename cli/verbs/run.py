@@ -1,4 +1,4 @@
-"""The verb `run`: a model from nothing to a chat."""
+"""The verb `run`: deploys a model, and chats with it."""
 
 import re
 import sys
@@ -43,7 +43,7 @@ def run_model(  # noqa: PLR0917 - typer reads the parameters by name
     called = name or name_of(model)
     wanted = _manifest(called, model, engine, gpus, gpu_memory, args or [])
     made_uid = ""
-    with ended_by_signals():  # which leaves the terminal as it was, too
+    with ended_by_signals():  # so that the block ends in order, and restores the terminal
         try:
             with client(ctx) as api:
                 raw, made = _deploy(api, called, wanted)
@@ -57,7 +57,7 @@ def run_model(  # noqa: PLR0917 - typer reads the parameters by name
 
 
 def name_of(model: str) -> str:
-    """A deployment's name from a model: the last part of its path. Pure."""
+    """A deployment's name from a model: the last part of its path."""
     last = re.split(r"[/:]", model.partition("@")[0].rstrip("/"))[-1]
     name = re.sub(r"[^a-z0-9]+", "-", last.lower().removesuffix(".gguf"))[:_NAME_CHARS].strip("-")
     if not name:
@@ -67,10 +67,10 @@ def name_of(model: str) -> str:
 
 def _manifest(name: str, model: str, engine: str, gpus: int | None, gpu_memory: str | None, args: list[str]) -> Json:
     flags = {}
-    for one in args:
-        key, equals, value = one.partition("=")
+    for arg in args:
+        key, equals, value = arg.partition("=")
         if not key or not equals:
-            raise typer.BadParameter(f"{one!r} is not KEY=VALUE, such as max-model-len=8192", param_hint="--arg")
+            raise typer.BadParameter(f"{arg!r} is not KEY=VALUE, such as max-model-len=8192", param_hint="--arg")
         flags[key] = value
     resources = {"gpus": gpus, "gpu_memory": gpu_memory}
     return {
@@ -84,7 +84,7 @@ def _manifest(name: str, model: str, engine: str, gpus: int | None, gpu_memory: 
 
 
 def _deploy(api: Api, name: str, wanted: Json) -> tuple[Json, bool]:
-    """Makes the deployment, or takes the one of this name and model as it is; returns it, and whether it was made.
+    """Makes the deployment, or takes an existing one of this name and model; returns it, and True if it was made.
 
     Raises:
         CliError: the name belongs to another model.
@@ -96,12 +96,14 @@ def _deploy(api: Api, name: str, wanted: Json) -> tuple[Json, bool]:
     try:
         (manifest,) = parse_manifest_objects([wanted])
     except ManifestError as error:
-        raise UsageError("\n".join(["this cannot be deployed:", *(f"  {one}" for one in error.problems)])) from None
+        raise UsageError(
+            "\n".join(["this cannot be deployed:", *(f"  {problem}" for problem in error.problems)])
+        ) from None
     raw = api.find(path_of("deployments", name))
-    if raw is None or raw.get("deleted_at") is not None:  # what is deleted leaves its name free at once
+    if raw is None or raw.get("deleted_at") is not None:  # the name of a deleted deployment is free at once
         raw, outcome = api.apply(path_of("deployments", name), spec_as_json(manifest))
         print(block(f"deployment/{name} {outcome}"), file=sys.stderr)
-        return raw, outcome == "created"  # else another call made it since
+        return raw, outcome == "created"  # else another call has made it
     if raw["spec"].get("model") != wanted["model"]:
         raise CliError(f"deployment {name!r} exists, with the model {raw['spec'].get('model')}; write another --name")
     print(f"deployment/{name} exists, and is used as it is", file=sys.stderr)
@@ -109,7 +111,7 @@ def _deploy(api: Api, name: str, wanted: Json) -> tuple[Json, bool]:
 
 
 def _delete(api: Api, name: str, uid: str) -> None:
-    """Deletes the deployment that was made here, and no other that has its name by now."""
+    """Deletes the deployment with this uid, and no other deployment of its name."""
     raw = api.find(path_of("deployments", name))
     if raw is None or raw["uid"] != uid or raw.get("deleted_at") is not None:
         print(f"deployment/{name} was deleted already, not by this call", file=sys.stderr)
@@ -127,7 +129,7 @@ def _until_running(api: Api, raw: Json, timeout_s: float) -> None:
 
 def _talk(chat: Chat, prompt: str | None) -> None:
     if isinstance(sys.stdin, TextIOWrapper):
-        sys.stdin.reconfigure(errors="replace")  # bytes that are not text, which a request cannot hold
+        sys.stdin.reconfigure(errors="replace")  # a request cannot hold bytes that are not text
     if prompt is not None:
         _answer(chat, prompt)
     elif not sys.stdin.isatty():
@@ -138,10 +140,10 @@ def _talk(chat: Chat, prompt: str | None) -> None:
 
 
 def _converse(chat: Chat) -> None:
-    """Reads and answers until Ctrl-D. A refused request ends nothing; Ctrl-C stops an answer or empties the line."""
+    """Reads and answers until Ctrl-D, also after a refused request. Ctrl-C stops an answer, or empties the line."""
     import readline  # noqa: PLC0415 - lines can be edited and recalled
 
-    readline.parse_and_bind("set disable-completion on")  # it would offer the names of files
+    readline.parse_and_bind("set disable-completion on")  # completion offers names of files
     while True:
         try:
             text = input(_PROMPT).strip()
@@ -162,7 +164,7 @@ def _converse(chat: Chat) -> None:
 
 
 def _answer(chat: Chat, text: str) -> None:
-    with closing(chat.ask(text)) as parts:
+    with closing(chat.send(text)) as parts:
         for part in parts:
             print(block(part), end="", flush=True)
     print()

@@ -15,8 +15,8 @@ from cli.transport.paths import path_of
 from cli.verbs.get import list_all
 
 app = typer.Typer()
-secret = typer.Typer(no_args_is_help=True, help="Manage secrets for `env: {NAME: {secret: ...}}` in manifests.")
-app.add_typer(secret, name="secret")
+_secrets = typer.Typer(no_args_is_help=True, help="Manage secrets for `env: {NAME: {secret: ...}}` in manifests.")
+app.add_typer(_secrets, name="secret")
 _MAX_SECRET: Final = 64 * 1024
 _ALL: Final = "all"
 _ROLE: Final = "role:"
@@ -33,7 +33,7 @@ ForOption = Annotated[
 SecretArgument = Annotated[str, typer.Argument(metavar="NAME", help="Name of the secret.")]
 
 
-@secret.command("set")
+@_secrets.command("set")
 def set_secret(
     ctx: typer.Context,
     name: SecretArgument,
@@ -44,13 +44,13 @@ def set_secret(
 ) -> None:
     """Store a secret, read from stdin. A newline at its end is removed. Without `--for` its scope stays as it is."""
     with client(ctx) as api:
-        # A controller of before `plain` refuses the field, so it is sent only where it is given.
+        # `plain` only where it is given, since older controllers refuse the field
         more: dict[str, object] = {**_scope(scope), **({"plain": True} if plain else {})}
         api.put(path_of(SECRETS.plural, name), {"value": _read_secret(), **more})
         print(f"secret/{name} set")
 
 
-@secret.command("scope")
+@_secrets.command("scope")
 def scope_secret(ctx: typer.Context, name: SecretArgument, scope: ForOption = None) -> None:
     """Change which deployments may use a secret. Running instances keep it; new starts out of its scope are refused."""
     with client(ctx) as api:
@@ -61,19 +61,19 @@ def scope_secret(ctx: typer.Context, name: SecretArgument, scope: ForOption = No
         print(f"secret/{name} changed")
 
 
-@secret.command("list")
+@_secrets.command("list")
 def list_secrets(ctx: typer.Context, output: ListOutputOption = Format.TABLE) -> None:
     """List secrets, without their values: what they are for, and whether this controller can read them."""
     list_all(ctx, SECRETS, output)
 
 
-@secret.command("rotate-key")
+@_secrets.command("rotate-key")
 def rotate_secrets_key(ctx: typer.Context) -> None:
     """Encrypt all secrets under a new key: one that the controller makes, or the first one of its setting."""
     with client(ctx) as api:
         done = api.post(path_of(SECRETS.plural, "rotate-key"), {})
         print(f"{done['encrypted']} secrets encrypted under key {done['key_id']}")
-        if gateways := done.get("waiting_for"):  # controllers of versions before name none
+        if gateways := done.get("waiting_for"):  # older controllers name no gateways
             print(
                 "keep the earlier key: the secrets of agents' proxies stay as they are until these gateways have the "
                 f"new one: {', '.join(gateways)}; see: gpuward secret proxy-key --help",
@@ -86,13 +86,13 @@ def rotate_secrets_key(ctx: typer.Context) -> None:
             )
 
 
-@secret.command("delete")
+@_secrets.command("delete")
 def delete_secret(ctx: typer.Context, name: SecretArgument) -> None:
     """Delete a secret. Running instances keep its value; new starts that need it are refused."""
     delete(ctx, ("secrets", name), f"secret/{name} deleted")
 
 
-@secret.command("proxy-key")
+@_secrets.command("proxy-key")
 def proxy_key(
     data_dir: ControllerDataOption = None,
     key_file: Annotated[
@@ -120,9 +120,9 @@ def proxy_key(
 
 
 def _scope(given: list[str] | None) -> dict[str, object]:
-    """The fields of a body for what a secret is for; none: the scope stays."""
+    """The fields of a body for the scope of a secret; empty: the scope stays."""
     words = [word.strip() for text in given or () for word in text.split(",") if word.strip()]
-    if given is None or not given:
+    if not given:
         return {}
     if not words:
         raise UsageError("--for: names nothing; write for example 'chat-*', role:admin, or all")
@@ -131,7 +131,7 @@ def _scope(given: list[str] | None) -> dict[str, object]:
         raise UsageError(f"--for: role {min(unknown)[:40]!r} writes no deployments; write role:admin or role:operator")
     globs = [word for word in words if not word.startswith(_ROLE)]
     if _ALL in globs and len(globs) > 1:
-        raise UsageError("--for: all stands beside patterns; write one or the other")
+        raise UsageError("--for: all cannot be combined with patterns; write one or the other")
     return {"deployments": [] if globs == [_ALL] else globs, "admins_only": roles == {"admin"}}
 
 

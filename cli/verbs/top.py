@@ -1,17 +1,23 @@
-"""The verb `top`: workers and GPUs now, live on a terminal."""
+"""The verb `top`: workers and GPUs now, live on a terminal, or printed once as two tables."""
 
-from typing import TYPE_CHECKING, Annotated
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from cli.printing.output import print_table
+from cli.printing.table import Table
 from cli.runner import client, parse_seconds
 from cli.terminal.screen import fit_for_screens
-from cli.text.formatting import printable
+from cli.text.formatting import DASH, age, gib, percent, printable, span
+from cli.text.sparkline import sparkline
 
 if TYPE_CHECKING:  # slow to import
     from cli.top.snapshot import Snapshot
+    from schemas.api.gpus import GpuView
+    from schemas.api.workers import WorkerView
 
+_WORKERS: Final = ("WORKER", "STATE", "GPUS", "INSTANCES", "CLAIMED", "SEEN")
 app = typer.Typer()
 
 
@@ -51,12 +57,46 @@ def top(
 
 def _print(snapshot: "Snapshot") -> None:
     from cli.top.picture import totals  # noqa: PLC0415 - slow to import
-    from cli.top.printed import gpu_table, worker_table  # noqa: PLC0415 - as above
 
     print(printable(f"{snapshot.url}  {snapshot.now.astimezone():%H:%M:%S}"))
     print(printable(", ".join(totals(snapshot))))
-    print_table(worker_table(snapshot), empty=None)
+    workers = [_worker(view, snapshot.now) for view in snapshot.workers]
+    print_table(Table(_WORKERS, workers, ("SEEN", "INSTANCES")), empty=None)
     print()
     print_table(gpu_table(snapshot), empty=None)
     if (left_out := snapshot.gpus_in_all - len(snapshot.gpus)) > 0:
         print(f"{left_out} more GPUs; use --worker NAME to see those of one worker")
+
+
+def _worker(view: "WorkerView", now: datetime) -> list[str]:
+    status = view.status
+    gpus = str(status.gpus) if status.gpus_known else "unknown"
+    claimed = f"{gib(status.claimed_mib)}/{gib(status.memory_mib)}"
+    return [view.name, status.state, gpus, str(status.instances), claimed, age(status.last_seen, now)]
+
+
+def gpu_table(snapshot: "Snapshot") -> Table:
+    """A row for each claim on a GPU, and for each GPU without claims; with the verdicts on the instances."""
+    graph = f"LAST {span(snapshot.window_s).upper()}"
+    titles = [
+        "WORKER", "GPU", "USED/CLAIMED/TOTAL", "UTIL", graph, "INSTANCE", "DEPLOYMENT", "IDLE FOR", "STOPS IN",
+    ]  # fmt: skip
+    rows = [row for gpu in snapshot.gpus for row in _gpu(gpu, snapshot)]
+    leaving = (graph, "DEPLOYMENT", "USED/CLAIMED/TOTAL")
+    return Table(titles, [cells for cells, _ in rows], leaving, [verdict for _, verdict in rows])
+
+
+def _gpu(view: "GpuView", snapshot: "Snapshot") -> list[tuple[list[str], str]]:
+    from cli.top.snapshot import held_by  # noqa: PLC0415 - slow to import
+
+    status = view.status
+    memory = "/".join(gib(mib) for mib in (status.used_mib, status.claimed_mib, status.memory_mib))
+    drawn = sparkline(snapshot.series.get(view.uid, ()), 30)
+    first = [status.worker, str(status.index), memory, percent(status.utilization), drawn]
+    rows: list[tuple[list[str], str]] = []
+    for claim in status.claims:
+        held = held_by(snapshot.instances.get(claim.instance), snapshot.now)
+        rows.append(([claim.instance, claim.deployment, held.idle_for, held.stops_in], held.verdict))
+    again = [status.worker, "", "", "", ""]
+    shown = rows or [([DASH, "", "", ""], "")]
+    return [((first if n == 0 else again) + cells, verdict) for n, (cells, verdict) in enumerate(shown)]

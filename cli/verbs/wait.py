@@ -38,8 +38,8 @@ def wait(
     with client(ctx) as api:
         progress, wanted = ProgressLog(), list(dict.fromkeys(bare_name(DEPLOYMENTS, name) for name in names))
         if goal is Goal.GONE:
-            found = [(name, api.find(path_of("deployments", name))) for name in wanted]
-            uids = {name: raw["uid"] for name, raw in found if raw is not None}
+            existing = [(name, api.find(path_of("deployments", name))) for name in wanted]
+            uids = {name: raw["uid"] for name, raw in existing if raw is not None}
             until_gone(api, uids, timeout_s, progress, "deployments")
             return
         views = [parse(DeploymentView, api.get(path_of("deployments", name))) for name in wanted]

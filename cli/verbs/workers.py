@@ -1,32 +1,63 @@
-"""Verbs of operators about workers and GPUs: cordon, uncordon, drain."""
+"""Verbs of operators about workers and GPUs: label, cordon, uncordon, drain."""
 
 from typing import Annotated, Final
 
 import typer
 
-from cli.errors import CliError, NotFoundError
+from cli.errors import CliError, NotFoundError, UsageError
 from cli.objects.kind import bare_name
 from cli.objects.kinds import WORKERS
 from cli.objects.names import printed_gpus
 from cli.printing.output import print_table
 from cli.printing.table import Table
-from cli.runner import client, parse_seconds, post_each
+from cli.runner import client, parse_labels, parse_seconds, post_each
 from cli.several import Refusals
 from cli.text.formatting import DASH
 from cli.transport.client import Api
 from cli.transport.paths import parse, path_of
+from cli.verbs.join_token import NetworksOption
 from cli.waiting.wait import ProgressLog, until_drained
 from schemas.api.requests import DEFAULT_DRAIN_S
 from schemas.api.workers import DrainPlanView
 from schemas.printing import block
 
 app = typer.Typer()
+_label = typer.Typer(no_args_is_help=True, help="State what a worker is, whatever its host says.")
+app.add_typer(_label, name="label")
 _ENDS_WITHIN_S: Final = 1800.0  # after the drain's timeout: old instances finish their requests
 WorkersArgument = Annotated[list[str], typer.Argument(metavar="WORKER...", help="Names of workers.")]
 GpuOption = Annotated[
     str | None,
     typer.Option("--gpu", metavar="GPU", help="Only this GPU of the worker, by its UUID, its short id or its index."),
 ]
+
+
+@_label.command("worker")
+def label_worker(
+    ctx: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="WORKER", help="Name of the worker.")],
+    labels: Annotated[
+        list[str] | None, typer.Argument(metavar="LABEL...", help="Labels to set, each as KEY=VALUE; KEY- removes one.")
+    ] = None,
+    networks: NetworksOption = None,
+) -> None:
+    """Set or remove trusted labels of a worker, or allow addresses for its agent.
+
+    Keys must match GPUWARD_TRUSTED_LABELS of the controller; all other labels are the agent's (--label). With
+    --advertise-network these networks take the place of those that its join token named.
+    """
+    with client(ctx) as api:
+        words = labels or []
+        removals = [word for word in words if word.endswith("-") and "=" not in word]
+        removed = [word.removesuffix("-") for word in removals]
+        new = parse_labels(word for word in words if word not in removals)
+        if not (removed or new or networks):
+            raise UsageError("nothing to change; give a label, such as gpuward.io/zone=a, or --advertise-network")
+        body: dict[str, object] = {"labels": dict.fromkeys(removed) | new}
+        if networks:
+            body["advertise_networks"] = networks
+        api.patch(path_of("workers", name.removeprefix("worker/")), body)
+        print(f"worker/{name.removeprefix('worker/')} changed")
 
 
 @app.command()
@@ -92,12 +123,12 @@ def drain(
             _print_drain(parse(DrainPlanView, api.post(path_of("plan", "drain"), {"workers": known, **body})))
         draining: dict[str, str] = {}
 
-        def one(name: str) -> None:
+        def drain_one(name: str) -> None:
             draining[name] = api.post(path_of("workers", name, "drain"), body or None)["uid"]
             print(block(f"worker/{name} is draining"))
 
         refusals = Refusals()
-        refusals.each(names, one)
+        refusals.each(names, drain_one)
         if wait and draining:
             limit_s = (DEFAULT_DRAIN_S if timeout_s is None else timeout_s) + _ENDS_WITHIN_S
             until_drained(api, draining, limit_s, ProgressLog())
@@ -105,13 +136,12 @@ def drain(
 
 
 def _print_drain(plan: DrainPlanView) -> None:
-    """What becomes of each instance. Nothing is printed where nothing runs there."""
     if not plan.items:
         return
     rows = []
-    for one in plan.items:
-        to = DASH if one.fits is None else ",".join(one.to_workers) or "nowhere"
-        rows.append([one.instance, ",".join(one.workers), one.action, to, one.message])
+    for item in plan.items:
+        to = DASH if item.fits is None else ",".join(item.to_workers) or "nowhere"
+        rows.append([item.instance, ",".join(item.workers), item.action, to, item.message])
     print_table(Table(["INSTANCE", "WORKER", "ACTION", "TO", "WHY"], rows), empty="")
 
 
@@ -126,21 +156,16 @@ def _post_gpu(ctx: typer.Context, workers: list[str], gpu: str, verb: str) -> No
 
 
 def _uuid_of(api: Api, worker: str, gpu: str) -> str:
-    """The UUID of a worker's GPU, given that, its first block, its index or WORKER:INDEX. A slice has no index.
-
-    Raises:
-        NotFoundError: the worker has no such GPU.
-        CliError: it has several.
-    """
-    found = api.items(path_of("gpus"), worker=worker)
-    if not found:
-        api.get(path_of("workers", worker))  # raises where there is none
+    """The UUID of a worker's GPU, from its UUID, the first block of that, its index or WORKER:INDEX."""
+    raws = api.items(path_of("gpus"), worker=worker)
+    if not raws:
+        api.get(path_of("workers", worker))  # raises where the worker does not exist
         raise NotFoundError(f"worker {worker!r} has no GPUs")
-    uuids = printed_gpus(f"{worker}:{gpu}" if gpu.isdecimal() else gpu, found) or printed_gpus(gpu, found)
+    uuids = printed_gpus(f"{worker}:{gpu}" if gpu.isdecimal() else gpu, raws) or printed_gpus(gpu, raws)
     if len(uuids) == 1:
         return uuids[0]
     if uuids:
         raise CliError(f"--gpu: {gpu!r} is not unique on {worker}: {', '.join(uuids)}; write the whole UUID")
-    whole = [one for one in found if one["status"].get("parent") is None]
-    known = ", ".join(f"{one['status']['index']} ({one['name']})" for one in whole)
+    indexed = [raw for raw in raws if raw["status"].get("parent") is None]  # slices have no index
+    known = ", ".join(f"{raw['status']['index']} ({raw['name']})" for raw in indexed)
     raise NotFoundError(f"--gpu: {gpu!r} is unknown on {worker}; it has {known}")

@@ -1,4 +1,4 @@
-"""What waits are for, and when they are over. Pure."""
+"""The goals of waits, and when they are over. Pure."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -9,12 +9,12 @@ if TYPE_CHECKING:  # slow to import
     from schemas.api.deployments import DeploymentView
     from schemas.api.instances import InstanceView
 
-STANDS: Final = ("failed", "aborted")  # states of a rollout that holds until someone acts
+HALTED: Final = ("failed", "aborted")  # states of a rollout that stays until a user acts
 _ENDED: Final = ("succeeded", "failed")
 
 
 class Goal(StrEnum):
-    """What a wait is for."""
+    """The goal of a wait."""
 
     RUNNING = "running"
     SUCCEEDED = "succeeded"
@@ -23,7 +23,7 @@ class Goal(StrEnum):
 
 
 class WaitState(Enum):
-    """Whether a wait is over."""
+    """The state of a wait."""
 
     WAITING = "waiting"
     DONE = "done"
@@ -44,7 +44,7 @@ _OF_PHASE: Final = {
         "running": WaitState.DONE,
         "succeeded": WaitState.DONE,
         "asleep": WaitState.DONE,  # a request wakes it
-        "stopped": WaitState.DONE,  # with 0 wanted replicas; `wait_state` handles the others
+        "stopped": WaitState.DONE,  # with 0 wanted replicas; `wait_state` handles other cases
         "failed": WaitState.FAILED,
     },
     Goal.SUCCEEDED: {
@@ -56,7 +56,7 @@ _OF_PHASE: Final = {
 
 
 def wait_state(target: Target, view: "DeploymentView | None", goal: Goal = Goal.RUNNING) -> tuple[WaitState, str]:
-    """Whether the wait for a deployment to run or to succeed is over, and a line about its phase. Pure."""
+    """The state of a wait for `running` or `succeeded`, and a line about the deployment's phase."""
     if view is None or view.uid != target.uid or view.deleted_at is not None:
         return WaitState.FAILED, f"{target.name}: was deleted"
     status = view.status
@@ -71,14 +71,15 @@ def wait_state(target: Target, view: "DeploymentView | None", goal: Goal = Goal.
         line += f"\nit is stopped until you run: gpuward start {target.name}"
         return WaitState.FAILED, line
     rollout = status.rollout
-    if rollout is not None and rollout.revision == status.revision and rollout.state in STANDS:
+    if rollout is not None and rollout.revision == status.revision and rollout.state in HALTED:
         return WaitState.FAILED, f"{line}\ngo back: gpuward rollout undo {target.name}"
     return _OF_PHASE[goal].get(status.phase, WaitState.WAITING), line
 
 
 def stopped_line(view: "DeploymentView", instances: "Iterable[InstanceView]") -> str:
-    """What keeps a deployment from being stopped; empty: it is stopped. Pure."""
-    left = [one.name for one in instances if one.spec.deployment_uid == view.uid and one.status.phase not in _ENDED]
+    """Why a deployment is not stopped yet; empty: it is stopped."""
+    own = (instance for instance in instances if instance.spec.deployment_uid == view.uid)
+    left = [instance.name for instance in own if instance.status.phase not in _ENDED]
     if view.status.phase != "stopped":
         return f"{view.name}: {view.status.phase} {view.status.ready}/{view.status.wanted}"
     return f"{view.name}: waiting for the end of {', '.join(sorted(left))}" if left else ""

@@ -1,7 +1,7 @@
 """Waits until deployments run or an object is gone, and prints every change until then.
 
-A wait polls, and survives a restart of the controller. All raise `TimedOutError` when the timeout is over, and
-`CliError` where the state can no longer come.
+A wait polls, and survives a restart of the controller. It raises `TimedOutError` after the timeout, and `CliError`
+where the goal cannot be reached any more: the object has failed, was stopped or was deleted.
 """
 
 import sys
@@ -25,19 +25,17 @@ POLL_S: Final = 0.5
 
 
 class ProgressLog:
-    """Prints the line of an object to stderr whenever it changes."""
+    """Prints the line of an object whenever it changes. `write` takes a line; None: it goes to stderr."""
 
     def __init__(self, write: Callable[[str], None] | None = None) -> None:
-        """`write` takes a line; None: it is printed."""
         self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))
         self._last: dict[str, str] = {}
 
     def forget(self, key: str) -> None:
-        """Makes `report` print the next line about `key` even if it is the same."""
+        """`report` prints the next line about `key` even if it is the same."""
         self._last.pop(key, None)
 
     def report(self, key: str, line: str) -> None:
-        """Prints the line about the object `key` if it has changed."""
         if self._last.get(key) != line:
             self._last[key] = line
             self._write("\n".join(printable(part) for part in line.split("\n")))
@@ -46,10 +44,7 @@ class ProgressLog:
 def until_running(
     api: Api, targets: Iterable[Target], timeout_s: float, progress: ProgressLog, goal: Goal = Goal.RUNNING
 ) -> None:
-    """Waits until every target runs or has succeeded; with the goal `SUCCEEDED`, until every target has succeeded.
-
-    It fails where a target failed, was stopped or was deleted.
-    """
+    """Waits until every target runs or has succeeded; with the goal `SUCCEEDED`, until every target has succeeded."""
     by_name = {target.name: target for target in targets}
 
     def is_done(name: str) -> bool:
@@ -65,12 +60,12 @@ def until_running(
 
 
 def until_stopped(api: Api, uids: Mapping[str, str], timeout_s: float, progress: ProgressLog) -> None:
-    """Waits until these deployments, by name with their uids, are stopped and no instance of them is left."""
+    """Waits until these deployments, uids by name, are stopped and have no instances."""
 
     def is_done(name: str) -> bool:
-        view = parse(DeploymentView, _found(api, "deployments", name, uids[name]))
+        view = parse(DeploymentView, _existing(api, "deployments", name, uids[name]))
         left = api.items(path_of("instances"), deployment=name)
-        line = stopped_line(view, [parse(InstanceView, one) for one in left])
+        line = stopped_line(view, [parse(InstanceView, raw) for raw in left])
         progress.report(name, line or f"{name}: stopped")
         return not line
 
@@ -78,15 +73,12 @@ def until_stopped(api: Api, uids: Mapping[str, str], timeout_s: float, progress:
 
 
 def until_rolled_out(api: Api, name: str, uid: str, timeout_s: float, progress: ProgressLog) -> str:
-    """Waits until a deployment's newest revision is rolled out; returns a line about it.
-
-    It fails where the rollout has failed or was aborted, or the deployment was deleted.
-    """
+    """Waits until a deployment's newest revision is rolled out; returns a line about it."""
     line = ""
 
     def is_done(_name: str) -> bool:
         nonlocal line
-        state, line = rollout_state(parse(DeploymentView, _found(api, "deployments", name, uid)), uid)
+        state, line = rollout_state(parse(DeploymentView, _existing(api, "deployments", name, uid)), uid)
         if state is WaitState.FAILED:
             raise CliError(line)
         if state is WaitState.WAITING:
@@ -98,7 +90,7 @@ def until_rolled_out(api: Api, name: str, uid: str, timeout_s: float, progress: 
 
 
 def until_gone(api: Api, uids: Mapping[str, str], timeout_s: float, progress: ProgressLog, list_of: str) -> None:
-    """Waits until these objects of a list, by name with their uids, are gone."""
+    """Waits until these objects of a list, uids by name, are gone."""
 
     def is_done(name: str) -> bool:
         raw = api.find(path_of(list_of, name))
@@ -112,17 +104,13 @@ def until_gone(api: Api, uids: Mapping[str, str], timeout_s: float, progress: Pr
 
 
 def until_drained(api: Api, uids: Mapping[str, str], timeout_s: float, progress: ProgressLog) -> None:
-    """Waits until nothing holds claims on these workers, by name with their uids.
-
-    It fails where a worker was deleted or its drain was ended, and times out where only tasks are left that the drain
-    does not stop.
-    """
+    """Waits until no instance has claims on these workers. Raises `TimedOutError` if only tasks are left."""
 
     def is_done(name: str) -> bool:
-        view = parse(WorkerView, _found(api, "workers", name, uids[name]))
+        view = parse(WorkerView, _existing(api, "workers", name, uids[name]))
         if not view.spec.draining:
             raise CliError(f"{name}: is no longer drained")
-        condition = next((one for one in view.status.conditions if one.type == DRAINED), None)
+        condition = next((known for known in view.status.conditions if known.type == DRAINED), None)
         why = condition.message if condition is not None else f"{view.status.instances} instances are left"
         done = view.status.state == "drained"
         progress.report(name, f"{name}: drained" if done else f"{name}: draining - {why}")
@@ -133,7 +121,7 @@ def until_drained(api: Api, uids: Mapping[str, str], timeout_s: float, progress:
     _until_all(api, uids, is_done, timeout_s, progress, "still not drained")
 
 
-def _found(api: Api, list_of: str, name: str, uid: str) -> Json:
+def _existing(api: Api, list_of: str, name: str, uid: str) -> Json:
     raw = api.find(path_of(list_of, name))
     if raw is None or raw["uid"] != uid:
         raise CliError(f"{name}: was deleted")
@@ -159,9 +147,8 @@ def _until_all(
     progress: ProgressLog,
     otherwise: str,
 ) -> None:
-    """Polls each until it is done. A request within it is given up at the deadline, too."""
     waiting = list(names)
-    api.deadline = time.monotonic() + timeout_s
+    api.deadline = time.monotonic() + timeout_s  # ends a request in progress, too
     try:
         while True:
             try:

@@ -32,33 +32,21 @@ class _Part(BaseModel):
 
 
 class Panel(_Part):
-    """One panel.
-
-    Attributes:
-        title: what it shows.
-        kind: lines over time, or one number.
-        unit: Grafana's name of the unit, such as `s`, `bytes`, `percentunit`.
-        about: help, behind the title's sign.
-        stacked: whether lines lie upon one another.
-        most: top of the axis, where it is known.
-        bad: which values are shown in red.
-        query: PromQL of the only series.
-        queries: PromQL by legend; `{{label}}` in a legend is the label's value.
-    """
+    """A panel."""
 
     title: str
     kind: Literal["lines", "number"] = "lines"
-    unit: str = "short"
-    about: str = ""
+    unit: str = "short"  # Grafana's name of the unit, such as `s`, `bytes`, `percentunit`
+    about: str = ""  # help text
     stacked: bool = False
-    most: float | None = None
-    bad: Literal["never", "above zero", "zero"] = "never"
-    query: str = ""
-    queries: dict[str, str] = {}
+    most: float | None = None  # top of the axis, if known
+    bad: Literal["never", "above zero", "zero"] = "never"  # the values that are red
+    query: str = ""  # PromQL of the only series
+    queries: dict[str, str] = {}  # PromQL by legend; `{{label}}` in a legend is the label's value
 
     @property
     def by_legend(self) -> dict[str, str]:
-        """All queries; the legend of the only one is left to Grafana."""
+        """All queries; Grafana chooses the legend of a single query."""
         return self.queries or {"__auto": self.query}
 
 
@@ -70,7 +58,7 @@ class Row(_Part):
 
 
 class Board(_Part):
-    """One board. `variables`: labels that its reader may choose, with a metric that has them."""
+    """A board. `variables`: labels that its reader may choose, with a metric that has them."""
 
     uid: str
     title: str
@@ -80,18 +68,15 @@ class Board(_Part):
 
     @property
     def path(self) -> Path:
-        """Where its JSON lies."""
         return FOLDER / f"{self.uid}.json"
 
     @property
     def json_text(self) -> str:
-        """As Grafana imports it."""
         return json.dumps(_board(self), indent=1, ensure_ascii=False) + "\n"
 
 
 def boards() -> list[Board]:
-    """All boards of boards.yaml."""
-    return [Board.model_validate(one) for one in yaml.safe_load((FOLDER / "boards.yaml").read_text(encoding="utf-8"))]
+    return [Board.model_validate(raw) for raw in yaml.safe_load((FOLDER / "boards.yaml").read_text(encoding="utf-8"))]
 
 
 def _board(board: Board) -> dict[str, Any]:
@@ -108,7 +93,7 @@ def _board(board: Board) -> dict[str, Any]:
         "links": [
             {"type": "dashboards", "tags": ["gpuward"], "asDropdown": True, "title": "Gpuward", "includeVars": True}
         ],
-        "templating": {"list": [_source(), *(_variable(*one) for one in board.variables.items())]},
+        "templating": {"list": [_source(), *(_variable(label, metric) for label, metric in board.variables.items())]},
         "panels": list(_panels(board.rows)),
     }
 
@@ -171,7 +156,6 @@ def _panel(panel: Panel) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Writes all boards."""
     for board in boards():
         board.path.write_text(board.json_text, encoding="utf-8")
 

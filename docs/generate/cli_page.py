@@ -6,10 +6,9 @@ from typing import Any, Final
 
 import typer
 
-from cli.app import app, imported
+from cli.app import VERBS, app, imported
 from cli.errors import CliError, NotFoundError, TimedOutError, UsageError
 from cli.runner import INTERRUPTED
-from cli.verb_table import VERBS
 from tables import code, duration, sentence, table, words
 
 HEAD: Final = """\

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.verb_table import VERBS
+from cli.app import VERBS
 from support.command_texts import assert_is_a_command, commands_of
 from support.pages import ROOT
 

@@ -17,7 +17,7 @@ from cli.printing.output import Format, print_data, print_table
 from cli.printing.table import table_lines
 from cli.text.details import describe
 from cli.text.formatting import printable
-from cli.text.logs import LogText
+from cli.verbs.logs import LogText
 from schemas.api.events import EventView
 from schemas.api.view import from_plain
 from schemas.api.workers import WorkerView

@@ -5,8 +5,7 @@ import shlex
 from functools import cache
 from typing import Any
 
-from cli.app import imported
-from cli.verb_table import VERBS
+from cli.app import VERBS, imported
 
 
 @cache

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, expect
 
-from cli.text.idle_report import as_csv
+from cli.verbs.report import idle_csv
 from schemas.api.history import IdleReport
 from schemas.api.view import from_plain
 from support.browser.dashboard import Seat, key_of, seat
@@ -79,7 +79,7 @@ async def test_the_csv_is_the_command_lines(viewer: Seat, report: dict[str, Any]
     async with page.expect_download() as download:
         await page.get_by_role("button", name="CSV").click()
     saved = await asyncio.to_thread((await (await download.value).path()).read_bytes)
-    assert saved == as_csv(from_plain(IdleReport, report)).encode()
+    assert saved == idle_csv(from_plain(IdleReport, report)).encode()
 
 
 async def test_money_is_shown_where_prices_are_set(viewer: Seat) -> None:

@@ -18,8 +18,7 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from cli.app import app, imported
-from cli.verb_table import VERBS
+from cli.app import VERBS, app, imported
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("controller", "gateway", "agent", "http1", "schemas", "cli", "tests", "bench", "docs", "deploy")

@@ -1,1 +1,1 @@
-"""The steps of a check. Each is a generator of findings, so that those before a failure are kept."""
+"""The steps of a check. Each is a generator of findings, which are kept when it fails."""

@@ -1,4 +1,4 @@
-"""The CUDA program that holds memory and burns a known share: built here, and then the truth for what NVML shows."""
+"""The CUDA program that holds memory and burns a known share: built here, then compared with NVML."""
 
 import shutil
 import time
@@ -19,7 +19,6 @@ _SETTLE_S, _SEEN_S = 1.5, 4.0
 
 
 def build(kit: Kit) -> Iterator[Finding]:
-    """Compiles it for this GPU."""
     compiler = shutil.which("nvcc") or next(iter(map(str, Path("/usr/local/cuda/bin").glob("nvcc"))), None)
     if compiler is None:
         yield (
@@ -39,7 +38,7 @@ def build(kit: Kit) -> Iterator[Finding]:
 
 
 def truth(kit: Kit) -> Iterator[Finding]:
-    """What NVML shows for known shares. Without CUDA the false GPU shows them, which tries this step only."""
+    """The utilization by NVML for known shares. Without CUDA the false GPU shows them, which only tests this step."""
     watch = kit.watch
     if kit.cuda and kit.burner is None:
         raise SkippedError("the CUDA program was not built")
@@ -53,11 +52,11 @@ def truth(kit: Kit) -> Iterator[Finding]:
             time.sleep(_SETTLE_S)
             began = time.monotonic()
             time.sleep(_SEEN_S)
-            seen = watch.since(began)
+            samples = watch.since(began)
         finally:
             kit.quench(process)
-        percents = [one.percent for one in seen if one.percent is not None]
-        own = [one.percents[process.pid] for one in seen if process.pid in one.percents]
+        percents = [sample.percent for sample in samples if sample.percent is not None]
+        own = [sample.percents[process.pid] for sample in samples if process.pid in sample.percents]
         yield judge.utilization(name, duty, percents, own)
     ends = watch.next_after(time.monotonic() + 1)
     yield noted("afterwards", used_mib=ends.used_mib if ends else None, percent=ends.percent if ends else None)

@@ -1,4 +1,4 @@
-"""What ends or disturbs engines: kill -9, a restart of the agent, foreign processes, too little memory."""
+"""Faults of engines: kill -9, a restart of the agent, foreign processes, too little memory."""
 
 import os
 import signal
@@ -30,7 +30,7 @@ def _running(product: Product, name: str) -> dict[str, Any]:
 
 
 def killed(kit: Kit) -> Iterator[Finding]:
-    """An engine dies by kill -9: it comes back, and not before the driver has let go of the old one."""
+    """An engine is killed by kill -9. It runs again, but not before the driver has released the old process."""
     product, watch, name = kit.product, kit.watch, kit.shapes[0].name
     before, began = _running(product, name), time.monotonic() - 2.0
     old = watch.next_listed(product.engines(name), time.monotonic())
@@ -54,7 +54,7 @@ def _is_back(product: Product, name: str, epoch: int) -> bool:
 
 
 def claims_go_last(kit: Kit) -> Iterator[Finding]:
-    """The largest model is deleted: its claim goes once the driver no longer lists its processes."""
+    """The largest model is deleted. Its claim is released once the driver no longer lists its processes."""
     product, watch, name = kit.product, kit.watch, kit.shapes[-1].name
     instance, began = _running(product, name)["name"], time.monotonic() - 2.0
     pids = set(product.engines(name))
@@ -64,11 +64,11 @@ def claims_go_last(kit: Kit) -> Iterator[Finding]:
     watch.next_after(time.monotonic() + 1)
     yield judge.memory_first("memory is back before the claim goes", watch.last_listed(pids, began), gone_s)
     held_events = product.get("/events?reason=gpu_memory_held&limit=100")["items"]
-    yield judged("no claim went by its deadline", not held_events, "; ".join(one["message"] for one in held_events))
+    yield judged("no claim went by its deadline", not held_events, "; ".join(event["message"] for event in held_events))
 
 
 def _unclaimed(product: Product, uuid: str, instance: str) -> bool:
-    return instance not in {one["instance"] for one in product.gpu(uuid)["claims"]}
+    return instance not in {claim["instance"] for claim in product.gpu(uuid)["claims"]}
 
 
 def adoption(kit: Kit) -> Iterator[Finding]:
@@ -98,7 +98,7 @@ def foreign(kit: Kit) -> Iterator[Finding]:
         noticed_s = time.monotonic() - began
         gpu = product.gpu(kit.uuid)
         taken = gpu["memory_mib"] - gpu["free_mib"]
-        # Memory that others hold counts where no claim explains it, so what claims have to spare hides some of it.
+        # foreign memory counts beyond the claims, so unused memory of claims hides some of it
         yield judged(
             "its memory is not free", bool(noticed) and taken >= _FOREIGN_MIB, seconds=round(noticed_s, 1),
             held_mib=_FOREIGN_MIB, foreign_mib=gpu["foreign_mib"], free_mib=[before, gpu["free_mib"]],
@@ -116,7 +116,7 @@ def foreign(kit: Kit) -> Iterator[Finding]:
 
 def _named(product: Product, uuid: str) -> list[int]:
     details = product.gpu(uuid)["details"] or {}
-    return [one["pid"] for one in details.get("foreign") or ()]
+    return [process["pid"] for process in details.get("foreign") or ()]
 
 
 def out_of_memory(kit: Kit) -> Iterator[Finding]:
@@ -142,9 +142,9 @@ def out_of_memory(kit: Kit) -> Iterator[Finding]:
     yield judged("it goes", bool(until(lambda: product.instance("oom") is None, _GONE_S)))
 
 
-def _reason(product: Product, name: str, seen: list[str]) -> str:
+def _reason(product: Product, name: str, reasons: list[str]) -> str:
     status = product.instance(name) or {}
     reason = str(status.get("reason", "")) if status.get("phase") in ("backoff", "failed") else ""
-    if reason and reason not in seen:
-        seen.append(reason)
+    if reason and reason not in reasons:
+        reasons.append(reason)
     return reason

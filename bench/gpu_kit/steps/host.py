@@ -1,4 +1,4 @@
-"""What this host is: for the summary, and whether PyTorch can use its GPU."""
+"""A description of this host, and whether PyTorch can use its GPU."""
 
 import importlib.metadata
 import json
@@ -61,16 +61,16 @@ def _torch(kit: Kit) -> Iterator[Finding]:
     if code:
         yield Finding("PyTorch", Status.FAILED, "it cannot be imported", detail=text)
         return
-    found = json.loads(text.splitlines()[-1])
-    words = "" if found["cuda"] else "it finds no CUDA"
-    yield judged("PyTorch", found["cuda"] or kit.false_library is not None, words, **found)
+    versions = json.loads(text.splitlines()[-1])
+    words = "" if versions["cuda"] else "it finds no CUDA"
+    yield judged("PyTorch", versions["cuda"] or kit.false_library is not None, words, **versions)
     code, text = output_of([str(kit.engine_python), "-c", "import transformers; print(transformers.__version__)"],
                            _TORCH_LIMIT_S)  # fmt: skip
     yield judged("Transformers", code == 0, text.strip()[-200:])
 
 
 def _mps() -> Iterator[Finding]:
-    """MPS is read, never set: whether its daemon runs, and where its pipes would be."""
+    """The state of MPS, which is never changed: its daemon, and the folder of its pipes."""
     code, text = output_of(["ps", "-eo", "pid,comm"], _LIMIT_S)
     running = [line.strip() for line in text.splitlines() if "nvidia-cuda-mps" in line] if code == 0 else []
     pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY", "/tmp/nvidia-mps")  # noqa: S108 - CUDA's own default

@@ -1,4 +1,4 @@
-"""A policy on one GPU: what is idle stops in time, and what is busy stays. Then the agent's own cost is measured."""
+"""A policy on a GPU: an idle instance stops in time, and a busy one stays. Also measures the cost of the agent."""
 
 import time
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from gpu_kit.product import SAMPLE_S, Product
 from gpu_kit.results import Finding, judged, noted
 
 WINDOW_S: Final = 30.0
-_SLACK_S: Final = 2 * SAMPLE_S + 4.0  # the window is counted in whole sampling periods
+_SLACK_S: Final = 2 * SAMPLE_S + 4.0  # the window is counted in sampling periods
 _POLICY: Final = "idle"
 _BUSY: Final = "neighbour"
 _HELD_MIB: Final = 2048
@@ -24,7 +24,7 @@ _MIB: Final = 2**20
 
 
 def idle(kit: Kit) -> Iterator[Finding]:
-    """`m05` is asked once and then left alone, while a neighbour keeps the GPU busy without a request."""
+    """`m05` gets a single request, while a neighbour keeps the GPU busy without requests."""
     product, quiet = kit.product, kit.shapes[1].name
     if not (product.instance(quiet) or {}).get("phase") == "running":
         raise SkippedError(f"{quiet} does not run")
@@ -64,30 +64,30 @@ def _stops(product: Product, name: str) -> bool:
 
 
 def _window(kit: Kit, since_s: float) -> dict[str, object]:
-    percents = [one.percent for one in kit.watch.since(since_s) if one.percent is not None]
+    percents = [sample.percent for sample in kit.watch.since(since_s) if sample.percent is not None]
     if not percents:
         return {"samples": 0}
     return {"samples": len(percents), "mean": round(sum(percents) / len(percents), 1), "least": min(percents)}
 
 
 def _cost(product: Product) -> Iterator[Finding]:
-    """The agent and its child over a quarter of a minute in which no request comes."""
+    """The agent and its child over a quarter of a minute without requests."""
     agent = product.process("agent")
-    children = [one for one in agent.children() if "agent.gpus.nvml" in one.cmdline()]
+    children = [child for child in agent.children() if "agent.gpus.nvml" in child.cmdline()]
     if not children:
         yield judged("the agent's cost", False, "its child that reads NVML does not run")
         return
     watched = {"agent": agent, "child": children[0]}
-    before, began = {who: _used_s(one) for who, one in watched.items()}, time.monotonic()
+    before, began = {who: _used_s(process) for who, process in watched.items()}, time.monotonic()
     time.sleep(_COST_S)
     elapsed_s = time.monotonic() - began
-    percents = {who: 100 * (_used_s(one) - before[who]) / elapsed_s for who, one in watched.items()}
-    sizes = {who: one.memory_info().rss / _MIB for who, one in watched.items()}
+    percents = {who: 100 * (_used_s(process) - before[who]) / elapsed_s for who, process in watched.items()}
+    sizes = {who: process.memory_info().rss / _MIB for who, process in watched.items()}
     yield judge.agent_cost("the agent's cost", sizes["agent"], sizes["child"], percents)
 
 
-def _used_s(one: psutil.Process) -> float:
+def _used_s(process: psutil.Process) -> float:
     with suppress(psutil.Error):
-        times = one.cpu_times()
+        times = process.cpu_times()
         return times.user + times.system
     return 0.0

@@ -1,4 +1,4 @@
-"""NVML as the agent's own child reads it: each field, each process, and how long a sample takes."""
+"""NVML as the agent's own child reads it: each field, each process, and the time of a sample."""
 
 import json
 import subprocess
@@ -25,7 +25,7 @@ _BETWEEN_S: Final = 1.0
 
 
 def fields(kit: Kit) -> Iterator[Finding]:
-    """Each field of each GPU: a value, unsupported, or an error. The answer is left as it is and as a fixture."""
+    """Each field of each GPU: a value, unsupported, or an error. The answer is stored, also as a fixture."""
     with NvmlReader(kit.env()) as reader:
         try:
             answer, first_s = _read_twice(reader)
@@ -51,7 +51,7 @@ def fields(kit: Kit) -> Iterator[Finding]:
 def _read_twice(reader: NvmlReader) -> tuple[dict[str, Any], float]:
     """The first answer, which has all fields, with the processes of the second, which have their utilization.
 
-    Also the seconds of the first one, which opens the library.
+    Also the seconds of the first answer, which opens the library.
     """
     began = time.monotonic()
     answer = reader.sample()
@@ -62,15 +62,14 @@ def _read_twice(reader: NvmlReader) -> tuple[dict[str, Any], float]:
 
 
 def _keep(kit: Kit, answer: Mapping[str, Any], when: str) -> None:
-    """Leaves the answer as it is, and as a file of the false library."""
+    """Writes the answer, and its form as a file of the false library."""
     (kit.results / f"nvml-readings-{when}.json").write_text(json.dumps(answer, indent=1))
     (kit.results / f"false-nvml-{when}.txt").write_text(scenario(answer))
 
 
 def _choose(kit: Kit, gpus: list[dict[str, Any]]) -> None:
-    """The first GPU is the one that is used."""
-    if gpus:
-        values = {name: one.get("value") for name, one in gpus[0]["fields"].items()}
+    if gpus:  # the first is used
+        values = {name: field.get("value") for name, field in gpus[0]["fields"].items()}
         kit.uuid, kit.compute_capability = gpus[0]["uuid"], values.get("compute_capability") or ""
         kit.total_mib = (values.get("memory") or [0, 0])[0]
 
@@ -82,17 +81,17 @@ def _words(reading: Mapping[str, Any]) -> str:
 
 
 def _beyond(kit: Kit) -> Iterator[Finding]:
-    """What the agent does not read: the fabric, pending modes. In a process of its own, since a driver may hang."""
+    """Readings that the agent does not take, by another process, since a driver may hang."""
     code, text = output_of([sys.executable, "-P", "-m", "gpu_kit.nvml_beyond"], _EXTRA_LIMIT_S, **kit.env())
     if code:
         yield Finding("beyond the agent's fields", Status.FAILED, f"exit code {code}", detail=text)
         return
-    for name, found in json.loads(text.splitlines()[-1]).items():
-        yield noted(name, json.dumps(found))
+    for name, readings in json.loads(text.splitlines()[-1]).items():
+        yield noted(name, json.dumps(readings))
 
 
 def cost(kit: Kit) -> Iterator[Finding]:
-    """The time of a sample with one process on the GPU and with eight, and what NVML lists of them."""
+    """The time of a sample with one process on the GPU and with eight, and their figures in NVML."""
     if not kit.uuid:
         raise SkippedError("no GPU was read")
     with NvmlReader(kit.env()) as reader:
@@ -109,7 +108,7 @@ def cost(kit: Kit) -> Iterator[Finding]:
 
 
 def _with(kit: Kit, reader: NvmlReader, burners: list[subprocess.Popen[str]]) -> Iterator[Finding]:
-    number, pids = len(burners), {one.pid for one in burners}
+    number, pids = len(burners), {burner.pid for burner in burners}
     name = f"with {number} process{'es' if number > 1 else ''}"
     seconds: list[float] = []
     listed: dict[int, float | None] = {}

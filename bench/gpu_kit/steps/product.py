@@ -29,8 +29,8 @@ def start(kit: Kit) -> Iterator[Finding]:
                      model=gpu.get("model"), memory_mib=gpu.get("memory_mib"), free_mib=gpu.get("free_mib"),
                      health=gpu.get("health"))  # fmt: skip
     worker = product.get(f"/workers/{WORKER}")
-    wrong = [f"{one['type']}: {one.get('message', '')}" for one in worker["status"]["conditions"]
-             if one["status"] == "False"]  # fmt: skip
+    false = [condition for condition in worker["status"]["conditions"] if condition["status"] == "False"]
+    wrong = [f"{condition['type']}: {condition.get('message', '')}" for condition in false]
     yield noted("conditions of the worker that do not hold", "; ".join(wrong) or "none")
     code, text = output_of([sys.executable, "-P", "-m", "cli", "doctor"], _DOCTOR_LIMIT_S, **kit.env())
     (kit.logs / "doctor.txt").write_text(text)
@@ -39,14 +39,14 @@ def start(kit: Kit) -> Iterator[Finding]:
 
 
 def end(kit: Kit) -> Iterator[Finding]:
-    """All deployments go; then nothing is claimed, nothing is left, and the ledger is in order."""
+    """All deployments are deleted; then no claim and no engine is left, and the ledger is in order."""
     product = kit.product
-    for one in product.get("/deployments?limit=1000")["items"]:
-        product.delete(one["name"])
+    for deployment in product.get("/deployments?limit=1000")["items"]:
+        product.delete(deployment["name"])
     gone = until(lambda: not product.get("/instances?limit=1000")["items"], _GONE_S)
     yield judged("all instances are gone", bool(gone), left=[
-        (one["name"], one["status"]["phase"]) for one in product.get("/instances?limit=1000")["items"]])  # fmt: skip
-    left = [f"{one.pid} {' '.join(one.cmdline())[:80]}" for one in product.engines().values()]
+        (view["name"], view["status"]["phase"]) for view in product.get("/instances?limit=1000")["items"]])  # fmt: skip
+    left = [f"{engine.pid} {' '.join(engine.cmdline())[:80]}" for engine in product.engines().values()]
     yield judged("no engine is left", not left, "; ".join(left))
     if kit.uuid:
         gpu = product.gpu(kit.uuid)

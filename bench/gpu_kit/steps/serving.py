@@ -21,13 +21,12 @@ _WATCHED_S: Final = 1.5
 
 
 def manifest(kit: Kit, shape: Shape) -> dict[str, Any]:
-    """The spec of a deployment of this model."""
     folder = kit.models.folder_of(shape.name, _MODEL_S)
     return {"model": f"path:{folder}", "engine": "transformers", "drain_time": "5s"}
 
 
 def serve(kit: Kit) -> Iterator[Finding]:
-    """All models at once, on one GPU."""
+    """All models at once, on the same GPU."""
     product = kit.product
     if kit.engines is None:
         raise SkippedError("transformers is not installed")
@@ -45,15 +44,15 @@ def serve(kit: Kit) -> Iterator[Finding]:
         yield from _answers(product, shape)
     time.sleep(_WATCHED_S)
     for shape in kit.shapes:
-        claimed = sum(one["memory_mib"] for one in (product.instance(shape.name) or {"claims": []})["claims"]
-                      if one["kind"] == "gpu")  # fmt: skip
+        claimed = sum(claim["memory_mib"] for claim in (product.instance(shape.name) or {"claims": []})["claims"]
+                      if claim["kind"] == "gpu")  # fmt: skip
         held = watch.most_memory(set(product.engines(shape.name)), began)
         yield judge.estimate(f"estimate of {shape.billions:g} B", claimed, held, cuda=kit.cuda)
     yield from _shared(kit, product)
 
 
 def _settled(product: Product, name: str) -> dict[str, Any] | None:
-    """Its status once it runs, or once it has failed so often that waiting takes the time of other steps."""
+    """Its status once it runs, or has failed; None: still starting."""
     status = product.instance(name) or {}
     failed = status.get("phase") == "failed" or status.get("restarts", 0) >= _FAILS
     return status if status.get("phase") == "running" or failed else None
@@ -62,21 +61,21 @@ def _settled(product: Product, name: str) -> dict[str, Any] | None:
 def _answers(product: Product, shape: Shape) -> Iterator[Finding]:
     try:
         began = time.monotonic()
-        whole = [product.ask(shape.name, _TOKENS) for _ in range(_ANSWERS)]
+        answers = [product.ask(shape.name, _TOKENS) for _ in range(_ANSWERS)]
         seconds = (time.monotonic() - began) / _ANSWERS
-        tokens = sum(one["usage"]["completion_tokens"] for one in whole)
+        tokens = sum(answer["usage"]["completion_tokens"] for answer in answers)
         events = list(product.stream(shape.name, _TOKENS))
     except (ProductError, OSError, KeyError, ValueError) as error:
         yield Finding(f"{shape.name} answers", Status.FAILED, repr(error)[:300])
         return
-    complete = all(one["choices"] for one in whole) and len(events) > 2
+    complete = all(answer["choices"] for answer in answers) and len(events) > 2
     yield judged(f"{shape.name} answers", complete, tokens=tokens, seconds_each=round(seconds, 2), events=len(events))
 
 
 def _shared(kit: Kit, product: Product) -> Iterator[Finding]:
-    """Two of them hold shared claims on the one GPU, and answer at the same time."""
+    """Two models hold shared claims on the GPU, and answer at the same time."""
     names = [shape.name for shape in kit.shapes[:2]]
-    held = {one["deployment"]: one for one in product.gpu(kit.uuid)["claims"]}
+    held = {claim["deployment"]: claim for claim in product.gpu(kit.uuid)["claims"]}
     shared = all(name in held and not held[name]["exclusive"] for name in names)
     answered: dict[str, bool] = {}
     threads = [threading.Thread(target=lambda name=name: answered.update({name: product.answers(name)}))
@@ -87,5 +86,5 @@ def _shared(kit: Kit, product: Product) -> Iterator[Finding]:
         thread.join(_RUNS_S)
     gpu = product.gpu(kit.uuid)
     yield judged("two shared claims", shared and all(answered.get(name) for name in names),
-                 claims={name: one["memory_mib"] for name, one in held.items()}, answered=answered,
+                 claims={name: claim["memory_mib"] for name, claim in held.items()}, answered=answered,
                  claimed_mib=gpu["claimed_mib"], free_mib=gpu["free_mib"])  # fmt: skip

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from cli.app import VERBS as TABLE
 from cli.app import commands_of
-from cli.completion.offers import GLOBAL, PLURALS, VERBS, offered
+from cli.completion.complete import GLOBAL, PLURALS, VERBS, offered
 from cli.completion.shells import Typed, answer, typed
 from cli.objects.kinds import KINDS
-from cli.verb_table import VERBS as TABLE
 from support.builders.api_objects import deployment, gpu, instance, policy, worker
 from support.standins.api import KEY, ApiDouble, serving
 

@@ -169,6 +169,16 @@ def test_a_refusal_needs_no_screen(cluster):
     assert b"\x1b[?1049h" not in terminal.printed
 
 
+def test_what_is_printed_once_has_the_colours_of_verdicts(cluster):
+    with Terminal(cluster, "top", "--once", columns=120, lines=20) as terminal:
+        assert terminal.end() == 0
+    assert b"\x1b[32m4m\x1b[0m" in terminal.printed  # busy
+    assert b"\x1b[31midle (dry run)\x1b[0m" in terminal.printed
+    with Terminal(cluster, "top", "--once", columns=120, lines=20, NO_COLOR="1") as terminal:
+        assert terminal.end() == 0
+    assert b"\x1b" not in terminal.printed
+
+
 def test_the_view_of_one_worker(cluster):
     with Terminal(cluster, "top", "--worker", "gpu-1", columns=80, lines=10) as terminal:
         until(lambda: "worker gpu-1 of http" in terminal.text())

@@ -84,7 +84,7 @@ async def test_at_a_terminal_more_start_only_if_that_is_agreed_to(fakes, capsys,
         return answer
 
     many(fakes, 101)
-    code, text = await up_until(fakes, "Gpuward is ready", capsys, ask=ask)
+    code, text = await up_until(fakes, "Gpuward is ready", capsys, question=ask)
     assert (code == 0, bool(fakes.agents), "Gpuward is ready" in text) == (starts, starts, starts)
     assert len(questions) == 1
     assert fakes.log[-1] == "controller down"

@@ -10,8 +10,7 @@ from typer.testing import CliRunner
 
 import cli.local
 import cli.verbs
-from cli.app import app, commands_of
-from cli.verb_table import VERBS
+from cli.app import VERBS, app, commands_of
 
 SLOW = ("aiohttp", "asyncio", "pydantic", "rich", "yaml")
 
@@ -34,7 +33,7 @@ GROUPS = """
 import sys
 from importlib import import_module
 from cli.app import commands_of
-from cli.verb_table import VERBS
+from cli.app import VERBS
 verb = next(verb for verb in VERBS if verb.name == sys.argv[1])
 print(*commands_of(import_module(verb.module).app)[verb.name].commands)
 """

@@ -11,9 +11,8 @@ import yaml
 from click.testing import Result
 from typer.testing import CliRunner
 
-from cli.app import app, imported
+from cli.app import VERBS, app, imported
 from cli.objects.kinds import KINDS
-from cli.verb_table import VERBS
 from schemas.api.usage import UsageReport
 from schemas.api.view import from_plain
 from support.processes.cluster import Cluster

@@ -35,7 +35,7 @@ def test_without_a_terminal_yes_is_needed(gpuward, labelled):
 
 @pytest.mark.parametrize(("answer", "code", "count"), [("y\n", 0, 2), ("n\n", 1, 0), ("\n", 1, 0)])
 def test_a_terminal_is_asked(gpuward, labelled, monkeypatch, answer, code, count):
-    monkeypatch.setattr(confirm, "_asks", lambda: True)
+    monkeypatch.setattr(confirm, "_has_terminal", lambda: True)
     assert gpuward("delete", "deployment", "-l", "app=x", stdin=answer).exit_code == code
     assert len(deleted(labelled)) == count
 

@@ -2,7 +2,7 @@ import csv
 
 import pytest
 
-from cli.text.usage_report import usage_csv, usage_table
+from cli.verbs.report import usage_csv, usage_table
 from schemas.api.usage import UsageReport
 from schemas.api.view import from_plain
 

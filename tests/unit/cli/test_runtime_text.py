@@ -53,7 +53,7 @@ def test_a_worker_for_processes_alone_lacks_nothing() -> None:
         type="ContainersUsable", status="false", reason="runtime_unsupported", message="no Docker", since=NOW
     )
     shown = worker(docker(reason="no Docker"), conditions=[lacks])
-    titles, rows, _ = table_of(WORKERS, [shown], NOW, wide=True)
+    titles, rows, *_ = table_of(WORKERS, [shown], NOW, wide=True)
     cells = dict(zip(titles, rows[0], strict=True))
     assert (cells["RUNTIMES"], cells["WHY"]) == ("process", "-")
     text = described(shown)

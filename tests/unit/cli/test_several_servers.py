@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from cli.errors import UnreachableError, UsageError
-from cli.transport.answers import NO_HEADERS, Answer, NoAnswerError
+from cli.transport.answers import Answer, NoAnswerError
 from cli.transport.client import connected
 from cli.transport.connection import Connection, find_connection
 from cli.transport.contexts import Context, Contexts, changing, contexts_file
-from cli.transport.several_servers import Servers
+from cli.transport.servers import Request, Servers
 from http1.tls.issue import issue_server, make_authority
 
 OK = Answer(200, {}, b"{}")
@@ -33,26 +33,15 @@ class Double:
         self._answers = answers
         self._part = part
 
-    def exchange(
-        self,
-        method: str,
-        target: str,
-        query: Mapping[str, str],
-        body: bytes | None,
-        headers: Mapping[str, str] = NO_HEADERS,
-        *,
-        until: float,
-    ) -> Answer:
-        del method, target, query, body, headers, until
+    def exchange(self, request: Request, *, until: float) -> Answer:
+        del request, until
         self.asked += 1
         if isinstance(self._answers, NoAnswerError):
             raise self._answers
         return self._answers
 
-    def stream(
-        self, target: str, query: Mapping[str, str], body: bytes | None = None, *, silence_s: float | None
-    ) -> Iterator[Answer | bytes]:
-        del target, query, body, silence_s
+    def stream(self, request: Request, *, silence_s: float | None) -> Iterator[Answer | bytes]:
+        del request, silence_s
         self.asked += 1
         if self._part:
             yield self._part
@@ -62,8 +51,8 @@ class Double:
             yield self._answers
 
 
-def ask(transport: Servers, method: str, headers: Mapping[str, str] = NO_HEADERS) -> Answer:
-    return transport.exchange(method, "/x", {}, None, headers)
+def ask(transport: Servers, method: str, headers: Mapping[str, str] | None = None) -> Answer:
+    return transport.exchange(Request(method, "/x", headers=headers or {}))
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE", "PATCH"])
@@ -106,12 +95,12 @@ def test_each_is_asked_once_where_all_are_away() -> None:
 
 def test_a_stream_that_has_begun_ends_with_its_controller() -> None:
     second = Double(OK)
-    stream = Servers([Double(SILENT, b"a line"), second]).stream("/x", {})
+    stream = Servers([Double(SILENT, b"a line"), second]).stream(Request("GET", "/x"))
     assert next(stream) == b"a line"
     with pytest.raises(NoAnswerError):
         next(stream)
     assert second.asked == 0
-    assert list(Servers([Double(AWAY), second]).stream("/x", {})) == [OK]
+    assert list(Servers([Double(AWAY), second]).stream(Request("GET", "/x"))) == [OK]
 
 
 # Real sockets

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from cli.printing.table import Table, table_lines
-from cli.text.idle_report import LEAVING, cost_table
+from cli.verbs.report import LEAVING, cost_table
 from schemas.api.history import IdleReport
 from schemas.api.view import from_plain
 from support.builders.api_objects import deployment, gpu, instance, now_text, worker
@@ -69,6 +69,15 @@ def test_top_shows_why_no_stop_is_due(gpuward, api, verdict, idle_for, stops_in)
     api.objects["instances"]["hello-1"]["status"]["utilization"] = {**WATCHED, **verdict, **low}
     row = line_of(gpuward("top", "-n").stdout, "hello-1").replace(" (dry run)", "(dry-run)")
     assert row.split()[-2:] == [idle_for, stops_in]
+
+
+@pytest.mark.parametrize(("verdict", "colour"), [("busy", "32"), ("idle", "31"), ("unknown", "33")])
+def test_the_columns_about_idle_time_have_the_colour_of_the_verdict(verdict, colour):
+    rows = [["w", "chat-1", "4m", "6m"], ["w", "-", "", ""]]
+    table = Table(["WORKER", "INSTANCE", "IDLE FOR", "STOPS IN"], rows, (), [verdict, ""])
+    _, judged, free = table_lines(table, 80, colours=True)
+    assert judged == f"w       chat-1    \x1b[{colour}m4m\x1b[0m        \x1b[{colour}m6m\x1b[0m"
+    assert free == "w       -"
 
 
 @pytest.mark.usefixtures("hello")

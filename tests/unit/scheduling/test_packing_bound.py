@@ -31,7 +31,7 @@ def sizes(*tasks: tuple[int, int, bool]) -> Sizes:
     ],
 )
 def test_where_the_optimum_is_known(tasks: list[tuple[int, int, bool]], share: float) -> None:
-    found = bound(sizes(*tasks), gpus=10, whole=WHOLE)
+    found = bound(sizes(*tasks), gpus=10, gpu_units=WHOLE)
     assert share - 1e-9 <= found <= share + 0.005
 
 
@@ -47,4 +47,4 @@ def test_it_is_never_below_a_packing(seed: int) -> None:
         if gpu is not None:
             free[gpu] -= size
             used += size
-    assert bound(seen, gpus=20, whole=WHOLE) >= used / (20 * WHOLE) - 1e-9
+    assert bound(seen, gpus=20, gpu_units=WHOLE) >= used / (20 * WHOLE) - 1e-9

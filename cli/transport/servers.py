@@ -1,4 +1,4 @@
-"""Requests to one server by `http.client`, the only HTTP client of which the import is quick: 0.02 s of CPU."""
+"""Requests to the controllers of one database, by `http.client`: its import takes 0.02 s of CPU, and others' more."""
 
 import http.client
 import os
@@ -6,14 +6,14 @@ import select
 import socket
 import ssl
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Final
-from urllib.parse import quote, urlencode, urlsplit
+from typing import Final, NamedTuple
+from urllib.parse import quote, urlsplit
 
 from cli.errors import CliError, UsageError
-from cli.transport.answers import NO_HEADERS, Answer, NoAnswerError
+from cli.transport.answers import Answer, NoAnswerError
 from http1.tls.pinned import trusting
 from schemas.version import __version__
 
@@ -21,15 +21,80 @@ CONNECT_S: Final = 5.0
 ANSWER_S: Final = 60.0
 CHUNK_BYTES: Final = 64 * 1024
 _HEADERS: Final = {"User-Agent": f"gpuward/{__version__}", "Accept": "application/json"}
-_REUSED_S: Final = 5.0  # servers close a connection that rests for longer
+_REUSED_S: Final = 5.0  # servers close a connection that is idle for longer
 _UNSAFE_IN_PATHS: Final = "/:@!$&'()*+,;=-._~%"
 _FAILURES: Final = (OSError, UnicodeError, http.client.HTTPException)
+_REPEATABLE: Final = frozenset({"GET", "HEAD", "PUT"})
+_AWAY: Final = frozenset({502, 503, 504})  # of a gateway or a proxy whose controller does not answer
+
+
+class Request(NamedTuple):
+    """`target`: path and query. `headers`: beyond those that each request has."""
+
+    method: str
+    target: str
+    body: bytes | None = None
+    headers: Mapping[str, str] = {}
+
+    @property
+    def repeatable(self) -> bool:
+        """False for a write that would be done twice if the first answer was lost."""
+        return self.method in _REPEATABLE and "If-Match" not in self.headers
+
+
+class Servers:
+    """Several controllers: a request goes to the next one where the present one does not answer, and stays there."""
+
+    def __init__(self, servers: "Sequence[Server]") -> None:
+        self._servers = tuple(servers)
+        self._at = 0
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
+
+    def exchange(self, request: Request, *, until: float = float("inf")) -> Answer:
+        """See `Server.exchange`."""
+        for left in reversed(range(len(self._servers))):
+            try:
+                answer = self._servers[self._at].exchange(request, until=until)
+            except NoAnswerError as error:
+                self._move_on()
+                if not left or (error.sent and not request.repeatable):
+                    raise
+            else:
+                if not left or answer.status not in _AWAY or not request.repeatable:
+                    return answer
+                self._move_on()
+        raise AssertionError("the last server returns or raises")
+
+    def stream(self, request: Request, *, silence_s: float | None = None) -> Iterator[Answer | bytes]:
+        """See `Server.stream`. After its first part the stream ends with its controller."""
+        for left in reversed(range(len(self._servers))):
+            started = False
+            try:
+                for part in self._servers[self._at].stream(request, silence_s=silence_s):
+                    if left and request.repeatable and isinstance(part, Answer) and part.status in _AWAY:
+                        break
+                    started = True
+                    yield part
+                else:
+                    return
+            except NoAnswerError as error:
+                self._move_on()
+                if started or not left or (error.sent and not request.repeatable):
+                    raise
+            else:
+                self._move_on()
+
+    def _move_on(self) -> None:
+        self._at = (self._at + 1) % len(self._servers)
 
 
 class Server:
-    """Requests to one server, one after another; a stream has a connection of its own.
+    """One controller. Its requests follow one another on one connection; each stream has its own.
 
-    Another thread may close it: a request that waits then fails.
+    Another thread may close it: a request in progress then fails.
 
     Raises:
         UsageError: the URL names no host or no valid port, or the key has characters that no header takes.
@@ -56,24 +121,15 @@ class Server:
         self._closed = False
 
     def close(self) -> None:
-        """Refuses requests from now on, and ends the one that waits."""
+        """Refuses requests from now on, and ends the one in progress."""
         self._closed = True
         if self._connection.sock is not None:
             with suppress(OSError):
                 self._connection.sock.shutdown(socket.SHUT_RDWR)
         self._connection.close()
 
-    def exchange(
-        self,
-        method: str,
-        target: str,
-        query: Mapping[str, str],
-        body: bytes | None,
-        headers: Mapping[str, str] = NO_HEADERS,
-        *,
-        until: float = float("inf"),
-    ) -> Answer:
-        """One request for a path, and its answer. Redirects are not followed.
+    def exchange(self, request: Request, *, until: float = float("inf")) -> Answer:
+        """The answer to one request. Redirects are not followed.
 
         `until`: `time.monotonic()` at which the answer must have come, if that is before `ANSWER_S`.
 
@@ -81,23 +137,21 @@ class Server:
             NoAnswerError: no answer came.
         """
         connection = self._connection
-        asking = _Asking(connection, min(until, time.monotonic() + ANSWER_S))
-        rests_for_s = time.monotonic() - self._used_at
-        if connection.sock is not None and (rests_for_s > _REUSED_S or _has_news(connection.sock)):
+        call = _Call(connection, min(until, time.monotonic() + ANSWER_S))
+        idle_s = time.monotonic() - self._used_at
+        if connection.sock is not None and (idle_s > _REUSED_S or _has_data(connection.sock)):
             connection.close()
         try:
-            response = self._send(asking, method, target, query, body, headers)
-            return Answer(response.status, _fields(response), asking.read(response))
+            response = self._send(call, request)
+            return Answer(response.status, _fields(response), call.read(response))
         except _FAILURES as error:
             connection.close()
-            raise NoAnswerError(_why(error), sent=asking.sent) from error
+            raise NoAnswerError(_why(error), sent=call.sent) from error
         finally:
             self._used_at = time.monotonic()
 
-    def stream(
-        self, target: str, query: Mapping[str, str], body: bytes | None = None, *, silence_s: float | None = None
-    ) -> Iterator[Answer | bytes]:
-        """A refusal; or the chunks of a body as they arrive. With a body the request is a POST.
+    def stream(self, request: Request, *, silence_s: float | None = None) -> Iterator[Answer | bytes]:
+        """A refusal; or the chunks of a body as they arrive.
 
         `silence_s`: the longest time between two chunks; None: any.
 
@@ -105,18 +159,18 @@ class Server:
             NoAnswerError: no answer came, or the stream broke off.
         """
         connection, response = self._new_connection(), None
-        asking = _Asking(connection, time.monotonic() + ANSWER_S)
+        call = _Call(connection, time.monotonic() + ANSWER_S)
         try:
-            response = self._send(asking, "GET" if body is None else "POST", target, query, body, NO_HEADERS)
+            response = self._send(call, request)
             if response.status >= 300:  # noqa: PLR2004 - only 2xx carries the stream
-                yield Answer(response.status, _fields(response), asking.read(response))
+                yield Answer(response.status, _fields(response), call.read(response))
                 return
-            asking.wait_for(silence_s)
+            call.set_timeout(silence_s)
             while chunk := response.read1(CHUNK_BYTES):
                 yield chunk
             _end(response)
         except _FAILURES as error:
-            raise NoAnswerError(_why(error), sent=asking.sent) from error
+            raise NoAnswerError(_why(error), sent=call.sent) from error
         finally:
             if response is not None:
                 response.close()  # else it keeps the socket open, and an engine at work
@@ -127,54 +181,41 @@ class Server:
             return http.client.HTTPSConnection(self._host, self._port or http.client.HTTPS_PORT, context=self._tls)
         return http.client.HTTPConnection(self._host, self._port or http.client.HTTP_PORT)
 
-    def _send(
-        self,
-        asking: "_Asking",
-        method: str,
-        target: str,
-        query: Mapping[str, str],
-        body: bytes | None,
-        headers: Mapping[str, str],
-    ) -> http.client.HTTPResponse:
+    def _send(self, call: "_Call", request: Request) -> http.client.HTTPResponse:
         if self._closed:
             raise CliError("the client was closed")
-        asking.connect()
-        content = {} if body is None else {"Content-Type": "application/json"}
-        path = f"{self._path}{target}?{urlencode(query)}" if query else f"{self._path}{target}"
-        asking.connection.request(method, path, body, {**self._headers, **headers, **content})
-        return asking.connection.getresponse()
+        call.connect()
+        content = {} if request.body is None else {"Content-Type": "application/json"}
+        headers = {**self._headers, **request.headers, **content}
+        call.connection.request(request.method, self._path + request.target, request.body, headers)
+        return call.connection.getresponse()
 
 
-class _Asking:
-    """A request: its connection, and the deadline of the complete answer.
-
-    Attributes:
-        sent: whether a part of it may have reached the server.
-    """
+class _Call:
+    """A request with the deadline of its complete answer. `sent`: a part of it may have reached the server."""
 
     def __init__(self, connection: http.client.HTTPConnection, until: float) -> None:
         self.connection = connection
         self.sent = False
         self._until = until
-        self._socket: socket.socket | None = None  # which the connection forgets where the server ends it
+        self._socket: socket.socket | None = None  # kept here, since the connection forgets it where the server ends it
 
     def connect(self) -> None:
         if self.connection.sock is None:
             self.connection.timeout = min(CONNECT_S, self._left())
             self.connection.connect()
         self.sent, self._socket = True, self.connection.sock
-        self.wait_for(self._left())
+        self.set_timeout(self._left())
 
-    def wait_for(self, seconds: float | None) -> None:
-        """Sets how long one read or write may take."""
+    def set_timeout(self, seconds: float | None) -> None:
+        """Of one read or write."""
         if self._socket is not None:
             self._socket.settimeout(seconds)
 
     def read(self, response: http.client.HTTPResponse) -> bytes:
-        """The body."""
         chunks = []
         while not response.isclosed():
-            self.wait_for(self._left())
+            self.set_timeout(self._left())
             chunks.append(response.read1(CHUNK_BYTES))
             if not chunks[-1]:
                 break
@@ -189,11 +230,7 @@ class _Asking:
 
 
 def client_context(authority: Path | None) -> ssl.SSLContext:
-    """Verifies against the authority in a file; None: against those of the system.
-
-    Raises:
-        UsageError: the file cannot be used.
-    """
+    """Verifies against the authority in a file, or the system's. Raises `UsageError` for an unusable file."""
     try:
         return trusting(authority)
     except OSError as error:  # SSLError is one
@@ -202,9 +239,9 @@ def client_context(authority: Path | None) -> ssl.SSLContext:
         raise UsageError(f"GPUWARD_CA: {authority} cannot be used: {why}") from error
 
 
-def _has_news(kept: socket.socket) -> bool:
-    """Whether the server has closed a connection at rest, or has sent what was not requested."""
-    return bool(select.select([kept], [], [], 0)[0])
+def _has_data(idle: socket.socket) -> bool:
+    """True where the server has closed an idle connection, or has sent what was not requested."""
+    return bool(select.select([idle], [], [], 0)[0])
 
 
 def _fields(response: http.client.HTTPResponse) -> dict[str, str]:
@@ -212,11 +249,7 @@ def _fields(response: http.client.HTTPResponse) -> dict[str, str]:
 
 
 def _end(response: http.client.HTTPResponse) -> None:
-    """Releases an answer that was read, so that the connection takes another request.
-
-    Raises:
-        IncompleteRead: its body is shorter than its head stated.
-    """
+    """Releases an answer, so that the connection takes another request. Raises `IncompleteRead` for a short body."""
     response.close()
     if response.length:
         raise http.client.IncompleteRead(b"", response.length)

@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from cli.errors import CliError, NotFoundError, UnreachableError, UsageError
-from cli.transport import one_server
+from cli.transport import servers
 from cli.transport.client import Api, connected
 from cli.transport.connection import Connection
 
@@ -105,7 +105,7 @@ def test_each_framing_is_read(answer, response, monkeypatch):
 def test_a_connection_is_used_again_while_it_is_fresh(monkeypatch):
     with served([WHOLE, CHUNKED], [WHOLE]) as server, connected(Connection(server.url, None)) as api:
         assert get(api) == get(api) == {"a": 12}
-        monkeypatch.setattr(one_server, "_REUSED_S", -1.0)
+        monkeypatch.setattr(servers, "_REUSED_S", -1.0)
         assert api.apply("/api/v1/x", {"b": 1}) == ({"a": 12}, "created")
     assert server.requests[2].endswith(b'{"b":1}')
     assert b"Content-Type: application/json\r\n" in server.requests[2]
@@ -165,7 +165,7 @@ def test_an_answer_that_is_none_is_told(answer, message):
 
 
 def test_a_server_that_drips_is_left_after_the_deadline(monkeypatch):
-    monkeypatch.setattr(one_server, "ANSWER_S", 0.5)
+    monkeypatch.setattr(servers, "ANSWER_S", 0.5)
     began = time.monotonic()
     body = b"HTTP/1.1 200 OK\r\nContent-Length: 60\r\n\r\n" + b" " * 60
     with served([body], pause_s=0.02) as server, connected(Connection(server.url, None)) as api:
