@@ -11,7 +11,7 @@ from controller.hub.gpu_events import record_gpus
 from controller.hub.host_conditions import record_runtimes
 from controller.hub.session import Session
 from controller.store.core.database import Connection, Database
-from controller.store.core.notify import notify
+from controller.store.core.events import notify
 from controller.store.deployments import processes
 from controller.store.workers import sessions
 from controller.store.workers.devices import lock_devices, write_devices

@@ -6,8 +6,7 @@ from typing import Final
 from controller.domain.devices import MISSING, UNREADABLE, DeviceChanges, never_read, reason_code
 from controller.domain.events import NewEvent
 from controller.store.core.database import Connection
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.workers.conditions import clear_conditions, set_condition
 from controller.store.workers.devices import GpuHolders, gpu_holders, sick_gpus
 from schemas.worker_conditions import GPUS_HEALTHY

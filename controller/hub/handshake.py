@@ -38,8 +38,7 @@ from controller.hub.worker_budget import Frames
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Connection, Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.deployments import processes
 from controller.store.deployments.found import keep_found, of_those_found
 from controller.store.workers import sessions

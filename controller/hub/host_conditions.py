@@ -7,8 +7,7 @@ from controller.decide.disk_pressure import disk_is_full
 from controller.domain.events import NewEvent
 from controller.hub.session import Session
 from controller.store.core.database import Connection, Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.deployments import processes
 from controller.store.workers.conditions import clear_condition, set_condition
 from schemas.placement_reasons import Reason

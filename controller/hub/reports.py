@@ -14,8 +14,7 @@ from controller.hub.write_queue import Unwritten, WriteQueue
 from controller.runtime.clock import Clock
 from controller.runtime.lease import read_term
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.deployments import commands, processes
 from schemas.exit_causes import KILLED_FOR_MEMORY
 from schemas.wire import (

@@ -11,7 +11,7 @@ from controller.domain.scaling import GatewayLoad
 from controller.live.proxy_keys import NO_PROXY_KEYS, ProxyKeys
 from controller.store.access.proxy_secrets import tell_proxy_keys
 from controller.store.core.database import Database
-from controller.store.core.notify import PLACES
+from controller.store.core.events import PLACES
 from controller.store.deployments.outcomes import report_outcomes
 from controller.store.scaling import reports
 from controller.store.scaling.queue_places import lease_queue_places

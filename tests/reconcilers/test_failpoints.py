@@ -11,7 +11,8 @@ from controller.leader import analyses as analysis
 from controller.leader import housekeeping, placement_inputs, placement_passes
 from controller.reconcilers import cancelling, instances, placement, workers
 from controller.runtime import lease
-from controller.store.core import audit, events, guards, notify
+from controller.store.core import audit, events, guards
+from controller.store.core import events as notify
 from controller.store.core.database import Database
 from controller.store.deployments import analysis_inputs, relocations, rollouts
 from controller.store.deployments import effects as instance_writes

@@ -20,7 +20,7 @@ from controller.store.access.key_reads import (
 )
 from controller.store.access.orm_rows import KeyRow
 from controller.store.core.database import Database, view_of
-from controller.store.core.notify import CHANNEL, payloads
+from controller.store.core.events import CHANNEL, payloads
 from controller.store.core.orm import write_event_in_session
 from controller.store.core.refusals import AlreadyRotatedError, LastAdminKeyError, NotFoundError
 from schemas.api.access import KeyCreated, KeyView, Role

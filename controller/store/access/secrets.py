@@ -8,8 +8,7 @@ from controller.domain.access.secret_scopes import ALL_DEPLOYMENTS, SECRET_REFUS
 from controller.domain.events import NewEvent
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys, UnreadableSecretError, without_key
 from controller.store.core.database import Connection, Database, Reader
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify, notify_all
+from controller.store.core.events import notify, notify_all, write_events
 from controller.store.core.refusals import NoSecretsKeyError, NotFoundError
 from schemas.api.access import SecretView
 from schemas.manifest.deployment import DeploymentSpec

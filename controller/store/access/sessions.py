@@ -7,8 +7,7 @@ from typing import Final
 from controller.domain.events import NewEvent
 from controller.store.access.key_reads import SESSION_PREFIX, hash_secret, session_credential
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 
 SESSION_S: Final = 12 * 3600.0
 MAX_OF_KEY: Final = 100  # beyond it the oldest sessions of the key end

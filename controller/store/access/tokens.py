@@ -20,8 +20,7 @@ from controller.store.access.orm_rows import TokenRow
 from controller.store.access.proxy_secrets import PURPOSE, write_proxy_secret
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database, view_of
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.core.orm import write_event_in_session
 from controller.store.core.refusals import (
     CredentialTakenError,

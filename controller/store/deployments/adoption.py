@@ -13,9 +13,8 @@ from controller.domain.events import NewEvent
 from controller.domain.instances import DeploymentFacts
 from controller.domain.start_receipts import receipt_of
 from controller.store.core.database import Connection
-from controller.store.core.events import write_events
+from controller.store.core.events import notify_all, write_events
 from controller.store.core.guards import UNSETTLED, lock_rows
-from controller.store.core.notify import notify_all
 from controller.store.deployments.observe import observe
 
 NAMED: Final = 200  # events of one kind in one transaction; the last one counts the rest

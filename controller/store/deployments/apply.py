@@ -18,8 +18,7 @@ from controller.domain.spec_changes import Change, change_between
 from controller.domain.wanted import scales
 from controller.store.access.secrets import problems_of_secrets
 from controller.store.core.database import Database, view_of
-from controller.store.core.events import Actor, current_actor, current_role, write_events
-from controller.store.core.notify import CHANNEL, payloads
+from controller.store.core.events import CHANNEL, Actor, current_actor, current_role, payloads, write_events
 from controller.store.core.refusals import (
     Changed,
     ChangedMeanwhileError,

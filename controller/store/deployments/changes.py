@@ -4,8 +4,7 @@ import uuid
 from typing import Any, Final
 
 from controller.domain.events import NewEvent
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify_all
+from controller.store.core.events import notify_all, write_events
 from controller.store.core.refusals import GenerationConflictError, NotFoundError
 
 LIVE: Final = "select * from deployments where name = $1 and deleted_at is null for no key update"

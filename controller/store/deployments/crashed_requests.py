@@ -4,7 +4,7 @@ from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from controller.domain.crashed_requests import KEPT_S, UNDECIDED_S, RequestAtEnd
-from controller.store.core.notify import ENDS, notify
+from controller.store.core.events import ENDS, notify
 
 MOST_READ: Final = 10_000
 _NEAR_S: Final = 60.0  # the end of a process comes no later after that of its connections, or it is another end

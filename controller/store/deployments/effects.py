@@ -13,9 +13,8 @@ from controller.domain.effects import ANALYZING_MESSAGE, DeploymentEffects, Stal
 from controller.domain.events import NewEvent
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import need_error_to_json, need_to_json
-from controller.store.core.events import write_events
+from controller.store.core.events import Hints, write_events
 from controller.store.core.guards import DeploymentStep, expect_rows, lock_rows, worker_of
-from controller.store.core.notify import Hints
 from controller.store.deployments.relocations import record_relocations
 from controller.store.deployments.rollouts import write_rollouts
 

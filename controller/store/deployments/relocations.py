@@ -7,9 +7,8 @@ from typing import Any, Final
 from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
+from controller.store.core.events import notify, notify_all, write_events
 from controller.store.core.guards import DeploymentStep
-from controller.store.core.notify import notify, notify_all
 from controller.store.core.refusals import InUseError
 
 # A plan is of its moment: a relocation that has not begun by then would rest on an outdated state.

@@ -9,9 +9,8 @@ import orjson
 from controller.domain.events import NewEvent
 from controller.domain.rollouts import RequestOutcomes, RolloutFacts, RolloutRecord, RolloutState
 from controller.store.core.database import Database, Reader, Row
-from controller.store.core.events import write_events
+from controller.store.core.events import notify, write_events
 from controller.store.core.guards import DeploymentStep, expect_rows
-from controller.store.core.notify import notify
 from controller.store.core.refusals import NotRollingError
 from controller.store.deployments.changes import live_row
 from schemas.manifest.deployment import DeploymentSpec

@@ -10,9 +10,8 @@ from controller.domain.access.grants import Power
 from controller.domain.events import NewEvent
 from controller.domain.wanted import may_sleep
 from controller.store.core.database import Database
-from controller.store.core.events import current_actor, write_events
+from controller.store.core.events import CHANNEL, current_actor, notify_all, write_events
 from controller.store.core.guards import lock_rows
-from controller.store.core.notify import CHANNEL, notify_all
 from controller.store.core.refusals import (
     GenerationConflictError,
     NotFoundError,

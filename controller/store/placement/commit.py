@@ -7,8 +7,7 @@ from typing import Any, Final
 
 from controller.domain.pending import Destination, PendingRow
 from controller.domain.placement import Placed, PlannedClaim
-from controller.store.core.events import current_actor
-from controller.store.core.notify import CHANNEL, Hints, notify, notify_all, payloads
+from controller.store.core.events import CHANNEL, Hints, current_actor, notify, notify_all, payloads
 from schemas.api.explain import Explain
 from schemas.api.view import to_plain
 

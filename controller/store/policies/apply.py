@@ -13,8 +13,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from controller.domain.events import NewEvent
 from controller.store.core.database import Database
-from controller.store.core.events import current_role, write_events
-from controller.store.core.notify import notify_all
+from controller.store.core.events import current_role, notify_all, write_events
 from controller.store.core.refusals import GenerationConflictError, InUseError
 from controller.store.policies.checks import problem_of_second_default, problems_of_coverage, problems_of_policies
 from controller.store.policies.effective import EFFECTIVE
