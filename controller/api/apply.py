@@ -30,7 +30,7 @@ from controller.store.access.secrets import problems_of_secrets
 from controller.store.core.database import Reader
 from controller.store.core.events import current_role
 from controller.store.deployments.apply import Document, Expected, apply_all, retried
-from controller.store.deployments.names import problems_of_names
+from controller.store.deployments.specs import problems_of_names
 from controller.store.policies.checks import problems_of_coverage
 from controller.store.policies.webhooks import problems_of_webhook_secrets
 from schemas.api.apply import AppliedObject, ApplyView

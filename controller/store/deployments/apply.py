@@ -27,9 +27,8 @@ from controller.store.core.refusals import (
     RetiredArgsError,
 )
 from controller.store.deployments.changes import LIVE, clear_limits, record_change
-from controller.store.deployments.names import change_names, check_held, names_of
 from controller.store.deployments.revisions import apply_again, revision_under_way, write_change, write_revision
-from controller.store.deployments.specs import spec_to_json
+from controller.store.deployments.specs import change_names, check_held, names_of, spec_to_json
 from controller.store.policies.apply import apply_policy_on, changed_fields, lock_policy
 from controller.store.policies.checks import named_policy, problems_of_coverage, problems_of_deployments
 from controller.store.policies.webhooks import problems_of_webhook_secrets

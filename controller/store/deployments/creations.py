@@ -17,7 +17,7 @@ from controller.store.core.database import DRIVER_ERRORS, Database
 from controller.store.core.refusals import NotGrantedError, RetiredArgsError
 from controller.store.core.server_sessions import ACQUIRE_TIMEOUT_S
 from controller.store.deployments.apply import Applied, NewDeployment, apply, create_all, refuse_change
-from controller.store.deployments.names import names_of
+from controller.store.deployments.specs import names_of
 from controller.store.views.deployments import deployments_by_uid
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.problems import ManifestError
