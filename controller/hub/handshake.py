@@ -40,7 +40,7 @@ from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Connection, Database
 from controller.store.core.events import notify, write_events
 from controller.store.deployments import processes
-from controller.store.deployments.found import keep_found, of_those_found
+from controller.store.deployments.adoption import keep_orphans, undecided_receipts
 from controller.store.workers import sessions
 from controller.store.workers.conditions import clear_conditions
 from controller.store.workers.devices import read_dismissed, write_details
@@ -218,8 +218,8 @@ async def _write_processes(
     if new.receipt_key is not None and (new.lost_some or new.has_found):
         receipts = opened(hello.receipts, worker, new.receipt_key)
         if not new.lost_some:  # what was found before is still to be decided, and nothing else is
-            receipts = await of_those_found(connection, worker, receipts)
-        await keep_found(connection, worker, new.session, hello.processes, receipts)
+            receipts = await undecided_receipts(connection, worker, receipts)
+        await keep_orphans(connection, worker, new.session, hello.processes, receipts)
     written = await processes.write_reports(connection, reports)
     gone = await processes.end_missing(
         connection,

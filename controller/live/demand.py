@@ -12,7 +12,7 @@ from controller.live.proxy_keys import NO_PROXY_KEYS, ProxyKeys
 from controller.store.access.proxy_secrets import tell_proxy_keys
 from controller.store.core.database import Database
 from controller.store.core.events import PLACES
-from controller.store.deployments.outcomes import report_outcomes
+from controller.store.deployments.rollouts import report_outcomes
 from controller.store.scaling import reports
 from controller.store.scaling.queue_places import lease_queue_places
 from controller.store.scaling.reports import WAKE_S

@@ -57,7 +57,7 @@ class AdoptionReconciler:
     async def _adopt(self, *, unsettled: bool) -> int:
         """One transaction, in which nothing else can place, start or stop what it concerns. Returns what is left."""
         async with term_transaction(self._database, self._term) as connection:
-            state = await adoption.lock_found(connection)
+            state = await adoption.lock_orphans(connection)
             plan = plan_adoption(
                 state.found,
                 state.deployments,

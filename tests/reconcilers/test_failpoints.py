@@ -12,11 +12,11 @@ from controller.leader import housekeeping, placement_inputs, placement_passes
 from controller.reconcilers import cancelling, instances, placement, workers
 from controller.runtime import lease
 from controller.store.core import audit, events, guards
-from controller.store.core import events as notify
 from controller.store.core.database import Database
-from controller.store.deployments import analysis_inputs, relocations, rollouts
 from controller.store.deployments import effects as instance_writes
+from controller.store.deployments import observe as analysis_inputs
 from controller.store.deployments import observe as instance_reads
+from controller.store.deployments import relocations, rollouts
 from controller.store.placement import commit as placement_store
 from controller.store.placement import inventory
 from controller.store.placement import pending as waiting_store
@@ -34,7 +34,7 @@ AWAITS = Awaits(
         analysis_inputs,
         instance_reads, instance_writes, relocations, rollouts,
         guards, placement_store, waiting_store,
-        inventory, phases, events, notify, audit, retention, lease,
+        inventory, phases, events, audit, retention, lease,
     )
 )  # fmt: skip
 # No reconciler's step passes these.

@@ -1,12 +1,15 @@
-"""Reads what agents found after a loss of commits, under lock, and takes back into the ledger what is decided.
+"""Orphans: processes that run, of which a ledger that lost commits knows nothing (the table `found_processes`).
 
-The caller has checked its term in the same transaction.
+Agents report them. The leader reads them under lock and takes back into the ledger those that it adopts; it has
+checked its term in the same transaction.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import to_builtins
 
 from controller.domain.adoption import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
 from controller.domain.events import NewEvent
@@ -16,10 +19,12 @@ from controller.store.core.database import Connection
 from controller.store.core.events import notify_all, write_events
 from controller.store.core.guards import UNSETTLED, lock_rows
 from controller.store.deployments.observe import observe
+from schemas.wire import ProcessReport
 
+_ProcessKey = tuple[str, int, int]
 NAMED: Final = 200  # events of one kind in one transaction; the last one counts the rest
-# Told over an earlier connection: the present one's hello tells it anew, or leaves it out.
-_FOUND: Final = """
+# Reported on the present connection: its hello names again what runs, or leaves it out.
+_ORPHANS: Final = """
     select f.receipt, f.report, w.name, w.phase = 'ready' and w.gpus_known as ready
       from found_processes f join workers w on w.id = f.worker_id and w.session = f.session and w.deleted_at is null
      order by f.instance_id, f.epoch, f.rank"""
@@ -75,10 +80,36 @@ _DECIDED: Final = """
      where (f.instance_id, f.epoch, f.rank) = (x.id, x.epoch, x.rank)"""
 # Steps that were decided on the deployment as it was are stale.
 _TOUCH: Final = "update deployments set version = version + 1 where uid = any($1::uuid[])"
+# A process with claims is no orphan.
+_KEEP: Final = """
+    insert into found_processes (instance_id, epoch, rank, worker_id, session, receipt, report)
+    select x.* from unnest($1::text[], $2::integer[], $3::integer[], $4::uuid[], $5::bigint[], $6::jsonb[], $7::jsonb[])
+                    as x(instance_id, epoch, rank, worker_id, session, receipt, report)
+     where not exists (select 1 from claims c where (c.instance_id, c.epoch, c.rank) = (x.instance_id, x.epoch, x.rank))
+     order by 1, 2, 3
+        on conflict (instance_id, epoch, rank) do update
+       set session = excluded.session, receipt = excluded.receipt, report = excluded.report
+     where found_processes.worker_id = excluded.worker_id
+    returning instance_id, epoch, rank"""
+_KEYS_OF_WORKER: Final = "select instance_id, epoch, rank from found_processes where worker_id = $1"
+_FORGET_OTHERS: Final = """
+    delete from found_processes f
+     where f.worker_id = $1 and (f.instance_id, f.epoch, f.rank) not in (
+           select * from unnest($2::text[], $3::integer[], $4::integer[]))"""
+_UPDATE: Final = """
+    update found_processes f set report = r.report
+      from unnest($1::text[], $2::integer[], $3::integer[], $4::uuid[], $5::jsonb[])
+           as r(instance_id, epoch, rank, worker_id, report)
+     where (f.instance_id, f.epoch, f.rank, f.worker_id) = (r.instance_id, r.epoch, r.rank, r.worker_id)
+       and (f.report ->> 'seq')::bigint < (r.report ->> 'seq')::bigint"""
+_END: Final = """
+    delete from found_processes f
+     using unnest($1::text[], $2::integer[], $3::integer[], $4::uuid[]) as r(instance_id, epoch, rank, worker_id)
+     where (f.instance_id, f.epoch, f.rank, f.worker_id) = (r.instance_id, r.epoch, r.rank, r.worker_id)"""
 
 
 @dataclass(frozen=True, slots=True)
-class FoundState:
+class OrphanState:
     """Everything that a decision rests on, locked."""
 
     found: tuple[FoundProcess, ...]
@@ -86,6 +117,64 @@ class FoundState:
     devices: Mapping[str, DeviceRoom]
     owners: Mapping[str, str]
     told: frozenset[str]
+
+
+async def keep_orphans(
+    connection: Connection,
+    worker_id: str,
+    session: int,
+    reports: Iterable[ProcessReport],
+    receipts: Mapping[_ProcessKey, Mapping[str, Any]],
+) -> None:
+    """Keeps those live processes of a hello that have a receipt and are not in the ledger; forgets all others of it.
+
+    Args:
+        connection: in the transaction of the hello.
+        worker_id: the sender.
+        session: of the hello.
+        reports: all processes that it names.
+        receipts: what the ledger said of them, by process.
+    """
+    found = [r for r in reports if r.state != "exited" and (r.instance, r.epoch, r.rank) in receipts]
+    keys = [(r.instance, r.epoch, r.rank) for r in found]
+    columns = [k[0] for k in keys], [k[1] for k in keys], [k[2] for k in keys]
+    await connection.execute(_FORGET_OTHERS, worker_id, *columns)
+    if found:
+        await connection.fetch(
+            _KEEP,
+            *columns,
+            [worker_id] * len(keys),
+            [session] * len(keys),
+            [dict(receipts[key]) for key in keys],
+            [to_builtins(r) for r in found],
+        )
+
+
+async def undecided_receipts(
+    connection: Connection, worker_id: str, receipts: Mapping[_ProcessKey, dict[str, Any]]
+) -> dict[_ProcessKey, dict[str, Any]]:
+    """The receipts of processes that an earlier hello of this worker told, and that are to be decided yet."""
+    rows = await connection.fetch(_KEYS_OF_WORKER, worker_id)
+    return {key: receipts[key] for row in rows if (key := tuple(row)) in receipts}
+
+
+async def update_orphans(connection: Connection, reports: Sequence[tuple[str, ProcessReport]]) -> None:
+    """Takes over newer reports of processes that are found, each with its worker; ended ones are forgotten."""
+    alive = [(worker, r) for worker, r in reports if r.state != "exited"]
+    ended = [(worker, r) for worker, r in reports if r.state == "exited"]
+    if alive:
+        await connection.execute(_UPDATE, *_columns(alive), [to_builtins(r) for _, r in alive])
+    if ended:
+        await connection.execute(_END, *_columns(ended))
+
+
+def _columns(reports: Collection[tuple[str, ProcessReport]]) -> tuple[list[Any], ...]:
+    return (
+        [r.instance for _, r in reports],
+        [r.epoch for _, r in reports],
+        [r.rank for _, r in reports],
+        [worker for worker, _ in reports],
+    )
 
 
 async def is_unsettled(connection: Any) -> tuple[bool, bool]:
@@ -100,10 +189,10 @@ async def settle(connection: Connection) -> None:
     await notify_all(connection, {"command": ["*"], "deployment": ["*"]})
 
 
-async def lock_found(connection: Connection) -> FoundState:
+async def lock_orphans(connection: Connection) -> OrphanState:
     """Reads all that was found, and locks and reads what it concerns."""
     await connection.execute(_OF_DELETED)
-    found = await _read_found(connection)
+    found = await _read_orphans(connection)
     devices = sorted({claim.device for p in found for claim in p.receipt.claims})
     uids = {p.receipt.deployment_uid for p in found}
     uids |= {row["uid"] for row in await connection.fetch(_OTHERS, devices)}
@@ -112,13 +201,13 @@ async def lock_found(connection: Connection) -> FoundState:
     await lock_rows(connection, instances=instances)
     # No hello and no report of these workers is written from here on: what they found stays as it is.
     await connection.execute(_LOCK_WORKERS, sorted({p.receipt.worker_id for p in found}))
-    before, found = {p.receipt for p in found}, await _read_found(connection)
+    before, found = {p.receipt for p in found}, await _read_orphans(connection)
     found = tuple(p for p in found if p.receipt in before)  # others are for the next step
     named = sorted({p.receipt.instance for p in found})
     deployments = await observe(connection, sorted(uids))
     held = {c.device for facts in deployments.values() for i in facts.instances for c in i.claims}
     await lock_rows(connection, devices=held.union(devices))
-    return FoundState(
+    return OrphanState(
         found,
         deployments,
         _rooms(await connection.fetch(_DEVICES, devices)),
@@ -127,8 +216,8 @@ async def lock_found(connection: Connection) -> FoundState:
     )
 
 
-async def _read_found(connection: Connection) -> tuple[FoundProcess, ...]:
-    rows = await connection.fetch(_FOUND)
+async def _read_orphans(connection: Connection) -> tuple[FoundProcess, ...]:
+    rows = await connection.fetch(_ORPHANS)
     return tuple(FoundProcess(receipt_of(r["receipt"]), r["name"], r["ready"], r["report"]) for r in rows)
 
 
@@ -146,7 +235,7 @@ def _rooms(rows: Sequence[Any]) -> dict[str, DeviceRoom]:
     }  # fmt: skip
 
 
-async def carry_out_adoption(connection: Connection, plan: AdoptionPlan, state: FoundState) -> None:
+async def carry_out_adoption(connection: Connection, plan: AdoptionPlan, state: OrphanState) -> None:
     """Writes what is decided: instances, claims, processes, events. What is refused stays out, and is a stray."""
     gone = {id_ for one in plan.adopted for id_ in one.removed}
     gone |= {one.before.id for one in plan.adopted if one.before is not None}

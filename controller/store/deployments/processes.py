@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from controller.store.core.database import Connection
-from controller.store.deployments.found import follow_found
+from controller.store.deployments.adoption import update_orphans
 from controller.store.deployments.image_digests import RanImage, keep_commits, keep_digests
 from schemas.wire import ProcessReport
 
@@ -183,7 +183,7 @@ async def write_reports(connection: Connection, reports: Sequence[SessionReport]
         if s.stray
     ]
     if undecided := [s.report for s in reported if s.undecided]:
-        await follow_found(connection, [(r.worker_id, r.report) for r in undecided])
+        await update_orphans(connection, [(r.worker_id, r.report) for r in undecided])
         written.found = [r for r in undecided if r.report.state != "exited"]
     if ahead := [s.report for s in reported if s.ahead]:
         await connection.execute(
