@@ -6,31 +6,149 @@ second commit and all the reads for it. The inventory is a cache; the commit che
 """
 
 import asyncio
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
+
+import structlog
 
 from controller.decide.start_command import rendezvous_port, start_payload
 from controller.domain.holdings import Holder, Holders, Holdings
 from controller.domain.pending import Destination, PendingInstance, PendingRow
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.domain.restart_delays import RestartSettings
-from controller.leader.placement_inputs import InventoryCache, RevisionAsks, check_starts
+from controller.domain.retired_args import retired_args
+from controller.engines.base import RefusedFlagError
+from controller.engines.registry import engine_for
+from controller.leader.start_checks import check_starts
 from controller.runtime.clock import Clock
 from controller.runtime.metrics import Metrics
 from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes, admit, may_reserve
+from controller.scheduling.estimate import asks_for
 from controller.scheduling.inventory.capacity import Inventory
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.placement.commit import PlacedStart
+from controller.store.placement.pass_reads import (
+    FROM_THE_START,
+    InventoryChanges,
+    RevisionKey,
+    read_changes,
+    read_revisions,
+)
 from schemas.api.explain import Explain
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
+log = structlog.get_logger(__name__)
+_MAX_KEPT: Final = 100  # parsed specs of about 14 KiB each; those of the current pass are kept besides
 _PATIENCE_S: Final = 0.02
 _MAX_PREEMPTIONS: Final = 8  # of one pass: each takes some 50 ms among 10,000 instances, and is written at its end
 _MAX_NEW: Final = 256  # new instances placed by one step; more would lock its deployments' rows for long
+
+
+class InventoryCache:
+    """An `Inventory` and its `Holdings`, kept current by reading changes. For one reader at a time."""
+
+    def __init__(self) -> None:
+        self.inventory = Inventory()
+        self.holdings = Holdings()
+        self.horizon = FROM_THE_START  # what older transactions wrote is known
+
+    def copy(self) -> Self:
+        """The same, for a reader that changes it. Not within a pass."""
+        twin = type(self)()
+        twin.inventory, twin.holdings, twin.horizon = self.inventory.copy(), self.holdings.copy(), self.horizon
+        return twin
+
+    async def refresh(self, connection: Any) -> None:
+        """Takes over what changed. The connection must be in one REPEATABLE READ transaction."""
+        self.take(await read_changes(connection, self.horizon))
+
+    def take(self, changes: InventoryChanges) -> None:
+        """Takes over what was read since the horizon."""
+        if changes.device_uuids:
+            for instance, holding in self.holdings.replace(changes.device_uuids, changes.claims):
+                if holding is None:
+                    self.inventory.remove_load([instance])
+                else:
+                    self.inventory.upsert_load([holding.load(instance)])
+        self.inventory.upsert_workers(changes.workers)
+        self.inventory.remove_workers(changes.deleted_workers)
+        self.inventory.upsert_devices(changes.devices)
+        self.inventory.remove_devices(changes.orphaned_devices)
+        self.horizon = changes.horizon
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionAsk:
+    """A revision. `ask` is that of each of its instances, but for the instance's own name.
+
+    `commits`: of its models on the hub, as known so far.
+    """
+
+    spec: DeploymentSpec
+    need: Need
+    ask: Ask
+    commits: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def may_get_commits(self) -> bool:
+        """Whether a start may yet show a commit."""
+        models = (self.spec.model or "", *self.spec.serving.adapters.values())
+        return not self.commits and any(model.startswith("hf:") for model in models)
+
+
+class RevisionAsks:
+    """A cache by revision, the least recently used forgotten first."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[RevisionKey, RevisionAsk | ValueError] = OrderedDict()
+
+    async def refresh(self, connection: Any, waiting: Sequence[PendingRow]) -> None:
+        """Reads the revisions of these instances that are not kept."""
+        wanted = {(row.deployment_uid, row.revision) for row in waiting}
+        missing = wanted - self._kept.keys()
+        missing |= {key for key in wanted - missing if self._may_get_commits(key)}
+        if missing:
+            for key, stored in (await read_revisions(connection, sorted(missing))).items():
+                try:
+                    self.put(key, *stored.parse(), stored.commits)
+                except ValueError as error:
+                    self._kept[key] = error
+        for row in waiting:
+            self._kept.move_to_end((row.deployment_uid, row.revision))
+        while len(self._kept) > max(_MAX_KEPT, len(waiting)):
+            self._kept.popitem(last=False)
+
+    def put(self, key: RevisionKey, spec: DeploymentSpec, need: Need, commits: Mapping[str, str] | None = None) -> None:
+        """Keeps a revision, or the reason why this version cannot run it."""
+        try:
+            engine = engine_for(spec)
+            with suppress(RefusedFlagError):  # what an earlier version stored keeps running; an apply refuses it
+                engine.validate(spec)
+            if retired := retired_args(spec):
+                log.warning("args have no effect", deployment=key[0], revision=key[1], args=retired)
+            ask = asks_for(spec, need, engine, instance="", deployment_uid=key[0])
+            self._kept[key] = RevisionAsk(spec, need, ask, commits or {})
+        except ValueError as error:
+            self._kept[key] = error
+
+    def _may_get_commits(self, key: RevisionKey) -> bool:
+        found = self._kept[key]
+        return isinstance(found, RevisionAsk) and found.may_get_commits
+
+    def of(self, row: PendingRow) -> RevisionAsk:
+        """The revision of a pending instance.
+
+        Raises:
+            ValueError: this version cannot run it.
+        """
+        found = self._kept[row.deployment_uid, row.revision]
+        if isinstance(found, ValueError):
+            raise found
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +272,8 @@ class PlacementPasses:
         self, connection: Any, waiting: Sequence[PendingRow], settings: RestartSettings
     ) -> list[PendingRow]:
         """Marks those that preempt nothing since their start would fail. After `refresh`, in its transaction."""
+        if not any(one.preempt for one in waiting):
+            return list(waiting)
         return await check_starts(connection, waiting, lambda row: self._revisions.of(row).spec, self._keys, settings)
 
     def needs_holders(self, waiting: Iterable[PendingRow]) -> bool:

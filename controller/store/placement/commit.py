@@ -1,13 +1,17 @@
-"""The transaction that commits claims: checked row by row under lock, verified by the database's triggers."""
+"""What a placement pass writes: claims (checked row by row under lock, verified by triggers), victims, explanations."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
+from controller.domain.effects import StaleError
+from controller.domain.events import NewEvent
+from controller.domain.holdings import Holder
 from controller.domain.pending import Destination, PendingRow
 from controller.domain.placement import Placed, PlannedClaim
-from controller.store.core.events import CHANNEL, Hints, current_actor, notify, notify_all, payloads
+from controller.store.core.events import CHANNEL, Hints, current_actor, notify, notify_all, payloads, write_events
+from controller.store.placement.pass_reads import STAYING
 from schemas.api.explain import Explain
 from schemas.api.view import to_plain
 
@@ -67,6 +71,12 @@ _WRITE: Final = """
     woken as materialized (
         select count(pg_notify($5, payload)) as n from unnest($6::text[]) payload)
     select id from taken, woken"""
+_MARK: Final = """
+    update instances i set pushed_out_for = x.waits
+      from jsonb_to_recordset($1) as x (id text, epoch int, waits text, waits_epoch int), instances w
+     where i.id = x.id and i.epoch = x.epoch and i.phase = any($2) and i.pushed_out_for is null
+       and w.id = x.waits and w.epoch = x.waits_epoch and w.phase in ('pending', 'analyzing')
+ returning i.id, i.deployment_uid"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,3 +288,52 @@ async def store_explanations(
         [asdict(place) if (place := promised.get(row.id)) is not None else None for row, _, _ in unplaced],
     )
     await notify(connection, "status", {row.deployment_uid for row, _, _ in unplaced}.union(also))
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """A pending instance, and the victims that stop for it."""
+
+    waiting: PendingRow
+    victims: tuple[Holder, ...]
+
+
+async def preempt_victims(connection: Any, preemptions: Sequence[Preemption]) -> set[str]:
+    """Marks the victims; their deployments' next step stops them. The caller has locked all instances.
+
+    Returns:
+        The deployments of the victims.
+
+    Raises:
+        StaleError: a victim, or the pending instance, has changed since it was read.
+    """
+    marks = [
+        {"id": o.instance, "epoch": o.epoch, "waits": preemption.waiting.id, "waits_epoch": preemption.waiting.epoch}
+        for preemption in preemptions
+        for o in preemption.victims
+    ]
+    rows = await connection.fetch(_MARK, marks, list(STAYING))
+    if len(rows) != len(marks):
+        raise StaleError("victims of a preemption")
+    deployment_of = {row["id"]: str(row["deployment_uid"]) for row in rows}
+    await write_events(connection, [_preempting(preemption, deployment_of) for preemption in preemptions])
+    return set(deployment_of.values())
+
+
+def _preempting(preemption: Preemption, deployment_of: dict[str, str]) -> NewEvent:
+    waiting, names = preemption.waiting, [o.instance for o in preemption.victims]
+    return NewEvent(
+        reason="preempting",
+        message=f"{waiting.id} of priority {waiting.priority} preempts {', '.join(names)}",
+        objects=(
+            f"deployment:{waiting.deployment_uid}",
+            f"instance:{waiting.id}",
+            *(f"deployment:{deployment_of[name]}" for name in names),
+            *(f"instance:{name}" for name in names),
+        ),
+        evidence={
+            "priority": waiting.priority,
+            "waited_s": round(waiting.waited_s, 3),
+            "leave": [{"instance": o.instance, "priority": o.priority, "gpus": o.gpus} for o in preemption.victims],
+        },
+    )

@@ -11,8 +11,7 @@ from controller.domain.placement import Need, PlannedClaim, need_from_json
 from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.specs import spec_from_json
-from controller.store.placement.inventory import planned_claim
-from controller.store.placement.pending import PLACEABLE, destination_from_json
+from controller.store.placement.pass_reads import PLACEABLE, destination_from_json, planned_claim
 from schemas.api.defrag import RelocationView
 from schemas.api.explain import Explain
 from schemas.api.view import from_plain
