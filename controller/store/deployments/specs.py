@@ -11,30 +11,30 @@ from controller.store.core.database import Reader
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.problems import FieldProblem, ManifestError, join_path
 
-# Fields that the release before does not know, with their defaults. Stored without these a spec can be read by its
-# gateways and controllers, which run on during an upgrade.
+# Fields that the release before does not know, with their defaults, which are not stored: its gateways and controllers,
+# which continue to run during an upgrade, can then read the spec.
 _NEWER: Final = (
     ("placement", "strategy", "auto"),
     ("serving", "stream_usage", "auto"),
     ("serving", "apps", None),
 )
-_FEWEST: Final = 128  # a parsed spec takes some 14 KiB; parsing one anew, some 50 µs
+_FEWEST: Final = 128  # a parsed spec takes some 14 KiB, parsing it again some 50 µs
 _HOLDERS: Final = """
     select n.name as held, d.name, d.spec from model_names n join deployments d on d.uid = n.deployment_uid
      where n.name = any($1) or d.name = any($2)"""
 
 
 class _ParsedSpecs:
-    """Parses each spec once. Keeps about two of each deployment, since a rollout has an old one and a new one.
+    """Parses each spec once, and keeps about two of each deployment: the old and the new one of a rollout.
 
-    With room for fewer than there are, a read of all would find none of them kept.
+    If it kept fewer than there are, a read of all would find none of them.
     """
 
     def __init__(self) -> None:
         self._resize(_FEWEST)
 
     def fit(self, deployments: int) -> None:
-        """Follows the number of deployments. Begins anew where it has changed a lot."""
+        """Adapts to the number of deployments; drops all specs where it has changed a lot."""
         wanted = max(_FEWEST, 2 * deployments)
         if not 0.75 * wanted <= self._size <= 2 * wanted:
             self._resize(wanted)
@@ -57,7 +57,6 @@ def spec_from_json(value: Any) -> DeploymentSpec:
 
 
 def spec_to_json(spec: DeploymentSpec) -> dict[str, Any]:
-    """A spec as it is stored; `spec_from_json` reads the same."""
     stored: dict[str, Any] = spec.model_dump(mode="json")
     for part, field, default in _NEWER:
         if stored[part][field] == default:
@@ -66,12 +65,12 @@ def spec_to_json(spec: DeploymentSpec) -> dict[str, Any]:
 
 
 def keep_specs_of(deployments: int) -> None:
-    """Says how many deployments there are, so that the specs of all of them are kept."""
+    """Keeps the specs of this many deployments."""
     _PARSED.fit(deployments)
 
 
 def names_of(name: str, spec: DeploymentSpec) -> dict[str, str]:
-    """Each name with the field that brings it.
+    """Each name with the field of the spec that has it.
 
     Raises:
         ManifestError: an alias or an adapter is named as the deployment.
@@ -83,10 +82,10 @@ def names_of(name: str, spec: DeploymentSpec) -> dict[str, str]:
 
 
 async def change_names(connection: Any, uid: uuid.UUID, before: Mapping[str, str], after: Mapping[str, str]) -> None:
-    """Frees the names that a deployment no longer has, and gives it the new ones.
+    """Frees the names that a deployment no longer has, and takes the new ones.
 
-    Of two transactions that want one name, the second waits for the first. Two that swap names may wait for each other:
-    the database then fails one of them.
+    Of two transactions that want the same name, the second waits for the first. If two swap names, the database fails
+    one of them.
 
     Raises:
         ManifestError: a name belongs to another deployment.
@@ -105,24 +104,19 @@ async def change_names(connection: Any, uid: uuid.UUID, before: Mapping[str, str
 
 
 async def check_held(connection: Any, wanted: Mapping[str, str], held: Iterable[str]) -> None:
-    """Raises the error of the first name that was wanted, by its field, and not had.
+    """Checks that all wanted names (each with its field) are held.
 
     Raises:
         ManifestError: a name belongs to another deployment.
     """
     if taken := wanted.keys() - set(held):
-        raise await _taken(connection, min(taken), wanted)
+        raise await _name_taken(connection, min(taken), wanted)
 
 
 async def problems_of_names(
     connection: Reader, deployments: Mapping[str, tuple[str, DeploymentSpec]]
 ) -> list[FieldProblem]:
-    """Names that applies of these deployments, one after the other, would find taken.
-
-    Args:
-        connection: to read from.
-        deployments: names and specs by their path in the request.
-    """
+    """Problems with names if these deployments (names and specs by path in the request) were applied in their order."""
     wanted = {name for own, spec in deployments.values() for name in _fields(own, spec)}
     rows = await connection.fetch(_HOLDERS, sorted(wanted), sorted({own for own, _ in deployments.values()}))
     holders = {row["held"]: (row["name"], row["spec"]) for row in rows}
@@ -131,7 +125,7 @@ async def problems_of_names(
         fields = _fields(own, spec)
         holders = {name: holder for name, holder in holders.items() if holder[0] != own}
         problems += [
-            FieldProblem(join_path(path, field), _told(name, *holders[name]) if name in holders else _own(name))
+            FieldProblem(join_path(path, field), _taken(name, *holders[name]) if name in holders else _own(name))
             for name, field in fields.items()
             if name in holders or (name == own and field != "name")
         ]
@@ -139,10 +133,10 @@ async def problems_of_names(
     return problems
 
 
-async def _taken(connection: Any, name: str, fields: Mapping[str, str]) -> ManifestError:
+async def _name_taken(connection: Any, name: str, fields: Mapping[str, str]) -> ManifestError:
     (row,) = await connection.fetch(_HOLDERS, [name], []) or (None,)
-    told = f"{name!r} was taken a moment ago; apply again" if row is None else _told(name, row["name"], row["spec"])
-    return ManifestError([FieldProblem(fields[name], told)])
+    text = f"{name!r} was taken a moment ago; apply again" if row is None else _taken(name, row["name"], row["spec"])
+    return ManifestError([FieldProblem(fields[name], text)])
 
 
 def _fields(name: str, spec: DeploymentSpec) -> dict[str, str]:
@@ -155,7 +149,7 @@ def _own(name: str) -> str:
     return f"{name!r} is the deployment's own name; remove it"
 
 
-def _told(name: str, holder: str, spec: Mapping[str, Any]) -> str:
+def _taken(name: str, holder: str, spec: Mapping[str, Any]) -> str:
     serving = spec.get("serving") or {}
     kinds = {"an alias": serving.get("aliases") or (), "an adapter": serving.get("adapters") or ()}
     kind = next((kind for kind, names in kinds.items() if name in names), "a name")
