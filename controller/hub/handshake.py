@@ -181,11 +181,11 @@ async def accept(
         await record_gpus(connection, worker, identity.name, plan, hello.inventory.gpus_error)
         dismissed = (await read_dismissed(connection, [worker])).get(worker, {})
         await notify(connection, "worker", [worker])
-        await notify(connection, "found", [worker] if written.found else [])
+        await notify(connection, "found", [worker] if written.orphans else [])
         await notify(connection, "process", written.deployments | {deployment for deployment, *_ in gone})
         await sessions.write_connected(connection, worker, new.session)
     held_elsewhere = frozenset(device.row.uuid for device in plan.refused)
-    orphans = tuple(one.report for one in written.found)
+    orphans = tuple(one.report for one in written.orphans)
     return HandshakeResult(
         new.session, new.term, new.at, tuple(written.strays), held_elsewhere, dismissed, new.proxy_secret, orphans,
         unread=unread,

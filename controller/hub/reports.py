@@ -107,7 +107,7 @@ class ReportWriter:
             term = await read_term(connection)
             await notify(connection, "process", answered | written.deployments)
         session_of = {p.session.worker_id: p.session for p in current}  # each worker has one that is the newest
-        for one in written.found:
+        for one in written.orphans:
             session_of[one.worker_id].orphans[_key(one.report)] = one.report
         self._after(batch, held, written.strays, term)
 

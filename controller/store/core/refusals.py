@@ -18,7 +18,7 @@ class Changed:
 
     @property
     def text(self) -> str:
-        """What differs, as a part of a sentence."""
+        """The difference, as a part of a sentence."""
         if not self.found:
             return f"{self.kind} {self.name!r} does not exist any more"
         if not self.expected:
@@ -46,8 +46,8 @@ class GenerationConflictError(RefusedError):
 
     Args:
         name: of the object.
-        wanted: the generation that the caller expects; 0, of an apply: it must not exist.
-        found: the present one; None if it does not exist.
+        wanted: the generation that the caller expects; 0 in an apply: the object must not exist.
+        found: the present generation; None if the object does not exist.
         kind: of the object.
         applied: whether the request would have created the object.
     """
@@ -73,17 +73,12 @@ class ChangedMeanwhileError(RefusedError):
     code = "generation_conflict"
 
     def __init__(self, changed: Sequence[Changed]) -> None:
-        super().__init__(f"nothing was applied, since {'; '.join(one.text for one in changed)}; plan again and repeat")
+        super().__init__(f"nothing was applied, since {'; '.join(c.text for c in changed)}; plan again and repeat")
         self.changed = changed
 
 
 class NotGrantedError(RefusedError):
-    """The caller may not write fields that give a process power over its host.
-
-    Args:
-        name: of the deployment.
-        powers: of these fields.
-    """
+    """The caller may not write fields that give a process power over its host."""
 
     code = "forbidden"
 
@@ -97,12 +92,7 @@ class NotGrantedError(RefusedError):
 
 
 class RetiredArgsError(RefusedError):
-    """A new or changed spec has args that earlier versions knew, and that have no effect any more.
-
-    Args:
-        name: of the deployment.
-        args: their names.
-    """
+    """A new or changed spec has args that earlier versions knew, and that have no effect any more."""
 
     code = "invalid"
 

@@ -74,7 +74,7 @@ _PROCESSES: Final = """
            case when p.state = 'exited' then p.reported_at end as ended_at
       from processes p join instances i on i.id = p.instance_id
      where p.instance_id = any($1) and (p.state <> 'exited' or p.epoch >= i.epoch)"""
-# More than delays grow over. A restarted instance keeps a row of each start, so the number read is bounded.
+# More runs than delays grow over. A restarted instance keeps a row of each start, so the number read is bounded.
 _RUNS: Final = """
     select n.id as instance_id, r.*
       from unnest($1::text[]) as n(id)
@@ -90,9 +90,9 @@ _COMMANDS: Final = """
            c.sent_at is not null as sent, c.code, c.message
       from commands c join instances i on i.id = c.instance_id
      where c.instance_id = any($1) and c.epoch = i.epoch"""
-# Of deployments with several running replicas, of which the least busy one goes.
+# Of deployments with several running replicas, of which the least busy is removed first.
 _REQUESTS: Final = """
-    with told as (
+    with in_flight as (
         select r.key as id, sum(r.value::int)::int as requests
           from gateway_demand d
           join gateways g on g.id = d.gateway_id and g.seen_at > clock_timestamp() - interval '10 s'
@@ -100,7 +100,7 @@ _REQUESTS: Final = """
          where d.deployment_uid = any($1::uuid[]) group by 1)
     select i.id, coalesce(t.requests, 0) as requests, coalesce(l.requests, 0) as seen
       from instances i
-      left join told t on t.id = i.id
+      left join in_flight t on t.id = i.id
       left join engine_loads l on l.instance_id = i.id and l.epoch = i.epoch
                               and l.requests_at > clock_timestamp() - interval '45 s'
      where i.deployment_uid = any($1::uuid[]) and (t.requests > 0 or l.requests > 0)"""
@@ -133,19 +133,12 @@ _host = row_mapper(HostFacts)
 
 @dataclass(frozen=True, slots=True)
 class CurrentInput:
-    """The newest revision's input.
-
-    Attributes:
-        revision: its generation.
-        input_hash: identifies what its analysis reads.
-        revised_at: when the revision was created.
-        deleted_at: when the deployment was deleted; None while it lives.
-    """
+    """The newest revision's input of its analysis."""
 
     revision: int
     input_hash: str
     revised_at: datetime
-    deleted_at: datetime | None
+    deleted_at: datetime | None  # of the deployment
 
 
 async def list_uids(connection: Reader) -> list[str]:
@@ -156,17 +149,17 @@ async def list_uids(connection: Reader) -> list[str]:
 
 
 async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, DeploymentFacts]:
-    """Reads deployments as they are now; finished ones are missing from the answer.
+    """Reads deployments by uid; finished deployments are missing.
 
-    The connection must be in one REPEATABLE READ transaction, so that all rows are of one moment.
+    The connection must be in one REPEATABLE READ transaction, so that all rows are of the same state.
     """
     deployments = await connection.fetch(_DEPLOYMENTS, list(uids))
-    found = [row["uid"] for row in deployments]
-    if not found:
+    existing = [row["uid"] for row in deployments]
+    if not existing:
         return {}
-    revisions = _group(await connection.fetch(_REVISIONS, found), "deployment_uid")
+    revisions = _group(await connection.fetch(_REVISIONS, existing), "deployment_uid")
     rollouts = await _read_rollouts(connection, {r["uid"]: r["rollout"] for r in deployments if r["rollout"]})
-    instances = await connection.fetch(_INSTANCES, found)
+    instances = await connection.fetch(_INSTANCES, existing)
     ids = [row["id"] for row in instances]
     claims = _group(await connection.fetch(_CLAIMS, ids, GONE), "instance_id") if ids else {}
     processes = _group(await connection.fetch(_PROCESSES, ids), "instance_id") if ids else {}
@@ -199,7 +192,7 @@ async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, Deployme
 
 
 async def current_inputs(connection: Reader, uids: Sequence[str]) -> dict[str, CurrentInput]:
-    """The newest input of each deployment; deleted and finished ones are missing."""
+    """By uid; fast enough to run at each change. Finished deployments are missing."""
     return {
         str(row["uid"]): CurrentInput(row["revision"], row["input_hash"], row["created_at"], row["deleted_at"])
         for row in await connection.fetch(_INPUTS, uids)
@@ -207,7 +200,7 @@ async def current_inputs(connection: Reader, uids: Sequence[str]) -> dict[str, C
 
 
 async def _read_rollouts(connection: Reader, stored: Mapping[Any, Mapping[str, Any]]) -> dict[Any, RolloutFacts]:
-    """Rollouts from their rows as JSON, by deployment, with gateways' counts while a rollout is in progress."""
+    """From rows as JSON, by deployment; with gateways' counts while a rollout is in progress."""
     under_way = [uid for uid, row in stored.items() if row["state"] in ("canary", "progressing")]
     counted: Mapping[Any, Row] = {}
     silent: tuple[str, ...] = ()

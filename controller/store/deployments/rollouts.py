@@ -36,7 +36,7 @@ _WRITE: Final = """
            trying_since = excluded.trying_since, canary_since = excluded.canary_since,
            progressed = excluded.progressed, holds = excluded.holds, weight = excluded.weight,
            updated = excluded.updated, available = excluded.available, kept = excluded.kept"""
-_ASK: Final = """
+_SET_PAUSED: Final = """
     insert into rollouts as r (deployment_uid, paused, asked) values ($1, $2, 1)
     on conflict (deployment_uid) do update set paused = excluded.paused, asked = r.asked + 1
      where r.paused <> excluded.paused or not excluded.paused and r.state in ('failed', 'aborted')
@@ -81,7 +81,7 @@ async def pause(database: Database, name: str, *, if_match: int | None = None) -
         GenerationConflictError: it is not at generation `if_match`.
         NotRollingError: it does not have `update: rolling`.
     """
-    await _ask(database, name, if_match, paused=True)
+    await _set_paused(database, name, if_match, paused=True)
 
 
 async def resume(database: Database, name: str, *, if_match: int | None = None) -> None:
@@ -92,10 +92,10 @@ async def resume(database: Database, name: str, *, if_match: int | None = None) 
         GenerationConflictError: it is not at generation `if_match`.
         NotRollingError: it does not have `update: rolling`.
     """
-    await _ask(database, name, if_match, paused=False)
+    await _set_paused(database, name, if_match, paused=False)
 
 
-async def _ask(database: Database, name: str, if_match: int | None, *, paused: bool) -> None:
+async def _set_paused(database: Database, name: str, if_match: int | None, *, paused: bool) -> None:
     async with database.transaction() as connection:
         row = await live_row(connection, name, if_match)
         if DeploymentSpec.model_validate(row["spec"]).update != "rolling":
@@ -104,7 +104,7 @@ async def _ask(database: Database, name: str, if_match: int | None, *, paused: b
                 "apply it with update: rolling to pause and resume rollouts"
             )
         uid = row["uid"]
-        if await connection.fetchval(_ASK, uid, paused) is None:
+        if await connection.fetchval(_SET_PAUSED, uid, paused) is None:
             return
         reason = "rollout_paused" if paused else "rollout_resumed"
         message = f"the rollout of deployment {name} was {'paused' if paused else 'resumed'} by its user"
@@ -113,13 +113,13 @@ async def _ask(database: Database, name: str, if_match: int | None, *, paused: b
 
 
 async def report_outcomes(connection: Any, gateway: uuid.UUID, counts: Sequence[RevisionCount]) -> None:
-    """Writes the counts of a gateway, each as a total of its attempt."""
+    """Writes the counts of a gateway, each the total of its attempt."""
     await connection.execute(
         _REPORT,
         gateway,
-        [uuid.UUID(one.uid) for one in counts],
-        [one.revision for one in counts],
-        [one.attempt for one in counts],
-        [one.requests for one in counts],
-        [one.errors for one in counts],
+        [uuid.UUID(c.uid) for c in counts],
+        [c.revision for c in counts],
+        [c.attempt for c in counts],
+        [c.requests for c in counts],
+        [c.errors for c in counts],
     )
