@@ -25,8 +25,8 @@ async def check_starts(
     Args:
         connection: in one REPEATABLE READ transaction.
         waiting: pending instances.
-        spec_of: the spec of one of them; ValueError where this version cannot run it.
-        keys: that open secrets.
+        spec_of: raises ValueError if this version cannot run the spec.
+        keys: of secrets.
         settings: the delays after refusals.
     """
     names: dict[str, dict[str, str]] = {}
@@ -56,5 +56,5 @@ async def check_specs(connection: Reader, specs: Mapping[str, DeploymentSpec], k
 async def _read_secrets(
     connection: Reader, names: Iterable[Mapping[str, str]], keys: SecretKeys
 ) -> Mapping[str, StoredSecret]:
-    wanted = {name for some in names for name in some.values()}
+    wanted = {name for of_instance in names for name in of_instance.values()}
     return await read_states(connection, wanted, keys) if wanted else {}

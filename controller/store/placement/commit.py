@@ -15,9 +15,9 @@ from controller.store.placement.pass_reads import STAYING
 from schemas.api.explain import Explain
 from schemas.api.view import to_plain
 
-# Two statements, since each is a round trip, which is most of the time of a single placement. This one locks and reads.
-# A count is known only once all of its rows are locked, so each lock waits for the previous one: instances, workers,
-# devices, each by its key.
+# Two statements, since round trips take most of the time of a single placement. This statement locks and reads. A count
+# is known only once all of its rows are locked, so each lock waits for the previous one: instances, workers, devices,
+# each by its key.
 _LOCK: Final = """
     with i as materialized (
         select id from instances where id = any($1) order by id for no key update),
@@ -81,19 +81,16 @@ _MARK: Final = """
 
 @dataclass(frozen=True, slots=True)
 class PlacedStart:
-    """A decision to commit: the claims, and the payload of each rank's start command.
-
-    `rendezvous_port`: of a gang, on the host of its leader; None if it is none.
-    """
+    """A decision to commit."""
 
     waiting: PendingRow
     placed: Placed
-    payloads: tuple[Mapping[str, Any], ...]
-    rendezvous_port: int | None = None
+    payloads: tuple[Mapping[str, Any], ...]  # of the start commands, by rank
+    rendezvous_port: int | None = None  # of a gang, on the host of its leader
 
     @property
     def epoch(self) -> int:
-        """The epoch of the claims: the next one."""
+        """The epoch of the claims."""
         return self.waiting.epoch + 1
 
 
@@ -144,7 +141,7 @@ class _Capacity:
     ports: set[int]  # at which gangs meet there
 
     def has(self, claim: PlannedClaim) -> bool:
-        """Whether the claim fits. A resource that it does not ask for may be exhausted."""
+        """Whether the claim fits. A resource that it does not need may be exhausted."""
         if self.exclusive or (claim.cpu_milli and claim.cpu_milli > self.cpu_milli):
             return False
         if claim.exclusive:
@@ -153,7 +150,6 @@ class _Capacity:
         return not claim.memory_mib or claim.memory_mib <= shared_mib
 
     def take(self, claim: PlannedClaim) -> None:
-        """Subtracts the claim."""
         self.whole_mib -= claim.memory_mib
         self.cpu_milli -= claim.cpu_milli
         self.claims += 1
@@ -230,7 +226,7 @@ def _commands(start: PlacedStart) -> list[dict[str, Any]]:
 
 
 def _event(start: PlacedStart, workers: Mapping[str, str]) -> dict[str, Any]:
-    """With its subjects, whose names are at hand: looking them up for each event took longer than writing it."""
+    # With its subjects, whose names are known here: reading them for each event took longer than writing it.
     waiting, placed = start.waiting, start.placed
     gpus = [c.device for c in placed.claims if not c.device.startswith("host-")]
     where = ", ".join(workers[worker] for worker in placed.workers)
@@ -262,12 +258,15 @@ async def store_explanations(
     awaits_servers: Collection[str] = (),
     promised: Mapping[str, Destination] = MappingProxyType({}),
 ) -> None:
-    """Writes why instances stay pending: reason and explanation of each.
+    """Writes why instances stay pending. The caller has locked them, and omits those whose explanation is unchanged.
 
-    The caller has locked the instances, and leaves out those whose explanation has not changed. `also`: uids of other
-    deployments whose watchers are notified. `awaits_servers`: ids of instances for which capacity is reserved that
-    servers hold; the time for that runs from the first such call. `promised`: the place that is kept for an instance,
-    by its id.
+    Args:
+        connection: in a transaction.
+        unplaced: instances with reason and explanation.
+        also: uids of other deployments whose watchers are notified.
+        awaits_servers: ids of instances for which capacity is reserved that servers hold; the time for that runs from
+            the first such call.
+        promised: the places that are reserved for instances, by id.
     """
     await connection.execute(
         """update instances i
@@ -292,7 +291,7 @@ async def store_explanations(
 
 @dataclass(frozen=True, slots=True)
 class Preemption:
-    """A pending instance, and the victims that stop for it."""
+    """A pending instance with its victims."""
 
     waiting: PendingRow
     victims: tuple[Holder, ...]

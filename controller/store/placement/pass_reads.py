@@ -42,8 +42,7 @@ _CLAIMS: Final = """
       from claims c join instances i on i.id = c.instance_id join devices d on d.uuid = c.device
      where c.device = any($1)"""
 MOST_OF_DEPLOYMENT: Final = 2_000
-# Of an instance `i`, its deployment `d` and its revision `r`, where the instance's phase and backoff allow it:
-# whether it has a place in the queue.
+# Whether instance `i` of deployment `d` and revision `r` is queued, if its phase and backoff allow it.
 PLACEABLE: Final = """
     d.deleted_at is null and r.need is not null
     and (i.revision = d.revision or exists (
@@ -51,12 +50,11 @@ PLACEABLE: Final = """
 _NEXT_DUE: Final = """
     select extract(epoch from min(not_before) - clock_timestamp())::float8
       from instances where phase = 'pending' and not_before > clock_timestamp()"""
-# Only due ones: an instance in backoff comes again when its time is up. `last_worker`: of a gang, the worker whose
-# process failed; the other processes were stopped because of it. `preempting`: victims on a lost worker do not count,
-# as they may never end. `relocation_target`: a place that relocations free is reserved until the last relocated
-# instance has ended. The replacement of a drained or restarted instance preempts nothing: that one still runs. A user's
-# restart ends a backoff. If more are pending than one pass reads, each deployment is limited: else thousands that fit
-# nowhere would keep all others from being considered.
+# Not instances in backoff, which a user's restart ends. `last_worker`: of a gang, the worker whose process failed; the
+# other processes were stopped because of it. `preempting`: victims on a lost worker do not count, as they may never
+# end. `relocation_target`: a place that relocations free is reserved until the last relocated instance has ended. The
+# replacement of a drained or restarted instance preempts nothing, since the replaced instance still runs. If more are
+# pending than a pass reads, each deployment is limited: else thousands that fit nowhere would starve all others.
 _WAITING: Final = f"""
     with rooms as (
         select distinct on (key) key as instance_id, value as relocation_target
@@ -161,27 +159,19 @@ _HOLDERS: Final = """
 
 @dataclass(frozen=True, slots=True)
 class InventoryChanges:
-    """What was written since a horizon.
-
-    Attributes:
-        workers: present state of the workers that changed; `deleted_workers` are the ids of those that were deleted.
-        devices: present state of the devices that changed; `orphaned_devices` are the UUIDs of deleted workers' ones.
-        device_uuids: all devices that changed, orphaned ones included.
-        claims: all claims on those devices, each with its instance.
-        horizon: for the next read.
-    """
+    """The rows written since a horizon."""
 
     workers: Iterable[WorkerFacts]
-    deleted_workers: Collection[str]
+    deleted_workers: Collection[str]  # ids
     devices: Iterable[DeviceState]
-    orphaned_devices: Collection[str]
-    device_uuids: Collection[str]
-    claims: Iterable[tuple[str, HeldClaim]]
-    horizon: str
+    orphaned_devices: Collection[str]  # UUIDs of deleted workers' devices
+    device_uuids: Collection[str]  # of all devices that changed
+    claims: Iterable[tuple[str, HeldClaim]]  # all claims on those devices, each with its instance
+    horizon: str  # for the next read
 
 
 async def read_changes(connection: Any, horizon: str) -> InventoryChanges:
-    """Reads what was written since `horizon`. The connection must be in one REPEATABLE READ transaction."""
+    """Reads the rows written since `horizon`. The connection must be in one REPEATABLE READ transaction."""
     workers = await connection.fetch(_WORKERS, horizon)
     devices = await connection.fetch(_DEVICES, horizon)
     uuids = [row["uuid"] for row in devices]
@@ -230,7 +220,7 @@ def _worker(row: Row) -> WorkerFacts:
 
 
 def _containers(runtimes: Iterable[dict[str, Any]]) -> ContainerRuntime | None:
-    docker = next((one for one in runtimes if one["name"] == "docker"), None)
+    docker = next((runtime for runtime in runtimes if runtime["name"] == "docker"), None)
     return None if docker is None else ContainerRuntime(docker["usable"], docker["gpus"], docker["reason"])
 
 
@@ -266,28 +256,24 @@ def _capability(text: str) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class RevisionRow:
-    """A revision as stored. If another version wrote it, parsing may fail, and must then fail for it alone."""
+    """A revision as stored. Parsing may fail if another version wrote it, which must not affect other revisions."""
 
     spec: Any
     need: Any
     commits: Mapping[str, str]  # of its models on the hub, by `org/name@revision`
 
     def parse(self) -> tuple[DeploymentSpec, Need]:
-        """The spec and the need.
-
-        Raises:
-            ValueError: this version cannot read the spec.
-        """
+        """Raises ValueError if this version cannot read the spec."""
         return spec_from_json(self.spec), need_from_json(self.need)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingSnapshot:
-    """Pending instances, whether there are more, and in how many seconds the next backoff ends."""
+    """Pending instances in admission order."""
 
     instances: list[PendingRow]
-    more: bool
-    next_due_s: float | None
+    more: bool  # there are more than were read
+    next_due_s: float | None  # until the next backoff ends
 
 
 async def read_pending(
@@ -333,12 +319,11 @@ def _destination(stored: Any) -> Destination | None:
 
 
 def destination_from_json(stored: Any) -> Destination | None:
-    """A stored promised place; None if there is none."""
     return Destination(tuple(stored["workers"]), tuple(stored["gpus"])) if stored else None
 
 
 async def read_planned_copies(connection: Any) -> list[PendingRow]:
-    """The replacements of relocations that have not begun, each with its destination."""
+    """The replacements of relocations that have not started, each with its destination."""
     return [
         replace(
             new_instance(f"a replacement of {row['id']}", str(row["deployment_uid"]), row["name"], row["revision"]),
@@ -372,19 +357,18 @@ async def read_revisions(connection: Any, keys: Sequence[RevisionKey]) -> dict[R
 async def read_holders(connection: Any, holdings: Holdings, *, only_leaving: bool = False) -> Holders:
     """The instances that hold claims and can stop or are stopping.
 
-    In the REPEATABLE READ transaction in which their claims (`holdings`) were read. `only_leaving`: without those that
-    stay, since preemption and long waits alone concern them.
+    In the REPEATABLE READ transaction in which their claims (`holdings`) were read. `only_leaving` omits those that
+    stay, which matter only to preemption and reservations.
     """
-    found: dict[bool, list[Holder]] = {True: [], False: []}
-    relocating: list[Holder] = []
+    staying, leaving, relocating = list[Holder](), list[Holder](), list[Holder]()
     for row in await connection.fetch(_HOLDERS, list(STAYING), only_leaving):
         holding = holdings.get(row["id"])
         if holding is not None:
-            one = _holder(row, holding)
-            found[row["leaving"]].append(one)
+            holder = _holder(row, holding)
+            (leaving if row["leaving"] else staying).append(holder)
             if row["relocating"] and not row["leaving"]:
-                relocating.append(one)
-    return Holders(tuple(found[False]), tuple(found[True]), tuple(relocating))
+                relocating.append(holder)
+    return Holders(tuple(staying), tuple(leaving), tuple(relocating))
 
 
 def _holder(row: Any, holding: Holding) -> Holder:
