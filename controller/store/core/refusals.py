@@ -38,8 +38,6 @@ class RefusedError(Exception):
 class NotFoundError(RefusedError):
     """No object has this name or id."""
 
-    code = "not_found"
-
 
 class GenerationConflictError(RefusedError):
     """The object has changed since the caller read it.
@@ -51,8 +49,6 @@ class GenerationConflictError(RefusedError):
         kind: of the object.
         applied: whether the request would have created the object.
     """
-
-    code = "generation_conflict"
 
     def __init__(
         self, name: str, *, wanted: int, found: int | None, kind: str = "deployment", applied: bool = False
@@ -70,8 +66,6 @@ class GenerationConflictError(RefusedError):
 class ChangedMeanwhileError(RefusedError):
     """Some of several objects are at other generations than the caller expects."""
 
-    code = "generation_conflict"
-
     def __init__(self, changed: Sequence[Changed]) -> None:
         super().__init__(f"nothing was applied, since {'; '.join(c.text for c in changed)}; plan again and repeat")
         self.changed = changed
@@ -79,8 +73,6 @@ class ChangedMeanwhileError(RefusedError):
 
 class NotGrantedError(RefusedError):
     """The caller may not write fields that give a process power over its host."""
-
-    code = "forbidden"
 
     def __init__(self, name: str, powers: Sequence[Power]) -> None:
         setting = "GPUWARD_OPERATORS_MAY=" + ",".join(dict.fromkeys(power.grant for power in powers))
@@ -94,8 +86,6 @@ class NotGrantedError(RefusedError):
 class RetiredArgsError(RefusedError):
     """A new or changed spec has args that earlier versions knew, and that have no effect any more."""
 
-    code = "invalid"
-
     def __init__(self, name: str, args: Sequence[str]) -> None:
         super().__init__(f"deployment {name}: {', '.join(f'args.{arg}' for arg in args)}: {RETIRED}")
         self.problems = [{"path": f"args.{arg}", "message": f"deployment {name}: {RETIRED}"} for arg in args]
@@ -104,37 +94,25 @@ class RetiredArgsError(RefusedError):
 class InUseError(RefusedError):
     """The object is still in use."""
 
-    code = "in_use"
-
 
 class NotScaledError(RefusedError):
     """The deployment does not sleep, so it cannot be woken."""
-
-    code = "not_asleep"
 
 
 class NotRollingError(RefusedError):
     """The deployment has `update: recreate`, whose rollouts cannot be paused."""
 
-    code = "not_rolling"
-
 
 class NothingToUndoError(RefusedError):
     """There is no other revision to go back to."""
-
-    code = "nothing_to_undo"
 
 
 class NothingToRestartError(RefusedError):
     """The deployment runs nothing."""
 
-    code = "nothing_to_restart"
-
 
 class LastAdminKeyError(RefusedError):
     """Without this key there would be no administrator."""
-
-    code = "last_admin_key"
 
 
 class TokenRefusedError(RefusedError):
@@ -158,10 +136,6 @@ class CredentialTakenError(RefusedError):
 class AlreadyRotatedError(RefusedError):
     """The key has a successor."""
 
-    code = "already_rotated"
-
 
 class NoSecretsKeyError(RefusedError):
     """The controller has no key to encrypt secrets with."""
-
-    code = "no_secrets_key"

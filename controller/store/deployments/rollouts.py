@@ -74,28 +74,17 @@ def _to_json(uid: str, record: RolloutRecord) -> dict[str, Any]:
 
 
 async def pause(database: Database, name: str, *, if_match: int | None = None) -> None:
-    """Halts the rollout of a deployment, present and future ones, until it is resumed. Repeating it changes nothing.
-
-    Raises:
-        NotFoundError: no live deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
-        NotRollingError: it does not have `update: rolling`.
-    """
+    """Halts the rollout of a deployment, present and future ones, until it is resumed. Repeating it changes nothing."""
     await _set_paused(database, name, if_match, paused=True)
 
 
 async def resume(database: Database, name: str, *, if_match: int | None = None) -> None:
-    """Continues a paused rollout, and tries a failed or aborted rollout once more.
-
-    Raises:
-        NotFoundError: no live deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
-        NotRollingError: it does not have `update: rolling`.
-    """
+    """Continues a paused rollout, and tries a failed or aborted rollout once more."""
     await _set_paused(database, name, if_match, paused=False)
 
 
 async def _set_paused(database: Database, name: str, if_match: int | None, *, paused: bool) -> None:
+    """Raises NotFoundError, GenerationConflictError, or NotRollingError without `update: rolling`."""
     async with database.transaction() as connection:
         row = await live_row(connection, name, if_match)
         if DeploymentSpec.model_validate(row["spec"]).update != "rolling":

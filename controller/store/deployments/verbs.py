@@ -1,6 +1,7 @@
 """Users' verbs on a deployment: scale, undo, delete, stop, start, wake, restart, pull.
 
-Each is one transaction with its event and notification.
+Each is one transaction with its event and notification. Each raises NotFoundError if no live deployment has the name,
+and GenerationConflictError if it is not at generation `if_match`.
 """
 
 from collections.abc import Callable, Sequence
@@ -67,8 +68,6 @@ async def scale(
     """Changes the minimum and the maximum of replicas, in place; None keeps it.
 
     Raises:
-        NotFoundError: no live deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
         ManifestError: the result is not valid, such as a maximum below the minimum.
     """
     async with database.transaction() as connection:
@@ -99,8 +98,7 @@ async def undo(
         if_match: the expected generation.
 
     Raises:
-        NotFoundError: no live deployment has this name, or the revision is not kept.
-        GenerationConflictError: it is not at generation `if_match`.
+        NotFoundError: also if the revision is not kept.
         NothingToUndoError: there is no other revision.
         ManifestError: the older revision does not fit the fields that stay.
     """
@@ -116,12 +114,7 @@ async def undo(
 
 
 async def delete(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
-    """Sets the tombstone; the row is removed once all its processes are confirmed dead. Repeating it changes nothing.
-
-    Raises:
-        NotFoundError: no deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
-    """
+    """Sets the tombstone; the row is removed once all processes are confirmed dead. Repeating it changes nothing."""
     message = f"deployment {name} was deleted by its user"
     async with database.connection() as connection:
         row = await connection.fetchrow(_DELETE, name, message, CHANNEL, if_match, *current_actor())
@@ -138,12 +131,7 @@ async def delete(database: Database, name: str, *, if_match: int | None = None) 
 
 
 async def stop(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
-    """Limits the deployment to zero replicas until it is started or its spec changes.
-
-    Raises:
-        NotFoundError: no live deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
-    """
+    """Limits the deployment to zero replicas until it is started or its spec changes."""
     async with database.transaction() as connection:
         row = await live_row(connection, name, if_match)
         status = await connection.execute(
@@ -161,8 +149,6 @@ async def wake(database: Database, name: str, for_s: float, *, if_match: int | N
     """Keeps a deployment awake for `for_s` seconds without requests; 0 ends that.
 
     Raises:
-        NotFoundError: no live deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
         NotScaledError: it never sleeps, or its user has stopped it.
     """
     async with database.transaction() as connection:
@@ -197,12 +183,7 @@ def _check_may_wake(name: str, spec: DeploymentSpec) -> None:
 
 
 async def start(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
-    """Removes the limits of `stop` and of policies, and runs ended tasks and failed instances again.
-
-    Raises:
-        NotFoundError: no live deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
-    """
+    """Removes the limits of `stop` and of policies, and runs ended tasks and failed instances again."""
     async with database.transaction() as connection:
         row = await live_row(connection, name, if_match)
         limited, ended = await clear_limits(connection, row["uid"]), await run_ended_again(connection, row)
@@ -217,8 +198,7 @@ async def restart(
     """Restarts all instances of a deployment, or only `instance`: as many at a time as its `update` allows.
 
     Raises:
-        NotFoundError: no live deployment has this name, or it has no such instance.
-        GenerationConflictError: it is not at generation `if_match`.
+        NotFoundError: also if it has no such instance.
         NothingToRestartError: it is stopped or asleep.
     """
     async with database.transaction() as connection:
@@ -234,12 +214,7 @@ async def restart(
 
 
 async def pull(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
-    """Makes a new revision of the same spec, which takes the present models of the hub and images of the registry.
-
-    Raises:
-        NotFoundError: no live deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
-    """
+    """Makes a new revision of the same spec, which takes the present models of the hub and images of the registry."""
     async with database.transaction() as connection:
         row = await live_row(connection, name, if_match)
         uid, old, present = row["uid"], row["generation"], row["revision"]
