@@ -26,7 +26,7 @@ from controller.store.core.refusals import AlreadyRotatedError, LastAdminKeyErro
 from schemas.api.access import KeyCreated, KeyView, Role
 from schemas.key_limits import NO_LIMITS, KeyLimits
 
-_FIRST_KEY_LOCK: Final = 7_309_446_272  # an arbitrary constant: names this lock in the whole database
+_FIRST_KEY_LOCK: Final = 7_309_446_272  # an arbitrary constant: names this lock in the database
 
 
 _LASTING_ADMINISTRATORS: Final = (

@@ -24,7 +24,7 @@ _BUSY: Final = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
 _END_TERM: Final = """
     with ended as (update lease set term = term + 1, renewed_at = '-infinity' where id = 1 returning term)
     select pg_notify('gpuward', 'lease *') from ended"""
-LOCK_KEY: Final = 7_309_446_271  # an arbitrary constant: names this lock in the whole database
+LOCK_KEY: Final = 7_309_446_271  # an arbitrary constant: names this lock in the database
 _CANCEL_LIMIT_S: Final = 1.0
 
 

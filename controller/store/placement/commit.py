@@ -27,7 +27,7 @@ _LOCK: Final = """
            and not cordoned and not draining and not conditions @> '[{"type": "DiskPressure"}]'
            and (select count(*) from i) is not null
          order by id for share)
-    select uuid, memory_mib - claimed_mib as whole_mib, reserved_mib, foreign_mib,
+    select uuid, memory_mib - claimed_mib as free_mib, reserved_mib, foreign_mib,
            cpu_milli - claimed_cpu_milli as cpu_milli, claims, exclusive_claims,
            w.id::text as worker_id, w.name as worker,
            w.id is not null and health = 'ok' and present and not mig_mode and not cordoned as usable,
@@ -132,7 +132,7 @@ async def commit_placements(
 class _Capacity:
     """Free capacity of a locked device, computed as the search does: shared claims get no reserved or used memory."""
 
-    whole_mib: int  # free memory, reserved memory included: an exclusive claim takes it too
+    free_mib: int  # free memory, reserved memory included: an exclusive claim takes it too
     reserved_mib: int
     foreign_mib: int
     cpu_milli: int
@@ -145,12 +145,12 @@ class _Capacity:
         if self.exclusive or (claim.cpu_milli and claim.cpu_milli > self.cpu_milli):
             return False
         if claim.exclusive:
-            return not self.claims and not self.foreign_mib and claim.memory_mib <= self.whole_mib
-        shared_mib = self.whole_mib - self.reserved_mib - self.foreign_mib
+            return not self.claims and not self.foreign_mib and claim.memory_mib <= self.free_mib
+        shared_mib = self.free_mib - self.reserved_mib - self.foreign_mib
         return not claim.memory_mib or claim.memory_mib <= shared_mib
 
     def take(self, claim: PlannedClaim) -> None:
-        self.whole_mib -= claim.memory_mib
+        self.free_mib -= claim.memory_mib
         self.cpu_milli -= claim.cpu_milli
         self.claims += 1
         self.exclusive = self.exclusive or claim.exclusive
@@ -167,7 +167,7 @@ async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> tuple[dict[st
     usable = [row for row in rows if row["usable"]]
     capacity = {
         row["uuid"]: _Capacity(
-            whole_mib=row["whole_mib"],
+            free_mib=row["free_mib"],
             reserved_mib=row["reserved_mib"],
             foreign_mib=row["foreign_mib"],
             cpu_milli=row["cpu_milli"],
