@@ -291,7 +291,7 @@ async def refuse_changes(connection: Reader, documents: Sequence[Document]) -> N
 
 
 async def _lock_policy(connection: Any, spec: DeploymentSpec) -> None:
-    if (named := named_policy(spec)) is not None:
+    if spec.utilization_policy is not None and (named := named_policy(spec)) is not None:
         await lock_policy(connection, named)
 
 
