@@ -81,7 +81,7 @@ _DECIDED: Final = """
      where (f.instance_id, f.epoch, f.rank) = (x.id, x.epoch, x.rank)"""
 # Steps that were decided on the deployment as it was are stale.
 _TOUCH: Final = "update deployments set version = version + 1 where uid = any($1::uuid[])"
-# A process with claims is no orphan.
+# Not processes with claims, which the ledger knows.
 _KEEP: Final = """
     insert into found_processes (instance_id, epoch, rank, worker_id, session, receipt, report)
     select x.* from unnest($1::text[], $2::integer[], $3::integer[], $4::uuid[], $5::bigint[], $6::jsonb[], $7::jsonb[])
