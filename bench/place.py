@@ -34,8 +34,8 @@ from controller.scheduling.estimate import input_hash
 from controller.settings import ControllerSettings
 from controller.store.core.audit import audit
 from controller.store.core.database import Database
+from controller.store.core.events import CHANNEL
 from controller.store.core.migrate import migrate
-from controller.store.core.notify import CHANNEL
 from controller.store.deployments import apply as deployments
 from controller.store.deployments import verbs
 from controller.store.deployments.creations import Creations

@@ -28,7 +28,7 @@ from controller.store.backup.restore import (
     Restored,
     Target,
     check_revision,
-    look_at_target,
+    read_target,
     restore,
 )
 from controller.store.backup.tables import UnsuitableSchemaError, dedicated
@@ -99,7 +99,7 @@ def put_back(
         keys = open_keys(settings, make=False)  # before anything changes
         database = await open_as_it_is(settings, folder, stack)
         async with dedicated(database.dsn) as connection:
-            target = await look_at_target(connection)
+            target = await read_target(connection)
         if target.tables and not replace:
             raise NotEmptyError(
                 f"the database at {describe_dsn(database.dsn)} is not empty: it holds {target.holds}; "

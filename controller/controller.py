@@ -40,8 +40,8 @@ from controller.store.access.key_reads import Principal
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.access.secrets import resolve_secrets
 from controller.store.core.database import Database
+from controller.store.core.events import GONE
 from controller.store.core.migrate import why_outdated
-from controller.store.core.notify import GONE
 from controller.store.embedded.layout import Layout
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder

@@ -30,7 +30,7 @@ from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Database
-from controller.store.core.notify import GONE, parse_gone
+from controller.store.core.events import GONE, parse_gone
 from controller.store.deployments.failures import record_failure, record_quarantine
 from controller.store.deployments.start_times import absent_s, leave_out
 

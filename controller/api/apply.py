@@ -26,8 +26,8 @@ from controller.store.access.secrets import closed_secrets, problems_of_secrets
 from controller.store.core.database import Reader
 from controller.store.core.events import current_role
 from controller.store.core.refusals import RETIRED
-from controller.store.deployments.apply import Document, Expected, apply_all, retried
-from controller.store.deployments.names import problems_of_names
+from controller.store.deployments.apply import Document, Expected, apply_all, refuse_changes, retried
+from controller.store.deployments.specs import problems_of_names
 from controller.store.placement.plan_reads import named_devices
 from controller.store.policies.checks import problems_of_coverage
 from controller.store.policies.webhooks import problems_of_webhook_secrets
@@ -74,8 +74,9 @@ async def _apply(
         else Document(path, name, spec)
         for path, (name, spec) in documents.written.items()
     ]
-    async with context.database.transaction() as connection:
-        warnings = await check_documents(
+
+    async def check(connection: Reader) -> list[str]:
+        return await check_documents(
             connection,
             documents,
             longest_window_s=context.longest_window_s,
@@ -83,6 +84,13 @@ async def _apply(
             keys=context.secret_keys,
             granted=granted,
         )
+
+    async def check_unlocked(connection: Reader) -> None:
+        await check(connection)
+        await refuse_changes(connection, written)
+
+    async with context.database.checked_transaction(check_unlocked) as connection:
+        warnings = await check(connection)
         expected: Expected = {"policy": body.expected.policies, "deployment": body.expected.deployments}
         applied = await apply_all(connection, written, expected, longest_window_s=context.longest_window_s)
     return warnings, applied

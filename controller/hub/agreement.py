@@ -15,8 +15,7 @@ from aiohttp import hdrs, web
 from controller.domain.events import NewEvent
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.workers.conditions import set_condition
 from controller.store.workers.sessions import Identity
 from schemas.wire import UNNAMED, Protocols, no_common_protocol, offered_protocols

@@ -25,8 +25,7 @@ from controller.store.access.audit_log import Entry, write_entries
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import StoredSecret
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.deployments import commands
 from controller.store.deployments.commands import DueCommand, Target
 from schemas.wire import RUNTIME_DOCKER, Command, StartOrder, StopOrder, explain

@@ -9,8 +9,7 @@ from controller.domain.devices import MISSING, UNREADABLE, DeviceChanges, never_
 from controller.domain.events import NewEvent
 from controller.hub.session import Session
 from controller.store.core.database import Connection, Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.deployments import processes
 from controller.store.workers.conditions import clear_condition, clear_conditions, set_condition
 from controller.store.workers.devices import GpuHolders, gpu_holders, sick_gpus

@@ -7,8 +7,7 @@ from typing import Final
 from controller.domain.events import NewEvent
 from controller.hub.conditions import record_unhealthy, recovered
 from controller.store.core.database import Connection, Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.workers.conditions import clear_condition
 from controller.store.workers.devices import Settled, gpu_holders, lock_due_workers, settle_devices
 from schemas.worker_conditions import GPUS_HEALTHY

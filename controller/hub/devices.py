@@ -10,7 +10,7 @@ from controller.domain.devices import DeviceChanges, host_uuid
 from controller.hub.conditions import record_gpus, record_runtimes
 from controller.hub.session import Session
 from controller.store.core.database import Connection, Database
-from controller.store.core.notify import notify
+from controller.store.core.events import notify
 from controller.store.deployments import processes
 from controller.store.workers import sessions
 from controller.store.workers.devices import lock_devices, write_devices

@@ -37,10 +37,9 @@ from controller.hub.worker_budget import Frames
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Connection, Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.deployments import processes
-from controller.store.deployments.found import keep_found, of_those_found
+from controller.store.deployments.adoption import keep_orphans, undecided_receipts
 from controller.store.workers import sessions
 from controller.store.workers.conditions import clear_conditions
 from controller.store.workers.devices import read_dismissed, write_details
@@ -180,11 +179,11 @@ async def accept(
         await record_gpus(connection, worker, identity.name, plan, hello.inventory.gpus_error)
         dismissed = (await read_dismissed(connection, [worker])).get(worker, {})
         await notify(connection, "worker", [worker])
-        await notify(connection, "found", [worker] if written.found else [])
+        await notify(connection, "found", [worker] if written.orphans else [])
         await notify(connection, "process", written.deployments | {deployment for deployment, *_ in gone})
         await sessions.write_connected(connection, worker, new.session)
     held_elsewhere = frozenset(device.row.uuid for device in plan.refused)
-    orphans = tuple(orphan.report for orphan in written.found)
+    orphans = tuple(orphan.report for orphan in written.orphans)
     return HandshakeResult(
         new.session, new.term, new.at, tuple(written.strays), held_elsewhere, dismissed, new.proxy_secret, orphans,
         unread=unread,
@@ -217,8 +216,8 @@ async def _write_processes(
     if new.receipt_key is not None and (new.lost_some or new.has_found):
         receipts = opened(hello.receipts, worker, new.receipt_key)
         if not new.lost_some:  # only orphans of earlier hellos are still undecided
-            receipts = await of_those_found(connection, worker, receipts)
-        await keep_found(connection, worker, new.session, hello.processes, receipts)
+            receipts = await undecided_receipts(connection, worker, receipts)
+        await keep_orphans(connection, worker, new.session, hello.processes, receipts)
     written = await processes.write_reports(connection, reports)
     gone = await processes.end_missing(
         connection,

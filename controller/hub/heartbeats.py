@@ -21,8 +21,7 @@ from controller.hub.session import Session
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.workers.devices import DetailsRow, write_details
 from controller.store.workers.heartbeats import (
     ConnectionState,

@@ -14,8 +14,7 @@ from controller.hub.write_queue import Unwritten, WriteQueue
 from controller.runtime.clock import Clock
 from controller.runtime.lease import read_term
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.deployments import commands, processes
 from schemas.exit_causes import KILLED_FOR_MEMORY
 from schemas.wire import (
@@ -106,7 +105,7 @@ class ReportWriter:
             term = await read_term(connection)
             await notify(connection, "process", answered | written.deployments)
         session_of = {p.session.worker_id: p.session for p in current}  # a worker has only one newest session
-        for orphan in written.found:
+        for orphan in written.orphans:
             session_of[orphan.worker_id].orphans[key_of(orphan.report)] = orphan.report
         self._after(batch, held, written.strays, term)
 

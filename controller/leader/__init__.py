@@ -1,1 +1,1 @@
-"""What only the leader runs beside its reconcilers: services of one term."""
+"""Services of one term, which only the leader runs."""

@@ -38,13 +38,13 @@ MAX_KEPT: Final = 1024  # each takes a few KiB
 # perhaps a network's. Deployments that are applied together arrive within seconds.
 FOLDER_FRESH_S: Final = 10.0
 BRANCH_FRESH_S: Final = 600.0
-NEW_S: Final = 10.0  # a new deployment gets the commit of its branch that was read within this time, at most
+NEW_S: Final = 10.0  # a new deployment gets a commit of its branch that was read within this time
 PURPOSE = "analysis"
 log = structlog.get_logger(__name__)
 
 
 class ModelCache:
-    """Results by source, the least recently used forgotten first."""
+    """Results by source; the least recently used are dropped first."""
 
     def __init__(self, monotonic: Callable[[], float], max_kept: int = MAX_KEPT) -> None:
         self._monotonic = monotonic
@@ -52,7 +52,7 @@ class ModelCache:
         self._kept: dict[str, tuple[float, Any]] = {}  # when it was read, and the result
 
     def find(self, analysis: Analysis, branch_s: float = BRANCH_FRESH_S) -> Any | None:
-        """The result of an equal analysis, if it has not expired. `branch_s`: the greatest age of what may move."""
+        """The result of an equal analysis, if it has not expired. `branch_s`: the maximum age of a branch's result."""
         source = source_of(analysis)
         at, result = self._kept.get(source, (-math.inf, None))
         if self._monotonic() - at >= fresh_for_s(analysis.payload, branch_s):
@@ -62,7 +62,7 @@ class ModelCache:
         return result
 
     def keep(self, analysis: Analysis, result: Any) -> None:
-        """Keeps the result of an analysis. Errors are not kept, since the next attempt may succeed."""
+        """Keeps a result. Errors must not be kept, since the next attempt may succeed."""
         fresh_s = fresh_for_s(analysis.payload)
         if not fresh_s:
             return
@@ -75,8 +75,8 @@ class ModelCache:
 
 def source_of(analysis: Analysis) -> str:
     """SHA-256 of an analysis's target and payload: equal ones give equal results."""
-    what = {"target": analysis.target, "payload": dict(analysis.payload)}
-    return hashlib.sha256(orjson.dumps(what, option=orjson.OPT_SORT_KEYS)).hexdigest()
+    source = {"target": analysis.target, "payload": dict(analysis.payload)}
+    return hashlib.sha256(orjson.dumps(source, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
 
 def fresh_for_s(source: Mapping[str, Any], branch_s: float = BRANCH_FRESH_S) -> float:
@@ -85,8 +85,8 @@ def fresh_for_s(source: Mapping[str, Any], branch_s: float = BRANCH_FRESH_S) -> 
         own = math.inf if is_commit(str(source.get("revision"))) else branch_s
     else:
         own = FOLDER_FRESH_S if "path" in source or "gguf" in source else 0.0
-    beside = [*source.get("adapters", ()), *([source["draft"]] if source.get("draft") else [])]
-    return min([own, *(fresh_for_s(one, branch_s) for one in beside)])
+    others = [*source.get("adapters", ()), *([source["draft"]] if source.get("draft") else [])]
+    return min([own, *(fresh_for_s(other, branch_s) for other in others)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,15 +97,15 @@ class _Running:
 
 
 class Analyses:
-    """One term's analyses: at most one per deployment; results are kept here for the next step.
+    """A term's analyses: at most one per deployment; results are kept here for the next step.
 
-    Deployments of one model share its running analysis and, for a while, its result, whatever else their specs say.
+    Deployments of the same model share its running analysis and, for a while, its result.
 
     Args:
         clock: time.
-        metrics: what is counted.
+        metrics: to count in.
         hint: called with the uid of a deployment whose analysis has ended.
-        on_start: called with the uid of a deployment whose analysis begins; its input may be outdated by then.
+        on_start: called with the uid of a deployment whose analysis starts; its input may be outdated by then.
         loop_lag_s: the event loop's worst recent lag, for the log.
     """
 
@@ -126,16 +126,15 @@ class Analyses:
         self._finished: dict[str, Finished] = {}
 
     def running(self, uid: str) -> bool:
-        """Whether an analysis is running for this deployment."""
         return uid in self._running
 
     def under_way(self, uid: str) -> RevisionFacts | None:
-        """The revision that is being analyzed for this deployment."""
+        """The revision of this deployment that is being analyzed."""
         running = self._running.get(uid)
         return None if running is None else running.revision
 
     def uids(self) -> list[str]:
-        """All deployments with a running analysis."""
+        """Deployments with a running analysis."""
         return list(self._running)
 
     def finished(self, uid: str) -> Finished | None:
@@ -148,7 +147,7 @@ class Analyses:
         if analysis is None:
             return
         self._finished.pop(uid, None)
-        # A later revision is also applied for what the hub holds now.
+        # A later revision may be applied to get the hub's present model.
         known = self._known.find(analysis, NEW_S if revision.generation == 1 else 0.0)
         if known is not None:
             self.cancel(uid, committed_at=None)
@@ -181,7 +180,6 @@ class Analyses:
         self._finished.pop(uid, None)
 
     async def aclose(self) -> None:
-        """Cancels all analyses."""
         await self._computations.aclose()
 
     def _done(self, owner: Hashable, source: str, result: Any) -> None:
@@ -212,7 +210,7 @@ def _finish(revision: RevisionFacts, result: Any) -> Finished:
 
 
 def _commits(spec: DeploymentSpec, result: Any) -> dict[str, str]:
-    """The commits that were read. A hub that a deployment names itself may hold others, which its agents report."""
+    """The commits that were read. A deployment's own hub may have other commits, which its agents report."""
     return {} if "HF_ENDPOINT" in spec.env or not isinstance(result, dict) else dict(result.get(COMMITS, {}))
 
 
@@ -222,7 +220,7 @@ def _unknown(need: Need) -> str | None:
 
 
 def _concealed(analysis: Analysis, result: Any) -> Any:
-    """The outcome, without what the end of a child that gave no answer would tell of this host's disk."""
+    """The result; of a child that ended without an answer it reveals nothing about this host's disk."""
     if not isinstance(result, ChildTimeout | ChildCrashed):
         return result
     payload = analysis.payload
@@ -240,10 +238,7 @@ def _text(error: BaseException) -> str:
 
 
 def assumed_need(spec: DeploymentSpec, why: str) -> Need | None:
-    """The need of a model that could not be read, from what the spec states; None: that is not enough.
-
-    `why`: the error, for the need's notes.
-    """
+    """The need of an unread model by its spec, with the error `why` in its notes; None if the spec does not suffice."""
     need = engine_for(spec).assumed(spec)
     return None if need is None else replace(need, notes=(*need.notes, f"the model was not read: {why}"))
 
@@ -252,7 +247,7 @@ async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
     """The need of a spec, for a waiting caller such as a plan; cancelling it kills the child.
 
     Raises:
-        ChildError: the analysis failed; `retryable`: a later one may succeed.
+        ChildError: the analysis failed; `retryable`: a later analysis may succeed.
     """
     engine = engine_for(spec)
     analysis = engine.analysis(spec)
@@ -277,7 +272,7 @@ async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
 
 
 def known_need(revision: RevisionFacts) -> Need | None:
-    """The need if it is known without an analysis."""
+    """The need of a revision without a stored need, if it needs no analysis."""
     if revision.need is not None:
         return None
     engine = engine_for(revision.spec)

@@ -44,7 +44,6 @@ class _Rounds(ABC):
         self._first_after_s = first_after_s
 
     async def run(self) -> None:
-        """Runs until cancelled."""
         await self._clock.sleep(self._first_after_s)
         while True:
             try:
@@ -54,8 +53,7 @@ class _Rounds(ABC):
             await self._clock.sleep(self._every_s)
 
     @abstractmethod
-    async def round(self) -> None:
-        """Does what is due."""
+    async def round(self) -> None: ...
 
     def _transaction(self) -> AbstractAsyncContextManager[Any]:
         return term_transaction(self._database, self._term)
@@ -83,7 +81,7 @@ class Housekeeping(_Rounds):
         self._keep_events_days = keep_events_days
         self._keep_actions_days = keep_actions_days
         self._keys = keys
-        self._seen: frozenset[str] = frozenset()
+        self._known: frozenset[str] = frozenset()  # violations of the last round
 
     async def round(self) -> None:
         """One audit, and one batch of deletions."""
@@ -91,15 +89,15 @@ class Housekeeping(_Rounds):
             result = await audit(connection)
         async with self._transaction() as connection:
             await write_audit_result(connection, result)
-        found = {f"{v.invariant}: {v.message}": v for v in result.violations}
-        for text, violation in list(found.items())[:_MAX_REPORTED]:
+        violations = {f"{v.invariant}: {v.message}": v for v in result.violations}
+        for text, violation in list(violations.items())[:_MAX_REPORTED]:
             log.error("invariant violated", invariant=violation.invariant, evidence=violation.evidence)
-            if text in self._seen:
+            if text in self._known:
                 continue
             event = NewEvent("invariant_violated", text, ("controller:leader",), violation.evidence)
             async with self._transaction() as connection:
                 await write_events(connection, [event])
-        self._seen = frozenset(found)
+        self._known = frozenset(violations)
         async with self._transaction() as connection:
             await write_late_events(connection)
         async with self._transaction() as connection:
@@ -108,7 +106,7 @@ class Housekeeping(_Rounds):
         await self._keep_audit_log()
 
     async def _keep_audit_log(self) -> None:
-        """Seals the audit log's new entries, and deletes those that are old, once no seal covers them any more."""
+        """Seals the audit log's new entries, and deletes old entries that no seal covers any more."""
         async with self._transaction() as connection:
             settled = await settled_id(connection)
         async with self._transaction() as connection:
@@ -154,5 +152,4 @@ class Sealing(_Rounds):
         self._keys = keys
 
     async def round(self) -> None:
-        """Seals what is plain or under an earlier key, as far as it may be."""
         await seal_keys(self._database, self._keys, lambda connection: check_term(connection, self._term))

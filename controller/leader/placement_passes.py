@@ -1,54 +1,155 @@
-"""Placement passes: the inventory of one term, the decisions on it, and what their commits mean for it.
+"""Placement passes: the inventory of a term, the decisions on it, and the effect of their commits on it.
 
 Passes run one at a time, and two reconcilers make them. Placement's full pass covers all pending instances. A step of
-the instances may place those that it creates in its own transaction while no other instance is pending: that saves a
-second commit and all the reads for it. The inventory is a cache; the commit checks every row again under lock.
+the instances may place those that it creates in its own transaction while no other instance is pending, which saves a
+second commit and its reads. The inventory is a cache; the commit checks every row again under lock.
 """
 
 import asyncio
-from collections import defaultdict
+from collections import OrderedDict, defaultdict
 from collections.abc import AsyncIterator, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, closing, suppress
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
+
+import structlog
 
 from controller.decide.start_command import rendezvous_port, start_payload
 from controller.domain.admission import Destination, Holder, Holders, Holdings, PendingInstance, PendingRow
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.domain.restart_delays import RestartSettings
-from controller.leader.placement_inputs import InventoryCache, RevisionAsks, check_starts
+from controller.engines.base import RefusedFlagError
+from controller.engines.registry import engine_for
+from controller.leader.start_checks import check_starts
 from controller.runtime.clock import Clock
 from controller.runtime.metrics import Metrics
 from controller.scheduling.admission.admit import DEFAULT_RESERVE, ReserveTimes, admit, may_reserve
+from controller.scheduling.estimate import asks_for
 from controller.scheduling.inventory.capacity import Inventory
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.placement.commit import PlacedStart
+from controller.store.placement.pass_reads import (
+    FROM_THE_START,
+    InventoryChanges,
+    RevisionKey,
+    read_changes,
+    read_revisions,
+)
 from schemas.api.explain import Explain
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 
+log = structlog.get_logger(__name__)
+_MAX_KEPT: Final = 100  # parsed specs of about 14 KiB each; more in a pass that needs more
 _PATIENCE_S: Final = 0.02
-_MAX_PREEMPTIONS: Final = 8  # of one pass: each takes some 50 ms among 10,000 instances, and is written at its end
-_MAX_NEW: Final = 256  # new instances placed by one step; more would lock its deployments' rows for long
+_MAX_PREEMPTIONS: Final = 8  # in a pass: each takes some 50 ms among 10,000 instances, and is written at its end
+_MAX_NEW: Final = 256  # new instances placed by a step; more would lock its deployments' rows for long
+
+
+class InventoryCache:
+    """An `Inventory` and its `Holdings`, kept current by reading changes. For one reader at a time."""
+
+    def __init__(self) -> None:
+        self.inventory = Inventory()
+        self.holdings = Holdings()
+        self.horizon = FROM_THE_START  # what older transactions wrote is known
+
+    def copy(self) -> Self:
+        """A copy for a reader that changes it. Not within a pass."""
+        twin = type(self)()
+        twin.inventory, twin.holdings, twin.horizon = self.inventory.copy(), self.holdings.copy(), self.horizon
+        return twin
+
+    async def refresh(self, connection: Any) -> None:
+        """Applies changes. The connection must be in one REPEATABLE READ transaction."""
+        self.take(await read_changes(connection, self.horizon))
+
+    def take(self, changes: InventoryChanges) -> None:
+        if changes.device_uuids:
+            for instance, holding in self.holdings.replace(changes.device_uuids, changes.claims):
+                if holding is None:
+                    self.inventory.remove_load([instance])
+                else:
+                    self.inventory.upsert_load([holding.load(instance)])
+        self.inventory.upsert_workers(changes.workers)
+        self.inventory.remove_workers(changes.deleted_workers)
+        self.inventory.upsert_devices(changes.devices)
+        self.inventory.remove_devices(changes.orphaned_devices)
+        self.horizon = changes.horizon
+
+
+@dataclass(frozen=True, slots=True)
+class RevisionAsk:
+    """A revision with the ask of each of its instances."""
+
+    spec: DeploymentSpec
+    need: Need
+    ask: Ask  # without the instance's name
+    commits: Mapping[str, str] = field(default_factory=dict)  # of its models on the hub, as known so far
+
+    @property
+    def may_get_commits(self) -> bool:
+        """Whether a start may yet report a commit."""
+        models = (self.spec.model or "", *self.spec.serving.adapters.values())
+        return not self.commits and any(model.startswith("hf:") for model in models)
+
+
+class RevisionAsks:
+    """A cache by revision, the least recently used forgotten first."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[RevisionKey, RevisionAsk | ValueError] = OrderedDict()
+
+    async def refresh(self, connection: Any, waiting: Sequence[PendingRow]) -> None:
+        """Reads the revisions of these instances that are not kept."""
+        wanted = {(row.deployment_uid, row.revision) for row in waiting}
+        missing = wanted - self._kept.keys()
+        missing |= {key for key in wanted - missing if self._may_get_commits(key)}
+        if missing:
+            for key, stored in (await read_revisions(connection, sorted(missing))).items():
+                try:
+                    self.put(key, *stored.parse(), stored.commits)
+                except ValueError as error:
+                    self._kept[key] = error
+        for row in waiting:
+            self._kept.move_to_end((row.deployment_uid, row.revision))
+        while len(self._kept) > max(_MAX_KEPT, len(waiting)):
+            self._kept.popitem(last=False)
+
+    def put(self, key: RevisionKey, spec: DeploymentSpec, need: Need, commits: Mapping[str, str] | None = None) -> None:
+        """Keeps a revision, or the reason why this version cannot run it."""
+        try:
+            engine = engine_for(spec)
+            with suppress(RefusedFlagError):  # specs of an earlier version keep running; an apply refuses the flag
+                engine.validate(spec)
+            if retired := spec.retired_args:
+                log.warning("args have no effect", deployment=key[0], revision=key[1], args=retired)
+            ask = asks_for(spec, need, engine, instance="", deployment_uid=key[0])
+            self._kept[key] = RevisionAsk(spec, need, ask, commits or {})
+        except ValueError as error:
+            self._kept[key] = error
+
+    def _may_get_commits(self, key: RevisionKey) -> bool:
+        kept = self._kept[key]
+        return isinstance(kept, RevisionAsk) and kept.may_get_commits
+
+    def of(self, row: PendingRow) -> RevisionAsk:
+        """The revision of a pending instance. Raises ValueError if this version cannot run it."""
+        kept = self._kept[row.deployment_uid, row.revision]
+        if isinstance(kept, ValueError):
+            raise kept
+        return kept
 
 
 @dataclass(frozen=True, slots=True)
 class StillPending:
-    """An instance that does not fit now, with the reason.
-
-    Attributes:
-        waiting: the instance.
-        decision: the reason.
-        victims: the holders that it preempts.
-        awaits_servers: capacity is reserved for it that servers hold, so its time for that runs.
-        promised: the place that is kept for it, since it preempted for it.
-    """
+    """An instance that does not fit now, with the reason."""
 
     waiting: PendingRow
     decision: Unplaced
     victims: tuple[Holder, ...] = ()
-    awaits_servers: bool = False
-    promised: Destination | None = None
+    awaits_servers: bool = False  # capacity is reserved for it that servers hold, so its time for that runs
+    promised: Destination | None = None  # the place that its victims leave, which is reserved for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +187,7 @@ class PlacementPasses:
 
     @property
     def inventory(self) -> Inventory:
-        """What is claimed, and what the current pass has reserved."""
+        """Claims, and the reservations of the current pass."""
         return self._cache.inventory
 
     @property
@@ -107,7 +208,7 @@ class PlacementPasses:
             try:
                 yield
             except BaseException:
-                self.inventory.rollback()  # what was committed nevertheless is read at the next refresh
+                self.inventory.rollback()  # the next refresh reads what was committed
                 self._cleared_at = None
                 raise
 
@@ -123,7 +224,7 @@ class PlacementPasses:
     async def place_new(self, new_instances: Sequence[NewInstance]) -> AsyncIterator[list[PlacedStart]]:
         """A pass for instances that are about to be created; an empty list if others are pending before them.
 
-        A pass without pending instances takes a moment, so it is awaited; a longer one is not.
+        It waits only for a short pass, such as one without pending instances.
         """
         starts: list[PlacedStart] = []
         async with AsyncExitStack() as stack:
@@ -138,13 +239,13 @@ class PlacementPasses:
         return self._cleared_at == self._arrivals
 
     def _decide_new(self, new_instances: Sequence[NewInstance]) -> list[PlacedStart]:
-        for one in new_instances:
-            self._revisions.put((one.waiting.deployment_uid, one.waiting.revision), one.spec, one.need, one.commits)
-        decisions = self.decide([one.waiting for one in new_instances])
+        for new in new_instances:
+            self._revisions.put((new.waiting.deployment_uid, new.waiting.revision), new.spec, new.need, new.commits)
+        decisions = self.decide([new.waiting for new in new_instances])
         return [decision for decision in decisions if isinstance(decision, PlacedStart)]
 
     async def refresh(self, connection: Any, waiting: Sequence[PendingRow]) -> None:
-        """Reads what changed, and the revisions of these instances. In one REPEATABLE READ transaction."""
+        """Reads changes, and the revisions of these instances. In one REPEATABLE READ transaction."""
         await self._cache.refresh(connection)
         self._ports.clear()
         await self._revisions.refresh(connection, waiting)
@@ -153,11 +254,13 @@ class PlacementPasses:
         self, connection: Any, waiting: Sequence[PendingRow], settings: RestartSettings
     ) -> list[PendingRow]:
         """Marks those that preempt nothing since their start would fail. After `refresh`, in its transaction."""
+        if not any(row.preempt for row in waiting):
+            return list(waiting)
         return await check_starts(connection, waiting, lambda row: self._revisions.of(row).spec, self._keys, settings)
 
     def needs_holders(self, waiting: Iterable[PendingRow]) -> bool:
-        """Whether any of them may preempt or get a reservation if it does not fit. Holders must be read for that."""
-        return any(may_reserve(one, self._reserve.after_s) for one in waiting)
+        """Whether any of them may preempt or get a reservation if it does not fit, for which holders must be read."""
+        return any(may_reserve(row, self._reserve.after_s) for row in waiting)
 
     def decide(
         self,
@@ -165,17 +268,17 @@ class PlacementPasses:
         holders: Holders | None = None,
         reserved: Sequence[PendingRow] = (),
     ) -> Generator[PlacedStart | StillPending, None, None]:
-        """Decides one instance after the other. An instance whose spec this version cannot run blocks no other.
+        """Decides on each instance in turn. An instance whose spec this version cannot run blocks no other.
 
         After many preemptions the last instances get no decision. A caller that stops early closes the generator.
 
         Args:
             waiting: in the order in which they are placed.
             holders: the instances with claims, where preemption or reservations are possible.
-            reserved: for which capacity is reserved before all of these.
+            reserved: instances for which capacity is reserved before all of these.
         """
         self.inventory.rollback()  # earlier decisions of this pass
-        by_id = {one.id: one for one in waiting}
+        by_id = {row.id: row for row in waiting}
         impossible: list[StillPending] = []
         decisions = admit(
             self.inventory,
@@ -183,35 +286,34 @@ class PlacementPasses:
             holders,
             reserve=self._reserve,
             reserved=self._asks(reserved),
-            promised=self._pending([one for one in waiting if one.promised is not None], []),
+            promised=self._pending([row for row in waiting if row.promised is not None], []),
             max_preemptions=_MAX_PREEMPTIONS,
         )
         with closing(decisions):
             for admission in decisions:
-                one = by_id[admission.decision.instance]
+                row = by_id[admission.decision.instance]
                 if isinstance(admission.decision, Placed):
-                    yield self._start(one, admission.decision)
+                    yield self._start(row, admission.decision)
                 else:
                     yield StillPending(
-                        one, admission.decision, admission.victims, admission.awaits_servers, admission.promised
+                        row, admission.decision, admission.victims, admission.awaits_servers, admission.promised
                     )
         yield from impossible
 
     def _pending(self, waiting: Iterable[PendingRow], impossible: list[StillPending]) -> Iterator[PendingInstance]:
-        for one in waiting:
+        for row in waiting:
             try:
-                yield one.pending_by(self._revisions.of(one).ask)
+                yield row.pending_by(self._revisions.of(row).ask)
             except ValueError as error:
-                if one.awaited:
+                if row.awaited:
                     continue  # it is explained once it is created
-                impossible.append(StillPending(one, _impossible(one, error)))
+                impossible.append(StillPending(row, _impossible(row, error)))
 
     def _asks(self, waiting: Iterable[PendingRow]) -> list[Ask]:
-        """Their asks, without those whose spec this version cannot run."""
         asks = []
-        for one in waiting:
-            with suppress(ValueError):
-                asks.append(one.ask_by(self._revisions.of(one).ask))
+        for row in waiting:
+            with suppress(ValueError):  # this version cannot run its spec
+                asks.append(row.ask_by(self._revisions.of(row).ask))
         return asks
 
     def _start(self, waiting: PendingRow, placed: Placed) -> PlacedStart:
@@ -245,7 +347,7 @@ class PlacementPasses:
         return PlacedStart(waiting, placed, tuple(payloads), port)
 
     def _rendezvous_port(self, gang: str, placed: Placed, leader: str) -> int:
-        """A port at which no other gang meets at the leader's address, where several agents may run."""
+        """A port that no other gang uses at the leader's address, where several agents may run."""
         taken = set[int]()
         for host in {placed.leading_host, *self.inventory.hosts_at(leader)}:
             taken |= self.holdings.rendezvous_ports(host) | self._ports[host]
@@ -254,7 +356,7 @@ class PlacementPasses:
         return port
 
     def settle(self, starts: Sequence[PlacedStart], kept: Sequence[PlacedStart]) -> list[PlacedStart]:
-        """Counts committed starts; takes those that lost a race off the inventory, and returns them."""
+        """Counts committed starts; removes those that lost a race from the inventory, and returns them."""
         done = {s.waiting.id for s in kept}
         lost = [s for s in starts if s.waiting.id not in done]
         for start in lost:
@@ -267,11 +369,10 @@ class PlacementPasses:
         return lost
 
     def count_unplaced(self, instances: Sequence[StillPending]) -> None:
-        """Counts the instances that fit nowhere."""
         self._metrics.placed("unplaced", len(instances))
 
 
 def _impossible(waiting: PendingRow, error: ValueError) -> Unplaced:
-    """For a spec that this version cannot run, as after a downgrade: it stays pending until the spec changes."""
+    """The instance stays pending until the spec changes, or an upgrade after a downgrade."""
     message = f"this version cannot run its spec: {error}"
     return Unplaced(waiting.id, Explain(workers=0, rejected={Reason.ENGINE_UNSUPPORTED: 1}, message=message))

@@ -18,18 +18,18 @@ from controller.store.telemetry.samples import Sample
 from schemas.manifest.policy import UtilizationPolicy
 
 _MOST_RANKS: Final = 1024  # as many workers as an instance can have; an agent may name any
-_MARGIN_S: Final = 300.0  # beyond the window: the time covered by its oldest sample, and the delay of a look
+_MARGIN_S: Final = 300.0  # beyond the window: the time covered by its oldest sample, and the delay of a poll
 Hold: TypeAlias = tuple[str, int, str]  # instance, epoch, GPU
 Watched: TypeAlias = tuple[str, str]  # deployment's uid, instance
 _MINUTE_S: Final = 60.0
 
 
 class _Need(NamedTuple):
-    """Why samples of a GPU are kept: seconds of history, the policy, and whether it judges the GPU's own samples."""
+    """The reason why samples of a GPU are kept."""
 
-    seconds: float
+    seconds: float  # of history
     rule: UtilizationPolicy
-    exclusive: bool
+    exclusive: bool  # the policy judges the GPU's own samples
 
 
 class Telemetry:
@@ -46,16 +46,15 @@ class Telemetry:
         self._requests: dict[tuple[str, int], dict[int, Series]] = {}  # by instance and epoch, by rank
         self._means: dict[tuple[str, int], MeanSeries] = {}
         self._holds: dict[str, dict[Hold, _Need]] = {}  # by deployment
-        self._watchers: defaultdict[str, dict[Hold, str]] = defaultdict(
-            dict
-        )  # by GPU: its holds with their deployments
+        # By GPU: its holds with their deployments.
+        self._watchers: defaultdict[str, dict[Hold, str]] = defaultdict(dict)
         self._loaded: dict[Hold, float] = {}  # seconds of history that were read
-        self._low_after: dict[Hold, float] = {}  # by what is no longer in memory
+        self._low_after: dict[Hold, float] = {}  # by samples that are no longer in memory
         self._newest: dict[str, float] = {}  # by GPU: its newest sample at the last `trim`
 
     @property
     def samples(self) -> int:
-        """Number of samples of utilization in memory."""
+        """The number of samples in memory."""
         return sum(len(s) for s in (*self._gpus.values(), *self._own.values()))
 
     def watch(self, facts: PolicyFacts) -> None:
@@ -75,7 +74,6 @@ class Telemetry:
             del self._holds[facts.uid]
 
     def forget(self, uid: str) -> None:
-        """Drops all samples of a deployment."""
         for hold in self._holds.pop(uid, {}):
             self._drop(hold)
 
@@ -97,28 +95,21 @@ class Telemetry:
         return {hold[2]: need.seconds for hold, need in holds.items() if self._loaded[hold] < need.seconds}
 
     def put_past(self, uids: Collection[str], gpus: Collection[str], reach_s: float, samples: Iterable[Sample]) -> None:
-        """Adds past samples of GPUs of these deployments.
-
-        Args:
-            uids: the deployments.
-            gpus: whose past it is.
-            reach_s: how far it reaches back, in seconds.
-            samples: in any order.
-        """
-        found: defaultdict[Series, list[tuple[float, float, float, float, float | None]]] = defaultdict(list)
+        """Adds past samples, in any order, of these GPUs of these deployments, which reach back `reach_s` seconds."""
+        past: defaultdict[Series, list[tuple[float, float, float, float, float | None]]] = defaultdict(list)
         for sample in samples:
             for series, mean, high in self._readings(sample):
-                found[series].append((sample.at, sample.period_s, mean, high, sample.read_s))
-        for series, rows in found.items():
+                past[series].append((sample.at, sample.period_s, mean, high, sample.read_s))
+        for series, rows in past.items():
             series.extend(rows)
         for gpu in gpus:
             for hold, uid in self._watchers.get(gpu, {}).items():
                 if uid not in uids:
-                    continue  # what its verdicts know was not compared with this past
+                    continue  # its verdicts were not compared with this past
                 self._loaded[hold] = max(min(reach_s, self._holds[uid][hold].seconds), self._loaded[hold])
 
     def put_low_after(self, instance: WatchedInstance, devices: Iterable[str], at: float) -> None:
-        """Notes that these GPUs of the instance were not low all the time before."""
+        """Records that these GPUs of the instance were not continuously low before."""
         for device in devices:
             hold = instance.id, instance.epoch, device
             self._low_after[hold] = max(at, self._low_after.get(hold, at))
@@ -135,7 +126,7 @@ class Telemetry:
         return concerned
 
     def trim(self) -> None:
-        """Drops samples that no window needs. What arrived since the last call stays: it may not be judged yet.
+        """Drops samples that no window needs, except those since the last call, which may not be judged yet.
 
         A backlog may be far longer than a window, and use in it ends "below since".
         """
@@ -154,7 +145,7 @@ class Telemetry:
                     ranks.trim(before)
 
     def _remember(self, hold: Hold, need: _Need, before: float) -> None:
-        """Notes what is about to be dropped. A stored verdict knows it where all GPUs count, but not of each GPU."""
+        """Remembers use in samples that are about to be dropped. Stored verdicts know it only where all GPUs count."""
         if need.rule.gpus == "any":
             series = self._gpus[hold[2]] if need.exclusive else self._own[hold]
             at = low_after(series, need.rule.min_gpu_utilization, before)
@@ -188,7 +179,7 @@ class Telemetry:
         return InstanceUse(instance.phase, instance.running_since, gpus, ranks, mean, self.leaps)
 
     def _gpu_use(self, instance: WatchedInstance, claim: GpuClaim) -> GpuUse:
-        """A whole GPU is judged by the GPU's samples; a shared one by the instance's own processes on it."""
+        """An exclusive GPU is judged by its own samples; a shared GPU by the instance's processes on it."""
         series = self._gpus[claim.device] if claim.exclusive else self._own[instance.id, instance.epoch, claim.device]
         low = self._low_after.get((instance.id, instance.epoch, claim.device), -inf)
         return GpuUse(claim.device, claim.worker, series, not claim.exclusive, low)
@@ -210,9 +201,9 @@ def _needs(facts: PolicyFacts) -> dict[Hold, _Need]:
 
 
 class HistoryGap(NamedTuple):
-    """A stretch of time that a leader has not read, and the claims for which its minutes count.
+    """A stretch of time that this leader has not read, and the devices for which its minutes count.
 
-    Its predecessors stored since when an instance is low, and samples reach less far. A backlog with use, or a gap, may
+    Earlier leaders stored since when an instance is low, and samples reach less far. A backlog with use, or a gap, may
     have arrived while no leader judged.
     """
 
@@ -222,21 +213,18 @@ class HistoryGap(NamedTuple):
 
 
 def oldest_known(facts: PolicyFacts) -> dict[str, float]:
-    """Since when a GPU is low by a stored verdict, by GPU; GPUs of which none knows are missing."""
-    found: dict[str, float] = {}
+    """Since when GPUs are low by stored verdicts; GPUs without such a verdict are missing."""
+    since: dict[str, float] = {}
     for instance in facts.instances:
         low_since = _low_since(facts, instance)
         if low_since is not None:
-            found |= {c.device: min(low_since, found.get(c.device, low_since)) for c in instance.claims}
-    return found
+            since |= {c.device: min(low_since, since.get(c.device, low_since)) for c in instance.claims}
+    return since
 
 
 def history_gaps(facts: PolicyFacts, read: Mapping[str, float]) -> list[HistoryGap]:
-    """The time that verdicts know and samples no longer show.
-
-    `read`: by GPU, since when its samples were read just now.
-    """
-    found: list[HistoryGap] = []
+    """The time that verdicts cover and samples do not. `read`: by GPU, the time since which its samples were read."""
+    gaps: list[HistoryGap] = []
     for instance in facts.instances:
         low_since = _low_since(facts, instance)
         claims = [c for c in instance.claims if c.device in read]
@@ -248,17 +236,16 @@ def history_gaps(facts: PolicyFacts, read: Mapping[str, float]) -> list[HistoryG
             parts = [_part(instance, c) for c in together]
             stretch = Stretch(parts, low_since, until, rule.min_gpu_utilization)
             if low_since < until:
-                found.append(HistoryGap(instance, [c.device for c in together], stretch))
-    return found
+                gaps.append(HistoryGap(instance, [c.device for c in together], stretch))
+    return gaps
 
 
-def whole_minute(at: float) -> float:
-    """The start of the minute of that time."""
+def start_of_minute(at: float) -> float:
     return at // _MINUTE_S * _MINUTE_S
 
 
 def minutes_of(seconds: float) -> float:
-    """The number of minutes in that many seconds; none in a negative number."""
+    """Seconds as minutes; 0 if negative."""
     return max(seconds, 0.0) / _MINUTE_S
 
 

@@ -1,7 +1,7 @@
 """The feed of samples for utilization policies: it finds the deployments whose verdicts change as samples arrive.
 
-What a deployment's last step read is kept, so each arriving sample is judged in memory. Only where a verdict differs
-from the stored one is a step made, which reads and judges everything anew.
+The state that a deployment's last step read is kept, so each arriving sample is judged in memory. Only if a verdict
+differs from the stored verdict, the deployment is stepped, which reads and judges everything again.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ import structlog
 from controller.decide.policies.actions import is_judged, judge_again
 from controller.domain.policies import EffectivePolicy, PolicyFacts, WatchedInstance
 from controller.domain.telemetry.utilization import InstanceUse
-from controller.leader.policy_samples import Telemetry, Watched, history_gaps, minutes_of, oldest_known, whole_minute
+from controller.leader.policy_samples import Telemetry, Watched, history_gaps, minutes_of, oldest_known, start_of_minute
 from controller.runtime.clock import JUMP_S, Clock
 from controller.runtime.lease import LEADER_ERRORS, check_term
 from controller.runtime.metrics import Metrics
@@ -34,8 +34,8 @@ _MAX_LEAPS: Final = 100
 _POLL_S: Final = 0.5
 _TRIM_S: Final = 60.0  # far longer than a step waits for its turn
 _SILENT_S: Final = 30.0  # an instance without new samples is judged this often: its coverage shrinks
-_MINUTE_COSTS_S: Final = 5.0  # a stored minute takes as long as so many seconds of samples
-_MAX_PAST: Final = 50_000  # past samples read in one step, about: parsing them blocks the event loop
+_MINUTE_COSTS_S: Final = 5.0  # reading a stored minute takes as long as this many seconds of samples
+_MAX_PAST: Final = 50_000  # past samples read in a step, approximately: parsing them blocks the event loop
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +50,11 @@ class PolicyWatch:
     """The telemetry of all instances that policies judge. Lives as long as one term.
 
     Args:
-        database: where samples are read.
-        metrics: what is counted.
+        database: of the samples.
+        metrics: to count in.
         sample_s: the agents' sampling period.
-        monotonic: seconds that never leap, to tell leaps of the database's clock.
-        term: of this leader, which guards what it writes about leaps; None if it is the only one.
+        monotonic: seconds that never leap, to detect leaps of the database's clock.
+        term: of this leader, which guards its writes of leaps; None for a single leader.
     """
 
     def __init__(
@@ -74,26 +74,26 @@ class PolicyWatch:
         self._monotonic = monotonic
         self._clocks: tuple[float, float, float] | None = None  # the database's, and ours before and after its reading
         self._unsaved: list[Leap] = []  # leaps that a later leader could not know yet
-        # One reader at a time: a look with a newer snapshot than a step's would skip GPUs that it begins to watch.
+        # One reader at a time: a poll with a newer snapshot than a step's would skip GPUs that this starts to watch.
         self._reading = asyncio.Lock()
         self._horizon: str | None = None
-        self._concerned: set[Watched] = set()  # instances with new samples since the last look
+        self._concerned: set[Watched] = set()  # instances with new samples since the last poll
         self._known: dict[str, _Known] = {}
         self._judged_at: dict[Watched, float] = {}
         self._trimmed_at = monotonic()
 
     async def run(self, clock: Clock, wake: Callable[[str], None]) -> None:
-        """Looks at new samples twice a second until cancelled, and wakes the deployments that need a step."""
+        """Polls new samples twice a second until cancelled, and wakes the deployments that need a step."""
         while True:
             await clock.sleep(_POLL_S)
             try:
-                for uid in await self.look():
+                for uid in await self.poll():
                     wake(uid)
-            except LEADER_ERRORS as error:  # the next look reads the same samples
+            except LEADER_ERRORS as error:  # the next poll reads the same samples
                 log.warning("samples could not be read", error=str(error) or type(error).__name__)
 
-    async def look(self) -> set[str]:
-        """Takes in new samples; returns the deployments that need a step because of them, or of silence."""
+    async def poll(self) -> set[str]:
+        """Reads new samples; returns the deployments that need a step because of them, or of silence."""
         if self._monotonic() - self._trimmed_at >= _TRIM_S:
             self._trimmed_at = self._monotonic()
             self._telemetry.trim()
@@ -107,7 +107,7 @@ class PolicyWatch:
         return await self.judge(concerned, now)
 
     def _compare_clocks(self, now: float, before: float) -> None:
-        """Notes a leap of the database's clock: time that was not lived through, or that comes twice."""
+        """Detects a leap of the database's clock: time that did not pass, or that passes twice."""
         after = self._monotonic()
         if self._clocks is not None:
             theirs_s, leaps = now - self._clocks[0], self._telemetry.leaps
@@ -125,7 +125,7 @@ class PolicyWatch:
         self._clocks = (now, before, after)
 
     async def _save_leaps(self) -> None:
-        """Keeps new leaps for later leaders. What cannot be written now is written at a later look."""
+        """Stores new leaps for later leaders; after a failure a later poll does."""
         if not self._unsaved:
             return
         leaps = self._unsaved[-_MAX_LEAPS:]
@@ -139,11 +139,11 @@ class PolicyWatch:
         self._unsaved.clear()
 
     async def judge(self, concerned: Iterable[Watched], now: float) -> set[str]:
-        """Judges these instances; returns the deployments with a verdict that differs from the stored one.
+        """Judges these instances; returns the deployments with a verdict that differs from the stored verdict.
 
         A step that runs at the same time judges its deployments later than `now`, so they are left to it.
         """
-        found: set[str] = set()
+        changed: set[str] = set()
         turn, before = TimeSlice(), dict(self._known)
         for uid, name in concerned:
             await turn.yield_if_over()
@@ -155,16 +155,14 @@ class PolicyWatch:
             self._metrics.judged(verdict.verdict)
             self._judged_at[uid, name] = now
             if differs:
-                found.add(uid)
-        return found
-
-    # What a step reads
+                changed.add(uid)
+        return changed
 
     @asynccontextmanager
     async def reading(self) -> AsyncIterator[Any]:
-        """A snapshot of the database, with every sample that it shows taken in."""
+        """A snapshot of the database, after taking in all its samples."""
         async with self._reading, self._database.snapshot() as connection:
-            await self._take_in(connection)
+            await self._read_new(connection)
             yield connection
 
     async def read_past(self, connection: Any, observed: Mapping[str, PolicyFacts]) -> None:
@@ -190,20 +188,20 @@ class PolicyWatch:
                 furthest_s = further_s
                 spent_s += minutes * _MINUTE_COSTS_S
         if wanted:
-            since = whole_minute(now - furthest_s)
+            since = start_of_minute(now - furthest_s)
             samples = await read_history(connection, wanted, since)
             self._telemetry.put_past(observed.keys(), wanted, furthest_s, samples)
             await self._examine_gaps(connection, observed.values(), dict.fromkeys(wanted, since))
 
     async def _examine_gaps(self, connection: Any, observed: Iterable[PolicyFacts], read: Mapping[str, float]) -> None:
-        """Finds use and gaps in what verdicts know and memory does not show."""
-        found = [one for facts in observed for one in history_gaps(facts, read)]
-        for one, at in zip(found, await read_low_since(connection, [o.stretch for o in found]), strict=True):
+        """Finds use and missing samples in the time that verdicts cover and memory does not."""
+        gaps = [gap for facts in observed for gap in history_gaps(facts, read)]
+        for gap, at in zip(gaps, await read_low_since(connection, [g.stretch for g in gaps]), strict=True):
             if at is not None:
-                self._telemetry.put_low_after(one.instance, one.devices, at)
+                self._telemetry.put_low_after(gap.instance, gap.devices, at)
 
     def is_complete(self, uid: str) -> bool:
-        """Whether the past of all its GPUs has been read."""
+        """Whether the past of all the deployment's GPUs has been read."""
         return not self._telemetry.missing(uid)
 
     def uses_of(self, facts: PolicyFacts) -> dict[str, InstanceUse]:
@@ -216,7 +214,6 @@ class PolicyWatch:
         return {name: self._telemetry.use_of(i) for name, i in judged.items()}
 
     def forget(self, uid: str) -> None:
-        """Forgets a deployment that is gone."""
         self._telemetry.forget(uid)
         self._forget_judged(uid)
 
@@ -225,8 +222,8 @@ class PolicyWatch:
         for name in known.instances if known is not None else ():
             self._judged_at.pop((uid, name), None)
 
-    async def _take_in(self, connection: Any) -> None:
-        """Takes in every sample that the last look could not see. The first look starts at the present."""
+    async def _read_new(self, connection: Any) -> None:
+        """Reads all samples that the last read could not see. The first read starts at the present."""
         if self._horizon is None:
             self._telemetry.leaps = await read_leaps(connection)  # of earlier leaders
             self._horizon = await read_horizon(connection)

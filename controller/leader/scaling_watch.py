@@ -1,7 +1,7 @@
-"""The feed of demand for the autoscaler: once a second it reads what gateways report, and finds what needs a step.
+"""The feed of demand for the autoscaler: once a second it reads gateways' reports, and finds deployments to step.
 
-The past of each deployment is kept here, in one term's memory. Where a wish differs from the present number, the
-deployment is stepped, which reads and decides anew.
+The past of each deployment is kept here, in a term's memory. If a wish differs from the present number, the deployment
+is stepped, which reads and decides again.
 """
 
 import asyncio
@@ -25,12 +25,12 @@ from controller.store.scaling.observe import Reports, read_reports
 
 log = structlog.get_logger(__name__)
 
-LOOK_S: Final = 1.0
+POLL_S: Final = 1.0
 SILENT_S: Final = 10.0  # a gateway that has not reported for that long is silent
 _ENGINES_FOR_S: Final = 45.0  # an engine's report counts for that long; agents send one each 10 s
 _STATUS_EVERY_S: Final = 15.0  # evidence and graph of a deployment with requests
-_REASON_EVERY_S: Final = 5.0  # another reason for the same number is written no more often
-_GATHER_S: Final = 0.02  # many wakes at once are read together
+_REASON_EVERY_S: Final = 5.0  # between writes of another reason for the same number
+_GATHER_S: Final = 0.02  # wakes within this time are read together
 _Decided = tuple[ScalingView, Wish]
 _NO_LOADS: Final[Mapping[str, GatewayLoad]] = {}
 
@@ -43,7 +43,7 @@ class _Watched:
     rule: ScalingRule
     history: ScalingHistory
     written_at: float
-    decided: _Decided | None = None  # by the last look; None: none has seen these facts
+    decided: _Decided | None = None  # by the last poll; None: no poll has read this state
 
 
 class ScalingWatch:
@@ -54,58 +54,57 @@ class ScalingWatch:
         self._monotonic = monotonic
         self._watched: dict[str, _Watched] = {}
         self._reports = Reports()
-        self._beats: dict[str, tuple[int, float]] = {}  # by gateway: its last beat, and when it was first seen here
+        self._beats: dict[str, tuple[int, float]] = {}  # by gateway: its last beat, and when it was first read here
         self._poked = asyncio.Event()
 
     async def run(self, clock: Clock, wake: Callable[[str], None]) -> None:
-        """Looks once a second, and at each wake at what is woken, until cancelled."""
+        """Polls once a second, and at each wake the woken deployments, until cancelled."""
         loop = asyncio.get_running_loop()
-        due = loop.time() + LOOK_S
+        due = loop.time() + POLL_S
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(due):
                     await self._poked.wait()
             self._poked.clear()
             await clock.sleep(_GATHER_S)
-            whole = loop.time() >= due
+            is_due = loop.time() >= due
             try:
-                for uid in await self.look(woken_alone=not whole):
+                for uid in await self.poll(woken_only=not is_due):
                     wake(uid)
-            except DATABASE_ERRORS as error:  # the next look reads the same
+            except DATABASE_ERRORS as error:  # the next poll reads the same
                 log.warning("demand could not be read", error=str(error) or type(error).__name__)
-            if whole:  # a look may take long, and others have their turn between two
-                due = loop.time() + LOOK_S
+            if is_due:  # counted from the end, since a poll may take long
+                due = loop.time() + POLL_S
 
     def poke(self) -> None:
-        """Looks now: a request waits for a wake, or no longer does."""
+        """Polls now: a request waits for a wake, or no longer does."""
         self._poked.set()
 
     def watches(self, uid: str) -> bool:
         """Whether the replicas of this deployment followed the requests at its last step."""
         return uid in self._watched
 
-    async def look(self, *, woken_alone: bool = False) -> set[str]:
-        """Reads what is reported; returns the deployments that need a step because of it.
+    async def poll(self, *, woken_only: bool = False) -> set[str]:
+        """Reads reports; returns the deployments that need a step because of them.
 
-        Args:
-            woken_alone: looks only at those for which requests or operators ask, or did so before.
+        `woken_only`: decides only for deployments that requests or operators wake, or did before.
         """
         if not self._watched:
             return set()
         before = self._woken()
         async with self._database.snapshot() as connection:
             await self.read(connection)
-        uids = (before | self._woken()) & self._watched.keys() if woken_alone else set(self._watched)
+        uids = (before | self._woken()) & self._watched.keys() if woken_only else set(self._watched)
         await self.decide(uids)
         now = self._monotonic()
         return {uid for uid in uids & self._watched.keys() if self._to_write(self._watched[uid], now)}
 
     async def read(self, connection: Any) -> None:
-        """Reads what is reported now. The connection must be in one REPEATABLE READ transaction."""
+        """Reads reports. The connection must be in one REPEATABLE READ transaction."""
         self._take(await read_reports(connection, engines_for_s=_ENGINES_FOR_S))
 
     async def decide(self, uids: Iterable[str]) -> None:
-        """Decides for these deployments by what was read."""
+        """Decides for these deployments by the last read."""
         turn = TimeSlice()
         for uid in uids:
             await turn.yield_if_over()
@@ -133,7 +132,7 @@ class ScalingWatch:
         watched.decided = view, wish
 
     def know(self, observed: Mapping[str, ScalingFacts], keys: Collection[str]) -> None:
-        """Watches these deployments as they are now; those of the keys that are missing are forgotten."""
+        """Watches these deployments in their observed state; forgets those keys that were not observed."""
         now = self._monotonic()
         for uid in keys:
             facts = observed.get(uid)
@@ -154,17 +153,17 @@ class ScalingWatch:
                 known.history.cap_set(now, facts.cap.outgrown_s)
 
     def steps(self, uids: Iterable[str]) -> list[ScalingStep]:
-        """What is to be written for these deployments, after `know`, `read` and `decide`."""
-        found: list[ScalingStep] = []
+        """The steps to write for these deployments, after `know`, `read` and `decide`."""
+        steps: list[ScalingStep] = []
         now = self._monotonic()
         for uid in uids:
             watched = self._watched[uid]
             if (decided := self._to_write(watched, now)) is not None:
-                found.append(self._step(watched, *decided, now))
-        return found
+                steps.append(self._step(watched, *decided, now))
+        return steps
 
     def written(self, steps: Iterable[ScalingStep]) -> None:
-        """These steps took effect."""
+        """Records that these steps took effect."""
         now = self._monotonic()
         for step in steps:
             if (watched := self._watched.get(step.facts.uid)) is not None:
@@ -173,7 +172,7 @@ class ScalingWatch:
                     watched.history.raised(now)
 
     def _to_write(self, watched: _Watched, now: float) -> _Decided | None:
-        """What was decided, where something of it must be written."""
+        """The decision, if it must be written."""
         if watched.decided is None:
             return None
         view, wish = watched.decided
@@ -181,14 +180,14 @@ class ScalingWatch:
         return watched.decided if differs or self._is_due(watched, wish, now) else None
 
     def _is_due(self, watched: _Watched, wish: Wish, now: float) -> bool:
-        """Whether what is only shown must be written: the reason, and the graph while it is not flat."""
+        """Whether fields that are only shown must be written: the reason, and the graph while it is not flat."""
         passed_s, stored = now - watched.written_at, watched.facts.stored
         if stored is not None and stored.reason != str(wish.reason) and passed_s >= _REASON_EVERY_S:
             return True
         return passed_s >= _STATUS_EVERY_S and any(watched.history.graph())
 
     def _differs(self, watched: _Watched, view: ScalingView, wish: Wish, now: float) -> bool:
-        """Whether something must be written at once: another number or cap, or another gateway that is silent."""
+        """Whether the step must be written at once: another number or cap, or another gateway that is silent."""
         stored, cap = watched.facts.stored, watched.facts.cap
         verdict = judge_cap(cap, view, watched.history, now, wish)
         return (

@@ -1,10 +1,10 @@
 """Delivers webhooks, signed by Standard Webhooks, with a limited number of attempts. Lives as long as one term.
 
-The result of each attempt is written to the message's row before the next one, so a new leader continues there. A
+The result of each attempt is written to the message's row before the next attempt, so a new leader continues there. A
 message whose answer was lost is sent again with the same id, so the receiver can recognize it.
 
-A policy's URL must not make the controller call what only it can reach. Each address is judged when its socket is made,
-and the socket goes to that address: a name that leads elsewhere the next time gains nothing.
+A policy's URL must not make the controller call hosts that only it can reach. Each address is checked when its socket
+is made, and the socket connects to that address, so a name cannot resolve to another address after the check.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _NAT64: Final = ipaddress.IPv6Network("64:ff9b::/96")
 
 @dataclass(frozen=True, slots=True)
 class WebhookSettings:
-    """Attempts per message, their backoff (doubling from `wait_s` to `wait_max_s`) and each one's deadline."""
+    """Attempts per message, their backoff (doubling from `wait_s` to `wait_max_s`) and the deadline of each."""
 
     attempts: int = 8
     wait_s: float = 1.0
@@ -95,14 +95,14 @@ class Webhooks:
         """A service of one term.
 
         Args:
-            database: where messages wait.
+            database: of the messages.
             term: the leader's.
             clock: for waits and time stamps.
-            settings: of attempts; None: the usual ones.
+            settings: of attempts; None: the defaults.
             quote_logs: messages keep the lines of logs that they quote.
             keys: open the signing secrets.
-            may_reach: networks that are reached though they are not public.
-            redaction: what no message shows.
+            may_reach: networks that webhooks may reach although they are not public.
+            redaction: values that no message shows.
         """
         self._redaction = redaction
         self._keys = keys
@@ -115,12 +115,12 @@ class Webhooks:
         self._under_way: set[str] = set()
 
     def http(self) -> aiohttp.ClientSession:
-        """A session that connects to addresses that were judged, and to no proxy."""
-        connector = aiohttp.TCPConnector(socket_factory=judging_sockets(self._may_reach), use_dns_cache=False)
+        """A session that checks the addresses to which it connects, and uses no proxy."""
+        connector = aiohttp.TCPConnector(socket_factory=checked_sockets(self._may_reach), use_dns_cache=False)
         return aiohttp.ClientSession(connector=connector, trust_env=False)
 
     async def run(self) -> None:
-        """Runs until cancelled; a message that failed is sent again by a later attempt."""
+        """Runs until cancelled."""
         async with self.http() as http, asyncio.TaskGroup() as group:
             while True:
                 try:
@@ -148,7 +148,7 @@ class Webhooks:
             self._under_way.discard(delivery.id)
 
     async def attempt(self, http: aiohttp.ClientSession, delivery: Delivery) -> None:
-        """One attempt; records its result."""
+        """Sends the message once, and records the result."""
         try:
             await self._post(http, delivery)
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError, DeliveryError) as error:
@@ -164,7 +164,7 @@ class Webhooks:
             await record_delivered(connection, delivery)
 
     def _retry_after_s(self, delivery: Delivery, error: Exception) -> float | None:
-        """Seconds until the next attempt; None if there is none. Computed by tenacity from the attempts in the row."""
+        """Seconds until the next attempt, if any. Computed by tenacity from the attempts in the row."""
         tried = tenacity.RetryCallState(tenacity.AsyncRetrying(), None, (), {})
         tried.attempt_number = delivery.attempts + 1
         if isinstance(error, DeliveryError) and error.final:
@@ -199,14 +199,14 @@ class Webhooks:
 
 
 class RefusedTargetError(OSError):
-    """The address may not be reached; the message names it and the setting."""
+    """The address may not be reached; the message names it and the setting that permits it."""
 
     def __init__(self, message: str) -> None:
         super().__init__(errno.EACCES, message)
 
 
 def refusal(address: str, allowed: Sequence[Network]) -> str:
-    """Why a webhook may not go to this IP address; empty: it may."""
+    """The reason why a webhook may not reach this IP address; empty if it may."""
     try:
         ip = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
@@ -220,11 +220,8 @@ def refusal(address: str, allowed: Sequence[Network]) -> str:
     )
 
 
-def judging_sockets(allowed: Sequence[Network]) -> Callable[[Any], socket.socket]:
-    """Makes sockets for connections of aiohttp, for addresses that may be reached alone.
-
-    `allowed`: networks that may be reached though they are not public.
-    """
+def checked_sockets(allowed: Sequence[Network]) -> Callable[[Any], socket.socket]:
+    """A factory of aiohttp's sockets that permits only public addresses and `allowed` networks."""
     networks = tuple(allowed)
 
     def make(info: tuple[int, int, int, str, tuple[Any, ...]]) -> socket.socket:
@@ -244,4 +241,4 @@ def _is_public(ip: Address) -> bool:
     if ip in _NAT64:
         return _is_public(ipaddress.IPv4Address(int(ip) & 0xFFFFFFFF))
     carried = [ip.sixtofour, *(ip.teredo or ())]  # IPv4 addresses that it carries
-    return ip in _UNICAST and all(one is None or _is_public(one) for one in carried)
+    return ip in _UNICAST and all(address is None or _is_public(address) for address in carried)

@@ -7,7 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final
 
-from controller.store.core.notify import ENDS, MAX_IDS, PLACES
+from controller.store.core.events import ENDS, MAX_IDS, PLACES
 
 MAX_PENDING: Final = MAX_IDS  # distinct changes; a subscriber further behind reads everything again
 MAX_SUBSCRIBERS: Final = 256  # watchers

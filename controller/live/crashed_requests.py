@@ -9,7 +9,7 @@ from controller.domain.crashed_requests import (
     answered_at_ends,
     suspicions,
 )
-from controller.store.core.notify import ENDS
+from controller.store.core.events import ENDS
 from controller.store.deployments.crashed_requests import read_ends, read_requests_at_ends, write_requests_at_ends
 
 __all__ = [

@@ -6,7 +6,7 @@ from controller.live.change_fanout import ChangeFanout
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
 from controller.store.core.database import Database, DatabaseUrlError, normalise_dsn
-from controller.store.core.notify import GONE
+from controller.store.core.events import GONE
 from controller.store.embedded.layout import Layout
 
 __all__ = ["Database", "DatabaseUrlError", "check_url", "embedded_url", "open_lazily", "publish_changes"]

@@ -9,10 +9,10 @@ from controller.domain.queue_places import PlacesAsk, PlacesGrant, part_of_lengt
 from controller.domain.rollouts import RevisionCount
 from controller.domain.scaling import GatewayLoad
 from controller.live.proxy_keys import NO_PROXY_KEYS, ProxyKeys
-from controller.store.access.proxy_secrets import tell_proxy_keys
+from controller.store.access.proxy_secrets import report_proxy_keys
 from controller.store.core.database import Database
-from controller.store.core.notify import PLACES
-from controller.store.deployments.outcomes import report_outcomes
+from controller.store.core.events import PLACES
+from controller.store.deployments.rollouts import report_outcomes
 from controller.store.scaling import reports
 from controller.store.scaling.queue_places import lease_queue_places
 from controller.store.scaling.reports import WAKE_S
@@ -68,7 +68,7 @@ class DemandReports:
             async with connection.transaction() if new_keys else nullcontext():
                 anew = await reports.report_demand(connection, self._id, self._name, self._beat, told)
                 if anew or new_keys:
-                    await tell_proxy_keys(connection, self._id, list(key_ids))
+                    await report_proxy_keys(connection, self._id, list(key_ids))
             self._told_keys = key_ids
             if counts:
                 await report_outcomes(connection, self._id, counts)

@@ -57,19 +57,19 @@ class AdoptionReconciler:
     async def _adopt(self, *, unsettled: bool) -> int:
         """One transaction, in which nothing else can place, start or stop what it concerns. Returns what is left."""
         async with term_transaction(self._database, self._term) as connection:
-            state = await adoption.lock_found(connection)
+            state = await adoption.lock_orphans(connection)
             plan = plan_adoption(
-                state.found,
+                state.orphans,
                 state.deployments,
                 state.devices,
                 owners=state.owners,
-                told=state.told if unsettled else (),  # later on starts may be on their way
+                told=state.reported if unsettled else (),  # later on starts may be on their way
             )
             if plan.adopted or plan.refused:
                 await adoption.carry_out_adoption(connection, plan, state)
             if unsettled:
                 await adoption.settle(connection)
-        if state.found:
+        if state.orphans:
             log.warning(
                 "what runs is taken back after a loss of commits",
                 adopted=len(plan.adopted),

@@ -15,7 +15,7 @@ from controller.domain.instances import RevisionFacts
 from controller.leader.analyses import Analyses
 from controller.runtime.outcome import Done, Outcome
 from controller.store.core.database import Database
-from controller.store.deployments.analysis_inputs import CurrentInput, current_inputs
+from controller.store.deployments.observe import CurrentInput, current_inputs
 
 
 class CancellingReconciler:

@@ -15,11 +15,15 @@ from controller.runtime.tasks import OneInFlight, TimeSlice
 from controller.scheduling.explain.unplaced import headline
 from controller.store.core.database import Database
 from controller.store.core.guards import lock_rows
-from controller.store.placement.commit import PlacedStart, commit_placements, store_explanations
-from controller.store.placement.pending import (
-    PendingSnapshot,
+from controller.store.placement.commit import (
+    PlacedStart,
     Preemption,
+    commit_placements,
     preempt_victims,
+    store_explanations,
+)
+from controller.store.placement.pass_reads import (
+    PendingSnapshot,
     read_awaited,
     read_holders,
     read_pending,

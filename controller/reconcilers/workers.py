@@ -15,8 +15,7 @@ from controller.runtime.clock import ClockJumpWatch
 from controller.runtime.lease import term_transaction
 from controller.runtime.outcome import Done, Outcome, Requeue
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.workers import phases
 
 ALL: Final = "all"

@@ -60,4 +60,4 @@ async def _look(world: World, seconds: float) -> None:
         seconds -= step_s
         await world.gateway.tell()
         if world.leader is not None:
-            await world.leader.watch.look()
+            await world.leader.watch.poll()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from controller.api.dry_run.kept_inventory import KeptInventory
 from controller.domain.placement import Ask, Layout, Placed
-from controller.leader.placement_inputs import InventoryCache
+from controller.leader.placement_passes import InventoryCache
 from controller.scheduling.search.place import place
 from controller.store.core.database import Database
 from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, rows

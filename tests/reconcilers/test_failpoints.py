@@ -8,17 +8,16 @@ import pytest
 
 from controller.domain.effects import StaleError
 from controller.leader import analyses as analysis
-from controller.leader import housekeeping, placement_inputs, placement_passes
+from controller.leader import housekeeping, placement_passes, start_checks
 from controller.reconcilers import cancelling, instances, placement, workers
 from controller.runtime import lease
-from controller.store.core import audit, events, guards, notify
+from controller.store.core import audit, events, guards
 from controller.store.core.database import Database
-from controller.store.deployments import analysis_inputs, relocations, rollouts
 from controller.store.deployments import effects as instance_writes
 from controller.store.deployments import observe as instance_reads
+from controller.store.deployments import relocations, rollouts
 from controller.store.placement import commit as placement_store
-from controller.store.placement import inventory
-from controller.store.placement import pending as waiting_store
+from controller.store.placement import pass_reads
 from controller.store.telemetry import retention
 from controller.store.workers import phases
 from support.database.ledger import add_deployment, rows
@@ -29,11 +28,10 @@ from support.leading.lifecycle import ACTS, ANALYSED, PREEMPTED, Act, Crew, Worl
 
 AWAITS = Awaits(
     (
-        instances, placement, placement_passes, placement_inputs, workers, housekeeping, analysis, cancelling,
-        analysis_inputs,
+        instances, placement, placement_passes, start_checks, workers, housekeeping, analysis, cancelling,
         instance_reads, instance_writes, relocations, rollouts,
-        guards, placement_store, waiting_store,
-        inventory, phases, events, notify, audit, retention, lease,
+        guards, placement_store, pass_reads,
+        phases, events, audit, retention, lease,
     )
 )  # fmt: skip
 # No reconciler's step passes these.
@@ -48,9 +46,10 @@ ELSEWHERE = {
     "deployments.relocations.check_none_in_progress": "the API's",
     "deployments.relocations.request_relocations": "the API's",
     "deployments.relocations.begin_relocations": "of planned relocations, of which this road has none",
-    "deployments.rollouts._ask": "the API's",
+    "deployments.rollouts._set_paused": "the API's",
     "deployments.rollouts.pause": "the API's",
     "deployments.rollouts.resume": "the API's",
+    "deployments.rollouts.report_outcomes": "the gateways'",
     "reconcilers.instances.InstancesReconciler._apply[0]": "waits for the pass before it, and sends nothing",
     "reconcilers.placement.PlacementReconciler.step[0]": "as above",
     "reconcilers.placement.PlacementReconciler.step[2]": "decides, and sends nothing: each commit is a task of its own",
@@ -62,8 +61,8 @@ ELSEWHERE = {
     "core.events.write_late_events[0]": "appends what stands for events beyond their budgets: this road has none",
     "core.events._admit": "spends budgets of events that agents alone cause: this road has none",
     "core.events._spend": "as above",
-    "leader.placement_inputs.check_specs": "the dry runs'",
-    "leader.placement_inputs._read_secrets": "of instances that may preempt: those of these roads have none",
+    "leader.start_checks.check_specs": "the dry runs'",
+    "leader.start_checks._read_secrets": "of instances that may preempt: those of these roads have none",
     "core.audit.read_audit_result": "the API's",
     "runtime.lease.read_term": "the hub's",
     "runtime.lease.go_above": "the hub's",
@@ -80,14 +79,14 @@ KEEPING = (
 )
 HOUSE = tuple(n for n in REACHED if n.startswith(KEEPING))
 # Awaits that only a preemption passes.
-HOLDERS = ("placement.pending.read_holders", "placement.pending.preempt_victims")
+HOLDERS = ("placement.pass_reads.read_holders", "placement.commit.preempt_victims")
 RECONCILER = "reconcilers.placement.PlacementReconciler"
 PREEMPTING = tuple(
     n for n in REACHED if n.startswith((*HOLDERS, f"{RECONCILER}._read_holders"))
     or n in (f"{RECONCILER}._explain_batch[2]", f"{RECONCILER}._observe[5]") or ".check_starts[" in n
 )  # fmt: skip
 # Awaits that only a road with a running analysis passes.
-ANALYSING = tuple(n for n in REACHED if n.startswith(("reconcilers.cancelling.", "deployments.analysis_inputs.")))
+ANALYSING = tuple(n for n in REACHED if n.startswith(("reconcilers.cancelling.", "deployments.observe.current_inputs")))
 NAMES = tuple(n for n in REACHED if n not in HOUSE + PREEMPTING + ANALYSING)
 STORM = 150
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"

@@ -8,7 +8,8 @@ import pytest
 
 from controller.reconcilers import policies
 from controller.runtime import lease
-from controller.store.core import events, guards, notify
+from controller.store.core import events, guards
+from controller.store.core import events as notify
 from controller.store.core.database import Database
 from controller.store.policies import effective as effective_policy
 from controller.store.policies import effects as policy_writes

@@ -98,13 +98,13 @@ async def test_new_samples_wake_only_deployments_that_need_a_step(world: PolicyL
     leader = await world.leader()
     await settle(leader)
     await settle(leader)
-    assert await leader.watch.look() == set()
+    assert await leader.watch.poll() == set()
     await world.samples("d-0", {1.0: 95})
-    assert await leader.watch.look() == set(), "it goes on as it was"
+    assert await leader.watch.poll() == set(), "it goes on as it was"
     await world.samples("d-0", {0.5: 0})
-    assert await leader.watch.look() == {uid}
+    assert await leader.watch.poll() == {uid}
     await settle(leader)
-    assert await leader.watch.look() == set()
+    assert await leader.watch.poll() == set()
 
 
 async def test_samples_read_by_a_step_are_judged_by_the_next_look(world: PolicyLedger) -> None:
@@ -115,7 +115,7 @@ async def test_samples_read_by_a_step_are_judged_by_the_next_look(world: PolicyL
     await settle(leader)
     await world.samples("second-0", {1.0: 0})
     await leader.step([first])
-    assert await leader.watch.look() == {second}
+    assert await leader.watch.poll() == {second}
 
 
 async def test_silence_is_noticed_without_a_sample(world: PolicyLedger) -> None:
@@ -169,7 +169,7 @@ async def test_the_past_is_read_in_portions_between_looks(world: PolicyLedger) -
     assert len(await world.actions()) == 1
     await world.samples("first-0", {0.5: 0}, own=0.0, epoch=2)
     await world.samples("second-0", {0.5: 0}, own=0.0, epoch=2)
-    assert len(await leader.watch.look()) <= 1
+    assert len(await leader.watch.poll()) <= 1
     await leader.step([uid for uid, o in outcomes.items() if isinstance(o, Requeue)])
     assert len(await world.actions()) == 2
 
@@ -181,12 +181,12 @@ async def test_u50_what_the_databases_clock_leapt_over_was_not_lived_through(wor
     await world.samples("d-0", steady(0))
     leader = await world.leader()
     await settle(leader)
-    await leader.watch.look()
+    await leader.watch.poll()
     clocks = leader.watch._clocks
     assert clocks is not None
     # An hour passed on the database's clock, half a minute on ours.
     leader.watch._clocks = (clocks[0] - 3570, *clocks[1:])
-    await leader.watch.look()
+    await leader.watch.poll()
     ((_, leapt_s),) = leader.watch._telemetry.leaps.forward
     assert 3565 < leapt_s <= 3570
     await leader.step([uid])
@@ -200,13 +200,13 @@ async def test_u50_a_new_leader_knows_of_a_leap_within_the_window(world: PolicyL
     await world.samples("d-0", steady(0))
     seconds = [5000.0]
     watch = PolicyWatch(world.db, Counted(), monotonic=lambda: seconds[0])
-    await watch.look()
+    await watch.poll()
     seconds[0] -= 3570  # so much more passed on the database's clock
-    await watch.look()
+    await watch.poll()
     for _ in range(leaders):
         leader = await world.leader()
         await leader.step([uid])
-        await leader.watch.look()
+        await leader.watch.poll()
     assert (await world.verdicts())["d-0"] == ("unknown", "window_not_full")
     assert await world.actions() == []
 
@@ -215,9 +215,9 @@ async def test_a_new_leader_knows_that_time_came_twice(world: PolicyLedger) -> N
     uid = await world.deployment(utilization_policy={**STOP_IDLE, "action": "notify"})
     seconds = [5000.0]
     watch = PolicyWatch(world.db, Counted(), monotonic=lambda: seconds[0])
-    await watch.look()
+    await watch.poll()
     seconds[0] += 3600
-    await watch.look()
+    await watch.poll()
     await world.write("update clock_leaps set seen_at = seen_at - interval '1 min'")  # as if a minute had passed
     await world.samples("d-0", steady(0))
     await (await world.leader()).step([uid])
@@ -229,7 +229,7 @@ async def test_leaps_are_kept_within_a_bound(world: PolicyLedger) -> None:
     watch = PolicyWatch(world.db, Counted(), monotonic=lambda: seconds[0])
     for _ in range(250):
         seconds[0] -= 3600
-        await watch.look()
+        await watch.poll()
     (row,) = await rows(world.db, "select count(*) as n from clock_leaps")
     assert row["n"] <= 200
 
@@ -249,11 +249,11 @@ async def test_samples_from_before_the_clock_was_set_back_fill_no_gap(world: Pol
     await world.samples("d-0", steady(0, newest=51))
     leader = await world.leader()
     await settle(leader)
-    await leader.watch.look()
+    await leader.watch.poll()
     clocks = leader.watch._clocks
     assert clocks is not None
     leader.watch._clocks = (clocks[0] + 3600, *clocks[1:])
-    await leader.watch.look()
+    await leader.watch.poll()
     ((since, until),) = leader.watch._telemetry.leaps.back
     assert 3595 < until - since <= 3605
     await world.samples("d-0", steady(0, newest=1, to=31))

@@ -21,7 +21,7 @@ async def test_a_sample_that_arrives_while_a_step_begins_to_watch_its_gpu_counts
     await world.deployment()
     await world.samples("d-0", dict.fromkeys((1, 11, 21), 0))
     leader = await world.leader()
-    await leader.watch.look()
+    await leader.watch.poll()
     observed, go_on = asyncio.Event(), asyncio.Event()
     observe = policies.observe_policies
 
@@ -36,11 +36,11 @@ async def test_a_sample_that_arrives_while_a_step_begins_to_watch_its_gpu_counts
         group.create_task(settle(leader))
         await observed.wait()
         await world.samples("d-0", {0.5: 95})
-        looking = group.create_task(leader.watch.look())
+        looking = group.create_task(leader.watch.poll())
         await asyncio.wait({looking}, timeout=_LOOK_S)  # it may wait for the step, or be done: the sample must count
         go_on.set()
     await world.samples("d-0", dict.fromkeys((31, 41, 51, 61, 71), 0))
-    await leader.watch.look()
+    await leader.watch.poll()
     await settle(leader)
     assert await world.verdicts() == {"d-0": ("busy", "busy")}
     assert await world.actions() == []

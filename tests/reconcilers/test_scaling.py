@@ -283,7 +283,7 @@ async def test_a_look_decides_once_for_each_and_a_step_for_its_own(
     monkeypatch.setattr(scaling_watch, "decide_scaling", decide)
     monkeypatch.setattr(time_slice, "_SLICE_S", 0.0)
     await world.gateways[0].report({uids[0]: load(waiting=3)})
-    assert await world.watch.look() == {uids[0]}
+    assert await world.watch.poll() == {uids[0]}
     assert len(decided) == 3
     assert turns[:2] == [1, 2], "others have their turn between two of them"
     await world.autoscaler.step(uids[:1])
@@ -291,33 +291,33 @@ async def test_a_look_decides_once_for_each_and_a_step_for_its_own(
     assert await world.number("a") == 1
     for _ in range(2):  # also that the request waits no longer
         decided.clear()
-        await world.watch.look(woken_alone=True)
+        await world.watch.poll(woken_only=True)
         assert decided == []
         await world.gateways[0].wake(uids[1])
-        await world.watch.look(woken_alone=True)
+        await world.watch.poll(woken_only=True)
         await world.gateways[0].withdraw(uids[1])
-        await world.watch.look(woken_alone=True)
+        await world.watch.poll(woken_only=True)
         assert [view.wakes for view in decided] == [1, 0]
 
 
-async def test_wakes_without_end_do_not_keep_others_from_a_look(
+async def test_wakes_without_end_do_not_keep_others_from_a_poll(
     world: ScaledLedger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await world.deployment()
     await world.look(1)
-    monkeypatch.setattr(scaling_watch, "LOOK_S", 0.1)
-    looks: list[bool] = []
-    look = world.watch.look
+    monkeypatch.setattr(scaling_watch, "POLL_S", 0.1)
+    polls: list[bool] = []
+    poll = world.watch.poll
 
-    async def looked(*, woken_alone: bool = False) -> set[str]:
-        looks.append(woken_alone)
+    async def polled(*, woken_only: bool = False) -> set[str]:
+        polls.append(woken_only)
         world.watch.poke()
-        return await look(woken_alone=woken_alone)
+        return await poll(woken_only=woken_only)
 
-    monkeypatch.setattr(world.watch, "look", looked)
+    monkeypatch.setattr(world.watch, "poll", polled)
     running = asyncio.create_task(world.watch.run(SystemClock(), lambda _: None))
     async with asyncio.timeout(20):
-        while looks.count(False) < 3 or looks.count(True) < 3:  # noqa: ASYNC110 - no event
+        while polls.count(False) < 3 or polls.count(True) < 3:  # noqa: ASYNC110 - no event
             await asyncio.sleep(0.01)
     running.cancel()
     await asyncio.wait([running])

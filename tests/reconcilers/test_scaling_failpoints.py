@@ -13,7 +13,8 @@ from controller.leader.scaling_watch import ScalingWatch
 from controller.reconcilers import scaling
 from controller.reconcilers.scaling import ScalingReconciler
 from controller.runtime import lease
-from controller.store.core import events, guards, notify
+from controller.store.core import events, guards
+from controller.store.core import events as notify
 from controller.store.core.database import Database
 from controller.store.scaling import effects as scaling_writes
 from controller.store.scaling import observe as scaling_reads

@@ -90,9 +90,9 @@ async def test_a_start_does_not_count_a_night_without_a_controller(
 async def test_a_host_that_was_suspended_was_not_starting(world: PolicyLedger) -> None:
     await begun(world.db, "starting", NIGHT_S + 60)
     leader = await world.leader()
-    await leader.watch.look()
+    await leader.watch.poll()
     clocks = leader.watch._clocks
     assert clocks is not None
     leader.watch._clocks = (clocks[0] - NIGHT_S, *clocks[1:])  # of the database, which went on
-    await leader.watch.look()
+    await leader.watch.poll()
     assert 50 <= await spent_s(world.db) <= 80

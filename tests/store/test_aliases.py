@@ -8,7 +8,7 @@ import pytest
 
 from controller.store.core.database import Database
 from controller.store.deployments import verbs
-from controller.store.deployments.names import problems_of_names
+from controller.store.deployments.specs import problems_of_names
 from schemas.manifest.deployment import DeploymentManifest, DeploymentSpec
 from schemas.manifest.problems import ManifestError, join_path
 from support.builders.apply import apply_spec

@@ -6,8 +6,7 @@ import pytest
 
 from controller.domain.access.grants import Grant, Power
 from controller.store.core.database import Database
-from controller.store.core.events import acting
-from controller.store.core.notify import CHANNEL
+from controller.store.core.events import CHANNEL, acting
 from controller.store.core.refusals import GenerationConflictError, NotGrantedError
 from controller.store.deployments.apply import Applied, apply
 from controller.store.deployments.creations import Creations

@@ -7,7 +7,7 @@ import asyncpg
 import pytest
 
 from controller.store.core.database import Database
-from controller.store.core.notify import CHANNEL
+from controller.store.core.events import CHANNEL
 from controller.store.core.refusals import GenerationConflictError, NotFoundError
 from controller.store.deployments import verbs
 from controller.store.deployments.revisions import KEPT

@@ -7,7 +7,7 @@ import pytest
 from controller.domain.devices import DeviceRow
 from controller.store.core.database import Database
 from controller.store.core.refusals import NotFoundError
-from controller.store.placement.inventory import FROM_THE_START, read_changes
+from controller.store.placement.pass_reads import FROM_THE_START, read_changes
 from controller.store.views.gpus import gpu_by_uuid
 from controller.store.workers.devices import lock_devices, read_dismissed, set_gpu_cordon, write_devices
 from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim

@@ -1,9 +1,9 @@
 """Holders as read beside the inventory, and a reservation whose claim came and went between two reads."""
 
 from controller.domain.placement import Layout, Placed, PlannedClaim
-from controller.leader.placement_inputs import InventoryCache
+from controller.leader.placement_passes import InventoryCache
 from controller.store.core.database import Database
-from controller.store.placement.pending import read_holders
+from controller.store.placement.pass_reads import read_holders
 from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim
 
 

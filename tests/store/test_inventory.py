@@ -1,7 +1,7 @@
 """The cached inventory: reservations of a pass count until the next read of their devices."""
 
 from controller.domain.placement import Ask, Layout, Placed
-from controller.leader.placement_inputs import InventoryCache
+from controller.leader.placement_passes import InventoryCache
 from controller.scheduling.search.place import place
 from controller.store.core.database import Database
 from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim

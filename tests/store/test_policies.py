@@ -8,7 +8,7 @@ import pytest
 
 from controller.store.access.secrets import put_secret
 from controller.store.core.database import Database
-from controller.store.core.notify import CHANNEL
+from controller.store.core.events import CHANNEL
 from controller.store.core.refusals import GenerationConflictError, InUseError, NotFoundError
 from controller.store.deployments import verbs
 from controller.store.policies.apply import AppliedPolicy, apply_policy, delete_policy

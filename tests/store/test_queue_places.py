@@ -6,7 +6,7 @@ import asyncpg
 
 from controller.domain.queue_places import PlacesAsk, PlacesGrant
 from controller.store.core.database import Database
-from controller.store.core.notify import CHANNEL
+from controller.store.core.events import CHANNEL
 from controller.store.scaling.queue_places import lease_queue_places
 from controller.store.scaling.reports import leave
 from support.database.ledger import rows

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from controller.domain.events import NewEvent
-from controller.leader.placement_inputs import InventoryCache
+from controller.leader.placement_passes import InventoryCache
 from controller.live.endpoints import EndpointReader
 from controller.store.core.database import Database
 from controller.store.core.events import write_events

@@ -1,7 +1,7 @@
 """Pending instances in admission order, with a bound for each deployment."""
 
 from controller.store.core.database import Database
-from controller.store.placement.pending import read_pending
+from controller.store.placement.pass_reads import read_pending
 from support.database.ledger import GIB, add_deployment, add_host, add_instance
 
 NEED = {"memory_mib": GIB, "host_memory_mib": 0, "parts": {}, "heads": None, "vocab": None, "notes": []}

@@ -6,7 +6,7 @@ import pytest
 
 from controller.live.change_fanout import ChangeFanout
 from controller.runtime.feed import parse_hint
-from controller.store.core.notify import MAX_IDS, payloads
+from controller.store.core.events import MAX_IDS, payloads
 
 POSTGRES_BYTES = 8_000  # which NOTIFY refuses
 

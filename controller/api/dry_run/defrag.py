@@ -22,7 +22,7 @@ from controller.scheduling.admission.consolidate import Consolidation, Movable, 
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.inventory.capacity import Inventory
 from controller.store.deployments.relocations import NewRelocation, check_none_in_progress, request_relocations
-from controller.store.placement.pending import read_holders
+from controller.store.placement.pass_reads import read_holders
 from controller.store.placement.plan_reads import (
     DemandRow,
     MovableRow,

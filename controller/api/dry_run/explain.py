@@ -19,7 +19,7 @@ from controller.scheduling.explain.advice import AdviceRequest, advise
 from controller.scheduling.explain.unplaced import with_note
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
-from controller.store.placement.pending import read_holders
+from controller.store.placement.pass_reads import read_holders
 from controller.store.placement.plan_reads import Standing, standing_of
 from schemas.api.explain import Explain
 from schemas.placement_reasons import Reason

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from aiohttp import web
 
-from controller.leader.placement_inputs import InventoryCache
+from controller.leader.placement_passes import InventoryCache
 from controller.store.core.database import Database
-from controller.store.placement.inventory import read_changes
+from controller.store.placement.pass_reads import read_changes
 from controller.store.placement.plan_reads import History, read_history, read_horizon
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from controller.scheduling.admission.admit import AdmissionDecision, ReserveTime
 from controller.scheduling.inventory.capacity import Inventory
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import view_of
-from controller.store.placement.pending import read_awaited, read_holders, read_pending, read_planned_copies
+from controller.store.placement.pass_reads import read_awaited, read_holders, read_pending, read_planned_copies
 from controller.store.placement.plan_reads import count_queued
 from controller.store.views.paging import read_moment
 from controller.store.views.pending import MOST_UNQUEUED, PendingFacts, read_pending_facts, read_unqueued

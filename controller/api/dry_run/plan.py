@@ -22,9 +22,9 @@ from controller.api.dry_run.rollouts import planned_rollouts, read_deployments
 from controller.api.errors import invalid
 from controller.api.route import Access, Route
 from controller.domain.access.redaction import Redaction
-from controller.leader.placement_inputs import check_specs
+from controller.leader.start_checks import check_specs
 from controller.scheduling.admission.admit import ReserveTimes, may_reserve
-from controller.store.placement.pending import read_holders
+from controller.store.placement.pass_reads import read_holders
 from controller.store.placement.plan_reads import Absences, read_absences
 from schemas.api.plan import PlanCandidates, PlanItem, PlanView, PolicyStops
 from schemas.api.policies import PlannedPolicy

@@ -18,7 +18,7 @@ from controller.decide.policies.foresight import NOTHING, Foreseen, changed_fact
 from controller.domain.policies import EffectivePolicy, PolicyFacts
 from controller.domain.spec_changes import change_between
 from controller.domain.telemetry.utilization import ClockLeaps
-from controller.leader.policy_samples import Telemetry, whole_minute
+from controller.leader.policy_samples import Telemetry, start_of_minute
 from controller.runtime.tasks import TimeSlice
 from controller.store.core.database import Database
 from controller.store.policies.observe import list_concerned, observe_policies, read_leaps
@@ -193,6 +193,6 @@ class _Reader:
         self, telemetry: Telemetry, uids: Collection[str], gpus: Collection[str], reach_s: float, now: float
     ) -> None:
         if self.left > 0:
-            samples = await read_history(self.connection, gpus, whole_minute(now - reach_s))
+            samples = await read_history(self.connection, gpus, start_of_minute(now - reach_s))
             self.left -= len(samples)
             telemetry.put_past(uids, gpus, reach_s, samples)

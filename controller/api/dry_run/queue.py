@@ -10,11 +10,11 @@ from controller.domain.admission import Holders, Holdings, PendingInstance, Pend
 from controller.domain.placement import Ask
 from controller.domain.restart_delays import RestartSettings
 from controller.engines.registry import engine_for
-from controller.leader.placement_inputs import check_starts
+from controller.leader.start_checks import check_starts
 from controller.scheduling.estimate import asks_for
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Reader
-from controller.store.placement.pending import (
+from controller.store.placement.pass_reads import (
     RevisionKey,
     read_awaited,
     read_pending,

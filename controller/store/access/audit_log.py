@@ -1,4 +1,4 @@
-"""The audit log: what was changed or read, by which key and from where, and what came of it."""
+"""The audit log: changes and reads of logs, each with its key, address and outcome."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field
@@ -18,11 +18,11 @@ _WRITE: Final = """
     insert into audit_log (actor, action, outcome, object, key_id, address, status, code, request_id, left_out, at)
     select * from unnest($1::text[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::integer[],
                          $8::text[], $9::text[], $10::integer[], $11::timestamptz[])"""
-# A standby and an account that may only read cannot take one, and schemas before 0032 have no table for it.
+# A standby and an account that may only read take no entries, and schemas before 0032 have no table for them.
 _TAKES: Final = """
     select coalesce(current_setting('transaction_read_only') = 'off'
                     and has_table_privilege(to_regclass('audit_log')::oid, 'insert'), false)"""
-# An object is one of these names or lies below it.
+# An object also matches what is below it.
 _LIST: Final = """
     select id, at, actor, key_id, address, action, object, outcome, status, code, request_id, left_out
       from audit_log
@@ -36,7 +36,7 @@ _LIST: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line. Its fields are the columns of the table, in the order of the insertion."""
+    """An entry. Its fields are the columns of the table, in the order of the insertion."""
 
     actor: str
     action: str
@@ -53,7 +53,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class EntryFilter:
-    """Which entries are wanted. None: all."""
+    """The wanted entries; None: all."""
 
     actor: str | None = None
     object: str | None = None
@@ -63,13 +63,12 @@ class EntryFilter:
 
 
 async def write_entries(connection: Any, entries: Sequence[Entry]) -> None:
-    """Appends them in one statement."""
     if entries:
         await connection.execute(_WRITE, *(list(column) for column in zip(*map(astuple, entries), strict=True)))
 
 
 async def write_entry_in_session(session: AsyncSession, entry: Entry) -> None:
-    """Appends one in the transaction of an ORM session."""
+    """Appends an entry in the transaction of an ORM session."""
     connection = await (await session.connection()).get_raw_connection()
     await write_entries(connection.driver_connection, [entry])
 
@@ -82,25 +81,25 @@ async def takes_entries(connection: Any) -> bool:
 async def list_entries(
     connection: Reader, *, limit: int, cursor: str | None, wanted: EntryFilter
 ) -> Page[AuditLogEntry]:
-    """One page, newest first.
+    """A page, newest first.
 
     Raises:
         BadCursorError: the cursor was not issued for this list.
     """
     (before_id,) = open_cursor(cursor, (int,)) or (None,)
     rows = await connection.fetch(
-        _LIST, before_id, wanted.actor, wanted.object, _moment(wanted.after), _moment(wanted.before), wanted.outcome,
+        _LIST, before_id, wanted.actor, wanted.object, _time(wanted.after), _time(wanted.before), wanted.outcome,
         limit + 1,
     )  # fmt: skip
     return page_of([AuditLogEntry(**dict(row)) for row in rows], limit, lambda entry: (entry.id,))
 
 
-def _moment(when: datetime | timedelta | None) -> datetime | None:
+def _time(when: datetime | timedelta | None) -> datetime | None:
     return datetime.now(UTC) - when if isinstance(when, timedelta) else when
 
 
 async def prune_entries(connection: Any, *, keep_days: int, up_to: int | None = None) -> None:
-    """Deletes one portion of those that are older. `up_to`: those with a higher id stay."""
+    """Deletes a portion of older entries, up to the id `up_to`."""
     await connection.execute(
         """delete from audit_log where id in (
                select id from audit_log

@@ -26,12 +26,12 @@ from schemas.api.audit import AuditLogFinding, AuditLogVerification
 log = structlog.get_logger(__name__)
 
 _ENTRIES_OF_SEAL: Final = 1_000
-_SPAN: Final = timedelta(hours=1)  # of a seal's entries, so that old ones need not wait long for newer ones
+_SPAN: Final = timedelta(hours=1)  # of a seal's entries, so that old entries need not be kept for far newer ones
 SEALS_AT_ONCE: Final = 100
-# Writers hold a lock that excludes this one until they commit: none of them can still add an id at or below this one.
+# Writers hold a lock that excludes this lock until they commit: no writer can still add an id up to this maximum.
 _SETTLED: Final = "select coalesce(max(id), 0) from audit_log"
-_HEAD_COLUMNS: Final = tuple(one.name for one in fields(Head))
-_SEAL_COLUMNS: Final = tuple(one.name for one in fields(Seal))
+_HEAD_COLUMNS: Final = tuple(field.name for field in fields(Head))
+_SEAL_COLUMNS: Final = tuple(field.name for field in fields(Seal))
 _ENTRIES: Final = f"""
     select {", ".join(ENTRY_FIELDS)} from audit_log where id > $1 and id <= $2 order by id limit $3"""  # noqa: S608
 _SEALS: Final = f"""
@@ -40,37 +40,37 @@ _SEALS: Final = f"""
 _OLDER_KEY: Final = f"""
     select {", ".join(_SEAL_COLUMNS)} from audit_seals
      where number > $1 and key_id <> $2 order by number limit $3 for update"""  # noqa: S608
-# Then the key is not lost: only this controller does not have it.
+# If so, the key is not lost: only this controller does not have it.
 _IN_USE: Final = "select exists (select from secrets where key_id = $1)"
 _RENEW: Final = "update audit_seals set key_id = $2, mac = $3 where number = $1"
 _BEGIN_AT: Final = "select coalesce(min(id) - 1, $2) from audit_log where at >= now() - $1::interval"
 _MARGIN: Final = timedelta(days=1)
 _SEALS_OF_PAGE: Final = 20
-_MOST_ENTRIES: Final = 10_000  # of one seal's range: it has far fewer unless entries were added
+_MOST_ENTRIES: Final = 10_000  # of a seal's range, which has far fewer unless entries were added
 _NUMBERS: Final = """
     select coalesce(min(number) - 1, 0) as first, coalesce(max(number), 0) as last from audit_seals"""
 _UNSEALED: Final = "select count(*)::int as n from audit_log where id > $1"
 
 
 async def read_head(connection: Reader, *, lock: bool = False) -> Head | None:
-    """The head; None: nothing is sealed."""
+    """The head; None if nothing is sealed."""
     columns, locked = ", ".join(_HEAD_COLUMNS), " for update" if lock else ""
     rows = await connection.fetch(f"select {columns} from audit_seals_head{locked}")  # noqa: S608 - our names
     return Head(**dict(rows[0])) if rows else None
 
 
 async def read_seals(connection: Reader, after: int, limit: int, *, before: datetime | None = None) -> list[Seal]:
-    """The seals above a number, in order. `before`: only those whose entries are older than that moment."""
+    """The seals above a number, in order. `before`: only those whose entries are older."""
     return [_seal(row) for row in await connection.fetch(_SEALS, after, limit, before)]
 
 
 async def read_entries(connection: Reader, after_id: int, last_id: int, *, limit: int) -> list[tuple[Any, ...]]:
-    """The first entries of a range, by id, as the digest takes them."""
+    """The first entries of a range, by id, in the form that is digested."""
     return [tuple(row.values()) for row in await connection.fetch(_ENTRIES, after_id, last_id, limit)]
 
 
 async def settled_id(connection: Any) -> int:
-    """The id up to which no entry can come any more. In a short transaction of its own: writers wait for it."""
+    """The id up to which no entry can be added any more. In a short transaction of its own: writers wait for it."""
     await connection.execute("set local lock_timeout = '2s'")
     await connection.execute("lock table audit_log in share mode")
     return int(await connection.fetchval(_SETTLED))
@@ -80,7 +80,7 @@ async def seal_entries(connection: Any, keys: SecretKeys, settled: int, *, keep_
     """Seals some entries up to the settled id, and moves the anchor over old ones. In the leader's transaction.
 
     Returns:
-        Up to which id old entries may be deleted; None: nothing can be sealed here, so that all may.
+        The id up to which old entries may be deleted; None: all may, since nothing can be sealed here.
     """
     head = await read_head(connection, lock=True)
     await keys.learn(() if head is None else (head.key_id,))
@@ -97,7 +97,7 @@ async def seal_entries(connection: Any, keys: SecretKeys, settled: int, *, keep_
         head = await _begin(connection, keys.current, key, settled, protected)
     elif not head.is_authentic(key):
         log.error("the audit log's seals were changed; see: gpuward audit-log verify")
-        return head.anchor_id  # nothing is sealed or deleted, so that it can be looked at
+        return head.anchor_id  # nothing is sealed or deleted, so that it can be examined
     after = await _free(connection, await _append(connection, head, key, settled), key, protected)
     if after != head:
         await _write_head(connection, after.under(head.key_id, key))
@@ -105,7 +105,7 @@ async def seal_entries(connection: Any, keys: SecretKeys, settled: int, *, keep_
 
 
 async def renew_seals(database: Database, keys: SecretKeys) -> None:
-    """Authenticates the seals under the present key. One that its key did not make stays as it is."""
+    """Authenticates the seals under the present key. A seal that its key did not make stays as it is."""
     if not keys.current:
         return
     new = keys.derived(PURPOSE, keys.current) or b""
@@ -125,7 +125,7 @@ async def renew_seals(database: Database, keys: SecretKeys) -> None:
 
 
 async def _begin(connection: Any, key_id: str, key: bytes, settled: int, protected: timedelta) -> Head:
-    """Begins with what is there, and leaves an entry about it: what was before is not protected."""
+    """Starts the seals at the present entries, and writes an entry about it: earlier changes are not detected."""
     await connection.execute("delete from audit_seals")
     await connection.execute("delete from audit_seals_head")
     anchor = await connection.fetchval(_BEGIN_AT, protected, settled)
@@ -156,7 +156,7 @@ async def _append(connection: Any, head: Head, key: bytes, settled: int) -> Head
 
 
 async def _free(connection: Any, head: Head, key: bytes, protected: timedelta) -> Head:
-    """The head with its anchor behind the seals whose entries are all old. A changed one stays, and those behind it."""
+    """The head with its anchor behind the seals whose entries are all old; it stops at a changed seal."""
     before = await connection.fetchval("select clock_timestamp() - $1::interval", protected)
     for seal in await read_seals(connection, head.anchor_number, SEALS_AT_ONCE, before=before):
         follows = (seal.number, seal.after_id) == (head.anchor_number + 1, head.anchor_id)
@@ -177,13 +177,13 @@ def _seal(row: Any) -> Seal:
 
 
 def within_span(entries: Sequence[tuple[Any, ...]]) -> Sequence[tuple[Any, ...]]:
-    """The first of these entries that lie within an hour, so that the old need not be kept for far newer ones."""
+    """The first of these entries that lie within `_SPAN`."""
     end = next((n for n, entry in enumerate(entries) if entry[1] - entries[0][1] > _SPAN), len(entries))
     return entries[:end]
 
 
 async def verify_page(connection: Reader, keys: SecretKeys, cursor: str | None) -> AuditLogVerification:
-    """One page, oldest first. In one snapshot.
+    """Verifies a page, oldest first. In one snapshot.
 
     Raises:
         BadCursorError: the cursor was not issued here.
@@ -193,34 +193,36 @@ async def verify_page(connection: Reader, keys: SecretKeys, cursor: str | None) 
     await keys.learn(() if head is None else (head.key_id,))
     if head is None:
         left = await read_seals(connection, 0, 1)
-        found = [Finding("head_removed", "the head of the seals was removed")] if left else []
-        return _unprotected(_why_none(keys), found)
+        findings = [Finding("head_removed", "the head of the seals was removed")] if left else []
+        return _unprotected(_why_none(keys), findings)
     key = keys.derived(PURPOSE, head.key_id)
     if key is None:
         return _unprotected(f"the seals were made with key {head.key_id}, which this controller does not have")
     genuine = head.is_authentic(key)
-    first, end = (head.anchor_number, head.last_number) if genuine else await _there(connection)
+    first, end = (head.anchor_number, head.last_number) if genuine else await _stored_range(connection)
     after = min(max(after, first), end)
     number = min(after + _SEALS_OF_PAGE, end)
-    seals = await read_seals(connection, after - 1, _SEALS_OF_PAGE + 2)  # with the one before
-    page = [one for one in seals if after < one.number <= number]
-    found = [] if genuine else [Finding("head_changed", "the head of the seals was changed")]
+    seals = await read_seals(connection, after - 1, _SEALS_OF_PAGE + 2)  # with the previous seal
+    page = [seal for seal in seals if after < seal.number <= number]
+    findings = [] if genuine else [Finding("head_changed", "the head of the seals was changed")]
     checked = 0
-    known = {one.number: (one.last_id, one.digest) for one in seals if one.is_authentic(_key_of(keys, one))}
+    known = {s.number: (s.last_id, s.digest) for s in seals if s.is_authentic(keys.derived(PURPOSE, s.key_id))}
     if genuine:
         known[head.anchor_number] = (head.anchor_id, head.anchor_digest)
-    for one in page:
-        entries = await read_entries(connection, one.after_id, one.last_id, limit=_MOST_ENTRIES)
+    for seal in page:
+        entries = await read_entries(connection, seal.after_id, seal.last_id, limit=_MOST_ENTRIES)
         checked += len(entries)
-        if one.number not in known:
-            text = f"seal {one.number} was changed: the ids {one.after_id + 1} to {one.last_id} cannot be checked"
-            found.append(Finding("seal_changed", text, one.after_id + 1, one.last_id))
+        if seal.number not in known:
+            text = f"seal {seal.number} was changed: the ids {seal.after_id + 1} to {seal.last_id} cannot be checked"
+            findings.append(Finding("seal_changed", text, seal.after_id + 1, seal.last_id))
         else:
-            found += check_seal(one, known.get(one.number - 1), entries)
-    found += _missing(range(after + 1, number + 1), {one.number for one in page})
+            findings += check_seal(seal, known.get(seal.number - 1), entries)
+    stored = {seal.number for seal in page}
+    missing = (n for n in range(after + 1, number + 1) if n not in stored)
+    findings += [Finding("seal_removed", f"seal {n} was removed") for n in missing]
     last = number >= end
     if last and genuine:
-        found += await _end(connection, head, known.get(head.last_number))
+        findings += await _check_end(connection, head, known.get(head.last_number))
     (row,) = await connection.fetch(_UNSEALED, head.last_id)
     return AuditLogVerification(
         protected=True,
@@ -229,32 +231,25 @@ async def verify_page(connection: Reader, keys: SecretKeys, cursor: str | None) 
         sealed_id=head.last_id,
         unsealed=row["n"],
         checked=checked,
-        findings=_shown(found),
+        findings=_shown(findings),
         next=None if last else paging.seal((number,)),
     )
 
 
-async def _there(connection: Reader) -> tuple[int, int]:
-    """The numbers before the first seal that is there, and of the last one."""
+async def _stored_range(connection: Reader) -> tuple[int, int]:
+    """The number before the first stored seal, and that of the last."""
     (row,) = await connection.fetch(_NUMBERS)
     return row["first"], row["last"]
 
 
-async def _end(connection: Reader, head: Head, last: tuple[int, bytes] | None) -> list[Finding]:
-    found = []
+async def _check_end(connection: Reader, head: Head, last: tuple[int, bytes] | None) -> list[Finding]:
+    findings = []
     if last is not None and last != (head.last_id, head.last_digest):
-        found.append(Finding("seal_changed", f"the last seal, {head.last_number}, is not the one that the head names"))
+        text = f"the last seal, {head.last_number}, is not the one that the head names"
+        findings.append(Finding("seal_changed", text))
     if more := await read_seals(connection, head.last_number, 1):
-        found.append(Finding("seal_added", f"seal {more[0].number} is not in the chain"))
-    return found
-
-
-def _missing(expected: range, there: set[int]) -> list[Finding]:
-    return [Finding("seal_removed", f"seal {n} was removed") for n in expected if n not in there]
-
-
-def _key_of(keys: SecretKeys, one: Seal) -> bytes | None:
-    return keys.derived(PURPOSE, one.key_id)
+        findings.append(Finding("seal_added", f"seal {more[0].number} is not in the chain"))
+    return findings
 
 
 def _why_none(keys: SecretKeys) -> str:
@@ -263,9 +258,9 @@ def _why_none(keys: SecretKeys) -> str:
     return "entries are not protected: this controller has no key for secrets; set GPUWARD_SECRETS_KEY_FILE"
 
 
-def _unprotected(reason: str, found: list[Finding] | None = None) -> AuditLogVerification:
-    return AuditLogVerification(protected=False, reason=reason, findings=_shown(found or []))
+def _unprotected(reason: str, findings: Sequence[Finding] = ()) -> AuditLogVerification:
+    return AuditLogVerification(protected=False, reason=reason, findings=_shown(findings))
 
 
-def _shown(found: list[Finding]) -> list[AuditLogFinding]:
-    return [AuditLogFinding(**{**asdict(one), "ids": list(one.ids)}) for one in found]
+def _shown(findings: Sequence[Finding]) -> list[AuditLogFinding]:
+    return [AuditLogFinding(**{**asdict(finding), "ids": list(finding.ids)}) for finding in findings]

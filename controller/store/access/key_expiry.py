@@ -1,4 +1,4 @@
-"""Which API keys expire, and when: for what needs attention, and for metrics."""
+"""Expiry of API keys, for attention and metrics."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from controller.store.core.database import Reader
 
 REMIND: Final = "7 days"  # before a key expires
 KEY_STATES: Final = ("lasting", "expiring", "expired")
-# A key that has a successor is on its way out, and one that was made for some days needs no reminder.
+# Keys that need a reminder: without a successor, and not made for a few days only.
 _MINDED: Final = f"""revoked_at is null and rotated_to is null and created_at < expires_at - interval '{REMIND}'"""
 EXPIRING: Final = f"{_MINDED} and expires_at > now() and expires_at < now() + interval '{REMIND}'"
 _KEYS: Final = f"""
@@ -24,8 +24,8 @@ class KeyExpiry:
     """Keys that are not revoked.
 
     Attributes:
-        keys: how many, by role and one of `KEY_STATES`. An expired key that has a successor does not count.
-        next_s: when the next one expires, in seconds since 1970, by role; those that need no reminder do not count.
+        keys: their number, by role and state (`KEY_STATES`). An expired key that has a successor does not count.
+        next_s: time of the next expiry, in seconds since 1970, by role; keys that need no reminder do not count.
     """
 
     keys: Mapping[tuple[str, str], int] = field(default_factory=dict)
@@ -33,7 +33,6 @@ class KeyExpiry:
 
 
 async def read_key_expiry(connection: Reader) -> KeyExpiry:
-    """Reads both."""
     rows = await connection.fetch(_KEYS)
     next_s: dict[str, float] = {}
     for row in rows:

@@ -1,4 +1,4 @@
-"""What checks of keys and browsers' sessions read, without an ORM: who owns one, by its hash."""
+"""Reads for checks of keys and browsers' sessions, without an ORM: the principal of a hash."""
 
 import hashlib
 from collections.abc import Collection, Iterable
@@ -35,8 +35,8 @@ class Principal:
 
     Attributes:
         limits: on its requests to models.
-        expires_in_s: when it was read; None: never.
-        session: the name of its browser session; empty: the key itself was given.
+        expires_in_s: since it was read; None: never.
+        session: the name of its browser session; empty: the caller sent the key itself.
     """
 
     key_id: str
@@ -48,17 +48,17 @@ class Principal:
 
     @property
     def credential(self) -> str:
-        """What ends its streams when it ends: the session, else the key."""
+        """The session, else the key: its end ends the caller's streams."""
         return self.session or self.key_id
 
 
 def session_credential(token: str) -> str:
-    """What a session's cookie is checked as; empty for what cannot be one."""
+    """The credential of a session's cookie; empty if it is malformed."""
     return _SESSION_DOMAIN + token if token.startswith(SESSION_PREFIX) else ""
 
 
 def key_credential(given: str) -> str:
-    """What a given API key is checked as; empty for what cannot be one."""
+    """The credential of an API key; empty if it is malformed."""
     return given if given.startswith(KEY_PREFIX) else ""
 
 
@@ -68,19 +68,19 @@ def may_be_credential(credential: str) -> bool:
 
 
 def hash_secret(secret: str) -> bytes:
-    """The stored hash of a random secret, which is too long to be guessed: no salt and no slow hash are needed."""
+    # Random secrets are too long to be guessed, so they need no salt and no slow hash.
     return hashlib.sha256(secret.encode()).digest()
 
 
 async def read_keys(connection: Reader) -> dict[bytes, Principal]:
-    """All valid keys and sessions, by their hash."""
+    """All valid keys and sessions, by hash."""
     keys = _by_hash(await connection.fetch(f"select {_COLUMNS} from api_keys where {_VALID}"))  # noqa: S608 - constants
     sessions = await connection.fetch(f"select {_SESSION_COLUMNS} from {_SESSIONS}")  # noqa: S608 - constants
     return keys | _by_hash(sessions, are_sessions=True)
 
 
 async def find_keys(connection: Reader, hashes: Collection[bytes]) -> dict[bytes, Principal]:
-    """Those of these keys and sessions that exist and are valid, by their hash."""
+    """The valid ones among these keys and sessions, by hash."""
     query = f"select {_COLUMNS} from api_keys where hash = any($1::bytea[]) and {_VALID}"  # noqa: S608 - constants
     keys = _by_hash(await connection.fetch(query, list(hashes)))
     if len(keys) == len(hashes):
@@ -90,7 +90,7 @@ async def find_keys(connection: Reader, hashes: Collection[bytes]) -> dict[bytes
 
 
 async def count_keys(connection: Reader) -> tuple[int, int, int, float]:
-    """Valid keys, changes of all keys, valid sessions, and when the newest began. A change leaves not all as it was."""
+    """Counts that differ after any change: valid keys, changes of all keys, valid sessions, start of the newest."""
     (row,) = await connection.fetch(
         f"select count(*) filter (where {_VALID}) as valid, count(*) + sum(changed) as changes from api_keys"  # noqa: S608
     )

@@ -1,4 +1,4 @@
-"""Gateways' shares of keys' limits: one short transaction for all that a gateway asks."""
+"""Gateways' shares of keys' limits: one short transaction for all requests of a gateway."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -21,7 +21,7 @@ Buckets = dict[tuple[str, LimitKind], Bucket]
 
 
 async def exchange_shares(connection: Any, gateway: str, asks: Sequence[ShareAsk]) -> SharesAnswer:
-    """What a gateway holds after these asks. Run it in a transaction; an ask that is repeated counts once."""
+    """The gateway's shares after these requests. Run it in a transaction; a repeated request counts once."""
     await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
     members, joined, in_touch_s = await _join(connection, gateway)
     gone = [name for name in expired(members, in_touch_s) if name != gateway]
@@ -48,12 +48,12 @@ async def exchange_shares(connection: Any, gateway: str, asks: Sequence[ShareAsk
 
 
 async def leave_shares(connection: Any, gateway: str) -> None:
-    """The gateway ends: what it held is the others' at once."""
+    """Frees the shares of a gateway that ends."""
     await connection.execute("delete from share_members where gateway = $1", UUID(gateway))
 
 
 async def _join(connection: Any, gateway: str) -> tuple[dict[str, Member], bool, float]:
-    """All members, this one included; whether it is new; and for how long it was in touch without a gap."""
+    """All members with this gateway; whether it is new; and for how many seconds it was in touch without a gap."""
     rows = await connection.fetch(
         """select gateway::text, fraction,
                   greatest(extract(epoch from clock_timestamp() - seen_at), 0)::float8 as silent,
@@ -90,7 +90,7 @@ async def _exchange_all(
 
 
 async def _read_buckets(connection: Any, keys: Iterable[str]) -> Buckets:
-    """The buckets of these keys by the limits that they have now; a new or another day's bucket is full."""
+    """The buckets of these keys by their present limits; a new bucket and that of a new day are full."""
     ids = sorted(keys)
     limits = await connection.fetch(
         """select id::text, rpm, tpm, tokens_per_day, parallel from api_keys
@@ -120,7 +120,7 @@ async def _read_buckets(connection: Any, keys: Iterable[str]) -> Buckets:
 async def _with_holdings(
     connection: Any, ids: Sequence[str], buckets: Buckets, known: Mapping[tuple[str, str], Any]
 ) -> Buckets:
-    found: dict[tuple[str, str], dict[str, Holding]] = {}
+    holdings: dict[tuple[str, str], dict[str, Holding]] = {}
     for row in await connection.fetch(
         """select key_id::text, kind, gateway::text, held, spent, minted, want
              from key_holdings where key_id = any($1::uuid[])""",
@@ -129,10 +129,8 @@ async def _with_holdings(
         name = (row["key_id"], row["kind"])
         yesterdays = row["kind"] == LimitKind.DAY and not (name in known and known[name]["today"])
         held = 0.0 if yesterdays else row["held"]
-        found.setdefault(name, {})[row["gateway"]] = Holding(held, row["spent"], row["minted"], row["want"])
-    return {
-        name: Bucket(one.kind, one.capacity, one.level, one.age_s, found.get(name, {})) for name, one in buckets.items()
-    }
+        holdings.setdefault(name, {})[row["gateway"]] = Holding(held, row["spent"], row["minted"], row["want"])
+    return {name: Bucket(b.kind, b.capacity, b.level, b.age_s, holdings.get(name, {})) for name, b in buckets.items()}
 
 
 async def _write(connection: Any, gateway: str, grants: Sequence[ShareGrant], asks: Sequence[ShareAsk]) -> None:

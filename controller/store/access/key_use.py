@@ -1,4 +1,4 @@
-"""When keys were used last. It is noted a minute apart at most, and never waits for another one's lock."""
+"""When keys were used last: written at most once a minute, without waiting for locks."""
 
 from collections.abc import Collection
 from typing import Any, Final
@@ -13,5 +13,5 @@ _NOTE: Final = f"""
 
 
 async def note_use(connection: Any, key_ids: Collection[str]) -> None:
-    """Notes that these keys are used now, by their ids."""
+    """Records that these keys (ids) are used now."""
     await connection.execute(_NOTE, sorted(key_ids))

@@ -20,13 +20,13 @@ from controller.store.access.key_reads import (
 )
 from controller.store.access.orm_rows import KeyRow
 from controller.store.core.database import Database, view_of
-from controller.store.core.notify import CHANNEL, payloads
+from controller.store.core.events import CHANNEL, payloads
 from controller.store.core.orm import write_event_in_session
 from controller.store.core.refusals import AlreadyRotatedError, LastAdminKeyError, NotFoundError
 from schemas.api.access import KeyCreated, KeyView, Role
 from schemas.key_limits import NO_LIMITS, KeyLimits
 
-_FIRST_KEY_LOCK: Final = 7_309_446_272  # an arbitrary constant: names this lock in the whole database
+_FIRST_KEY_LOCK: Final = 7_309_446_272  # an arbitrary constant: names this lock in the database
 
 
 _LASTING_ADMINISTRATORS: Final = (
@@ -39,19 +39,12 @@ _LASTING_ADMINISTRATORS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class KeyChanges:
-    """Changed fields of a key. Those of `fields` alone count; None removes a limit.
-
-    Attributes:
-        fields: names of the fields to change.
-        name: of the key.
-        limits: on requests to models.
-        expires_s: from now until it expires.
-    """
+    """Changed fields of a key: those named in `fields`. None removes a limit."""
 
     fields: frozenset[str]
     name: str = ""
     limits: KeyLimits = NO_LIMITS
-    expires_s: float | None = None
+    expires_s: float | None = None  # from now
 
 
 Keep: TypeAlias = Callable[[str], None]
@@ -59,7 +52,7 @@ _LIMITS: Final = ("models", "rpm", "tpm", "tokens_per_day", "parallel")
 
 
 def _nowhere(_key: str) -> None:
-    """Keeps nothing."""
+    pass
 
 
 async def create_key(
@@ -74,7 +67,7 @@ async def create_key(
 ) -> KeyCreated:
     """Creates a key. Only the answer shows it. `keep` gets it before the commit; if `keep` raises there is no key.
 
-    `action`: of the audit log's entry where no request makes the key, but the host itself; empty: a request has one.
+    `action`: of the audit log's entry, if the host itself makes the key; empty: the request has an entry.
     """
     async with database.session() as session:
         return await _create(session, role, name or role, keep, limits, expires_s, action)
@@ -108,7 +101,7 @@ async def _create(
     await session.refresh(row)
     await _announce(session, row.id)
     message = f"key {row.name} was created with the role {row.role}"
-    evidence = {"role": row.role, **_told(row)}
+    evidence = {"role": row.role, **_shown(row)}
     await write_event_in_session(session, NewEvent("key_created", message, (f"key:{row.id}",), evidence))
     if action:
         await write_entry_in_session(session, Entry("host", action, "done", f"keys/{row.id}"))
@@ -119,13 +112,13 @@ async def _create(
 async def update_key(
     database: Database, key_id: str, changes: KeyChanges, *, check: Callable[[Role], None] = lambda _role: None
 ) -> KeyView:
-    """Changes a key in place. What it used and what is under way stays counted.
+    """Changes a key in place. Its usage and its requests in flight stay counted.
 
     Args:
         database: of the key.
         key_id: its id.
-        changes: what changes.
-        check: refuses, by an error of its own, what the key's role cannot have.
+        changes: the changed fields.
+        check: raises an error of its own if the changes do not fit the key's role.
 
     Raises:
         NotFoundError: no key has this id, or it is revoked.
@@ -143,9 +136,9 @@ async def update_key(
                 f"key {row.name!r} is the only key of an administrator that does not expire; create another one first: "
                 "gpuward key create --role admin"
             )
-        before = {"name": row.name, **_told(row)}
+        before = {"name": row.name, **_shown(row)}
         await _change(session, row, changes)
-        after = {"name": row.name, **_told(row)}
+        after = {"name": row.name, **_shown(row)}
         changed = {name: [before.get(name), after.get(name)] for name in {*before, *after}}
         changed = {name: both for name, both in sorted(changed.items()) if both[0] != both[1]}
         if changed:
@@ -159,13 +152,13 @@ async def update_key(
 async def rotate_key(
     database: Database, key_id: str, *, overlap_s: float, expires_s: float | None = None
 ) -> KeyCreated:
-    """Makes a key with the same role, limits and name; the old one expires after the overlap, unless it does before.
+    """Makes a key with the same role, limits and name. The old key expires after the overlap, or earlier.
 
     Args:
         database: of the key.
         key_id: the old key's id.
         overlap_s: for how long both are valid.
-        expires_s: from now until the new key expires; None: it has the old one's whole lifetime, if that has one.
+        expires_s: from now until the new key expires; None: the old key's lifetime, if it has one.
 
     Raises:
         NotFoundError: no key has this id, or it is no longer valid.
@@ -218,10 +211,10 @@ def _set_limits(row: KeyRow, limits: KeyLimits, *, only: Collection[str] = _LIMI
             setattr(row, name, list(value) if name == "models" else value)
 
 
-def _told(row: KeyRow) -> dict[str, Any]:
+def _shown(row: KeyRow) -> dict[str, Any]:
     """Limits and expiry that are set, as events show them."""
-    told: dict[str, Any] = {name: value for name in _LIMITS if (value := getattr(row, name))}
-    return told | ({"expires_at": row.expires_at.isoformat()} if row.expires_at else {})
+    limits: dict[str, Any] = {name: value for name in _LIMITS if (value := getattr(row, name))}
+    return limits | ({"expires_at": row.expires_at.isoformat()} if row.expires_at else {})
 
 
 async def list_keys(database: Database) -> list[KeyView]:
@@ -239,7 +232,7 @@ async def revoke_key(database: Database, key_id: str) -> KeyView:
         LastAdminKeyError: no other administrator's key is valid.
     """
     async with database.session() as session:
-        # All at once and in one order: of two revocations that meet, the second one sees what the first one left.
+        # All of them in one order, so that the second of two concurrent revocations reads the result of the first.
         administrators = (await session.execute(_LASTING_ADMINISTRATORS)).scalars().all()
         row = await session.get(KeyRow, as_uuid(key_id), with_for_update=True)
         if row is None:
@@ -258,13 +251,13 @@ async def revoke_key(database: Database, key_id: str) -> KeyView:
 
 
 async def _announce(session: AsyncSession, key_id: uuid.UUID) -> None:
-    """Tells every controller at the commit that this key has changed."""
+    """Notifies every controller at the commit that this key has changed."""
     for payload in payloads({"key": [str(key_id)]}):
         await session.execute(text("select pg_notify(:channel, :payload)"), {"channel": CHANNEL, "payload": payload})
 
 
 def as_uuid(text_id: str) -> uuid.UUID:
-    """An id as a user wrote it; an invalid UUID becomes one that no object has."""
+    """An id that a user wrote; an invalid UUID becomes a UUID that no object has."""
     try:
         return uuid.UUID(text_id)
     except ValueError:

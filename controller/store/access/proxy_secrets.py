@@ -1,7 +1,7 @@
 """The secrets of agents' proxies, which gateways read: sealed under a key that is derived from the secrets' key.
 
-They are sealed from the moment at which every gateway has reported that it has that key. Until then they are plain: a
-gateway of a version before knows of no seals. `keys` are the derived ones everywhere here.
+They are sealed once every gateway has reported that it has that key. Until then they are plain, since gateways of the
+version before read no sealed secrets. In this module `keys` are the derived keys.
 """
 
 from dataclasses import dataclass, field
@@ -15,7 +15,7 @@ PURPOSE: Final = b"gpuward proxy secrets"  # for which the key is derived
 PROXY_SECRET: Final = "w.id as worker_id, w.proxy_secret, ps.sealed as proxy_sealed, ps.key_id as proxy_key_id"  # noqa: S105 - no secret
 JOIN_PROXY_SECRET: Final = "left join sealed_proxy_secrets ps on ps.worker_id = w.id"  # noqa: S105 - as above
 _BATCH: Final = 200
-# A database that has crashed knows none until they report again, as they do each second.
+# After a crash the database knows no gateways until they report again, as they do each second.
 _REPORTED_FOR_S: Final = 10.0
 _ACTIVE: Final = "select proxy_key_id from sealing where id = 1"
 _ACTIVATE: Final = "update sealing set proxy_key_id = $1 where id = 1"
@@ -23,7 +23,7 @@ _GATEWAYS: Final = """
     select g.name, $1 = any(coalesce(k.key_ids, '{}')) as able,
            coalesce(k.since < clock_timestamp() - make_interval(secs => $2), false) as settled
       from gateways g left join gateway_proxy_keys k on k.gateway_id = g.id order by g.name"""
-_TELL: Final = """
+_REPORT: Final = """
     insert into gateway_proxy_keys as k (gateway_id, key_ids)
     select id, $2 from gateways where id = $1
         on conflict (gateway_id) do update set key_ids = excluded.key_ids"""
@@ -65,7 +65,7 @@ class StoredProxySecret:
     key_id: str = ""
 
     def opened(self, keys: SecretKeys) -> str | None:
-        """The secret; None: none of these keys opens it."""
+        """The secret; None if none of these keys opens it."""
         if self.plain is not None or self.sealed is None:
             return self.plain
         try:
@@ -80,14 +80,14 @@ def stored_proxy_secret(row: Row) -> StoredProxySecret:
 
 
 async def write_proxy_secret(connection: Any, worker_id: Any, secret: str, keys: SecretKeys) -> None:
-    """Makes a secret the worker's, whose row is locked: sealed where secrets are."""
+    """Writes the secret of a worker whose row is locked: sealed, if sealing has started."""
     sealed, key_id = await _sealed(connection, worker_id, secret, keys)
     await connection.execute(_PLAIN, worker_id, None if sealed else secret)
     await connection.execute(_SEALED, worker_id, sealed, key_id)
 
 
 async def write_next_proxy_secret(connection: Any, worker_id: Any, secret: str | None, keys: SecretKeys) -> str | None:
-    """Seals the next secret of a worker whose row is locked; returns what is to be stored plain: all of it, or None."""
+    """Seals the next secret of a worker whose row is locked; returns it if it must be stored plain."""
     sealed, key_id = (None, None) if secret is None else await _sealed(connection, worker_id, secret, keys)
     await connection.execute(_NEXT_SEALED, worker_id, sealed, key_id)
     return None if sealed else secret
@@ -101,33 +101,29 @@ async def _sealed(connection: Any, worker_id: Any, secret: str, keys: SecretKeys
     return keys.seal(_bound_to(str(worker_id)), secret, active), active
 
 
-async def tell_proxy_keys(connection: Any, gateway: Any, key_ids: list[str]) -> None:
-    """Writes which keys a gateway has that reports."""
-    await connection.execute(_TELL, gateway, key_ids)
+async def report_proxy_keys(connection: Any, gateway: Any, key_ids: list[str]) -> None:
+    """Writes the ids of a gateway's keys."""
+    await connection.execute(_REPORT, gateway, key_ids)
 
 
 async def begin_sealing(connection: Any, keys: SecretKeys) -> bool:
-    """Has secrets sealed under the current key from now on, if each gateway has it. In a transaction.
-
-    Returns:
-        Whether they are sealed under it.
-    """
+    """Starts sealing under the current key if each gateway has it; returns whether it is in use. In a transaction."""
     if not keys.current:
         return False
     if await connection.fetchval(_ACTIVE) == keys.current:
         return True
     gateways = await connection.fetch(_GATEWAYS, keys.current, _REPORTED_FOR_S)
-    if not gateways or not all(one["able"] and one["settled"] for one in gateways):
+    if not gateways or not all(gateway["able"] and gateway["settled"] for gateway in gateways):
         return False
     await connection.execute(_ACTIVATE, keys.current)
     return True
 
 
 async def seal_some(connection: Any, keys: SecretKeys, after: Any = None) -> Any:
-    """Seals some secrets under the current key, in a transaction. What no key opens stays as it is.
+    """Seals a batch of secrets under the current key, in a transaction. A secret that no key opens stays as it is.
 
     Returns:
-        Where the next ones begin; None: these were the last.
+        The id after which the next batch starts; None after the last.
     """
     ids = [row["id"] for row in await connection.fetch(_TO_SEAL, after, keys.current, _BATCH)]
     if not ids:
@@ -135,27 +131,27 @@ async def seal_some(connection: Any, keys: SecretKeys, after: Any = None) -> Any
     await connection.execute(_LOCK, ids)
     rows = await connection.fetch(_READ, ids)  # as they are now that none of them can change
     await keys.learn(id_ for row in rows for id_ in (row["key_id"], row["next_key_id"]) if id_)
-    made = [one for row in rows if (one := _anew(row, keys)) is not None]
-    await connection.executemany(_SEAL, made)
-    await connection.execute(_FORGET_PLAIN, [one[0] for one in made])
+    sealed = [values for row in rows if (values := _resealed(row, keys)) is not None]
+    await connection.executemany(_SEAL, sealed)
+    await connection.execute(_FORGET_PLAIN, [values[0] for values in sealed])
     return ids[-1] if len(ids) == _BATCH else None
 
 
-def _anew(row: Any, keys: SecretKeys) -> tuple[Any, ...] | None:
-    """A row of sealed values; None: it has one that cannot be opened, which its next hello replaces."""
+def _resealed(row: Any, keys: SecretKeys) -> tuple[Any, ...] | None:
+    """The values of `_SEAL`; None if a secret cannot be opened, which the worker's next hello replaces."""
     worker = str(row["id"])
-    found: list[Any] = [row["id"]]
+    values: list[Any] = [row["id"]]
     for prefix in ("", "next_"):
         stored = StoredProxySecret(worker, row[prefix + "plain"], row[prefix + "sealed"], row[prefix + "key_id"] or "")
         secret = stored.opened(keys)
         if secret is None and stored.sealed is not None:
             return None
-        found += (None, None) if secret is None else (keys.seal(_bound_to(worker), secret), keys.current)
-    return tuple(found)
+        values += (None, None) if secret is None else (keys.seal(_bound_to(worker), secret), keys.current)
+    return tuple(values)
 
 
 async def read_key_ids(connection: Any) -> frozenset[str]:
-    """The ids of the keys under which receipts' key and proxies' secrets are sealed, or are from now on."""
+    """The ids of the keys under which receipts' key and proxies' secrets are or will be sealed."""
     return frozenset(row["id"] for row in await connection.fetch(_IDS) if row["id"])
 
 

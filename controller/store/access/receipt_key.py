@@ -1,6 +1,6 @@
-"""The key of receipts and of proofs to agents: sealed under the secrets' key. It is never made again.
+"""The key of receipts and of proofs to agents: sealed under the secrets' key. It is never replaced.
 
-Where no key of this controller opens it, it is unknown: nothing that agents report is then taken for false.
+If no key of this controller opens it, it is unknown: then no report of an agent counts as false.
 """
 
 from typing import Any, Final
@@ -18,7 +18,7 @@ _FORGET_PLAIN: Final = "update lease set receipt_key = null where id = 1"
 
 
 async def opened_receipt_key(row: Row, keys: SecretKeys) -> bytes | None:
-    """The key in a row with the columns `RECEIPT_KEY`; None: it is sealed, and no key here opens it."""
+    """The key in a row with the columns `RECEIPT_KEY`; None if it is sealed and no key here opens it."""
     plain: bytes | None = row["receipt_key"]
     if plain is not None or row["sealed_receipt_key"] is None:
         return plain
@@ -30,7 +30,7 @@ async def opened_receipt_key(row: Row, keys: SecretKeys) -> bytes | None:
 
 
 async def seal_receipt_key(connection: Any, keys: SecretKeys) -> None:
-    """Seals it under the current key, if there is one. In a transaction. One that cannot be opened stays as it is."""
+    """Seals it under the current key, if there is one and it can be opened. In a transaction."""
     row = await connection.fetchrow(_READ)
     if not keys.current or (row["receipt_key"] is None and row["receipt_key_id"] == keys.current):
         return

@@ -31,13 +31,13 @@ async def is_sealing(database: Database) -> bool:
 
 
 async def read_sealing(connection: Reader, keys: SecretKeys) -> SealingFacts:
-    """How they are stored. `keys`: of secrets."""
+    """The state of sealing. `keys`: of secrets."""
     (row,) = await connection.fetch(_STATE)
     gateways = await connection.fetch(_GATEWAYS)
     proxies, active = keys.branch(PURPOSE), row["proxy_key_id"]
 
     def without(key_id: str) -> list[str]:
-        return [one["name"] for one in gateways if key_id and key_id not in one["key_ids"]]
+        return [gateway["name"] for gateway in gateways if key_id and key_id not in gateway["key_ids"]]
 
     locked_out = without(active)
     waits_for = without(proxies.current) if active != proxies.current else []
@@ -50,7 +50,7 @@ async def read_sealing(connection: Reader, keys: SecretKeys) -> SealingFacts:
 
 
 async def seal_keys(database: Database, keys: SecretKeys, guard: Guard = unguarded) -> bool:
-    """Seals what is plain, or sealed under an earlier key, under the present one. Without a key nothing changes.
+    """Seals plain values, and those under an earlier key, under the present key. Without a key nothing changes.
 
     Args:
         database: holds them.

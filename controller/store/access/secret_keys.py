@@ -28,15 +28,15 @@ log = structlog.get_logger(__name__)
 
 
 class SecretsKeyError(Exception):
-    """The keys cannot be used; the message says why and what to do. It never repeats a key."""
+    """The keys are not valid; the message has the reason and what to do, and never repeats a key."""
 
 
 class UnreadableSecretError(Exception):
-    """The value of a secret does not open; the message says why and what to do."""
+    """A secret's value cannot be opened; the message has the reason and what to do."""
 
 
 class SecretKeys:
-    """The keys of one controller. The first one encrypts, all decrypt.
+    """The keys of a controller. The first encrypts, all decrypt.
 
     Args:
         load: reads them again, such as after a rotation. It blocks.
@@ -54,12 +54,11 @@ class SecretKeys:
 
     @property
     def current(self) -> str:
-        """The id of the key that encrypts; empty: there is none, and values are stored as they are."""
+        """The id of the key that encrypts; empty without keys: values are then stored plain."""
         return next(iter(self._keys), "")
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Of all keys."""
         return tuple(self._keys)
 
     def reload(self) -> None:
@@ -70,13 +69,13 @@ class SecretKeys:
             OSError: they cannot be read.
         """
         self._keys = {_id_of(key): key for key in self._load()}
-        for purpose, branch in tuple(self._branches.items()):  # another thread may ask for one
+        for purpose, branch in tuple(self._branches.items()):  # a copy, since another thread may add a branch
             branch._keys = self._derive(purpose)  # noqa: SLF001 - an object of this class
 
     def branch(self, purpose: bytes) -> "SecretKeys":
-        """The keys that are derived from these for another purpose, each with an id of its own; kept like these.
+        """Keys derived from these for another purpose, each with its own id.
 
-        They open nothing that these have sealed, and the other way round.
+        They do not open values that these keys have sealed, nor the other way round.
         """
         if purpose not in self._branches:
 
@@ -90,13 +89,13 @@ class SecretKeys:
         return self._branches[purpose]
 
     def texts(self) -> tuple[str, ...]:
-        """The keys as `parse_keys` reads them, the present one first."""
+        """The keys as `parse_keys` reads them, the present key first."""
         return tuple(base64.b64encode(key).decode() for key in self._keys.values())
 
     async def learn(self, ids: Iterable[str]) -> None:
-        """Reads the keys once more where one of these is not among them: another controller may have rotated it.
+        """Reads the keys again if any of these is unknown: another controller may have rotated it.
 
-        Keys that cannot be read leave the known ones in use.
+        If they cannot be read, the known keys stay in use.
         """
         if self._keys.keys() >= {id_ for id_ in ids if id_}:
             return
@@ -106,7 +105,7 @@ class SecretKeys:
             log.warning("the keys of secrets cannot be read again", error=str(error))
 
     def derived(self, purpose: bytes, key_id: str) -> bytes | None:
-        """A key for another purpose, which opens no secret; None: the key of this id is not here."""
+        """A key for another purpose, which opens no secret; None if the key of this id is unknown."""
         key = self._keys.get(key_id)
         return None if key is None else HKDF(SHA256(), KEY_BYTES, salt=None, info=purpose).derive(key)
 
@@ -115,16 +114,12 @@ class SecretKeys:
         return {_id_of(key): key for key in derived}
 
     def seal(self, name: str, value: str, key_id: str = "") -> bytes:
-        """The value of the secret of this name, encrypted under the key of this id, or under the current one."""
+        """Encrypts the value of the secret `name` under the key of this id, or the current key."""
         nonce = os.urandom(_NONCE_BYTES)
         return nonce + AESGCM(self._keys[key_id or self.current]).encrypt(nonce, value.encode(), _bound_to(name))
 
     def open(self, name: str, key_id: str, sealed: bytes) -> str:
-        """The value.
-
-        Raises:
-            UnreadableSecretError: its key is not here, or the row was changed.
-        """
+        """Raises UnreadableSecretError if its key is unknown, or the row was changed."""
         key = self._keys.get(key_id)
         if key is None:
             raise UnreadableSecretError(without_key(name, key_id))
@@ -137,12 +132,12 @@ class SecretKeys:
 
 
 def parse_keys(text: str) -> tuple[bytes, ...]:
-    """Keys that are parted by commas or lines: the present one first, then earlier ones.
+    """Keys separated by commas or lines: the present key first, then earlier keys.
 
     Raises:
-        ValueError: one is malformed; its text is not repeated.
+        ValueError: a key is malformed; the message does not repeat it.
     """
-    found = []
+    keys = []
     for n, word in enumerate(text.replace(",", " ").split(), 1):
         try:
             key = base64.b64decode(word.translate(str.maketrans("-_", "+/")), validate=True)
@@ -150,14 +145,13 @@ def parse_keys(text: str) -> tuple[bytes, ...]:
             raise ValueError(f"key {n} is not base64; {_FORM}") from error
         if len(key) != KEY_BYTES:
             raise ValueError(f"key {n} has {len(key)} bytes; {_FORM}")
-        found.append(key)
-    if not found:
+        keys.append(key)
+    if not keys:
         raise ValueError(f"it has no key; {_FORM}")
-    return tuple(found)
+    return tuple(keys)
 
 
 def new_key() -> str:
-    """A key as text."""
     return base64.b64encode(os.urandom(KEY_BYTES)).decode()
 
 
@@ -173,7 +167,7 @@ NO_KEYS: Final = SecretKeys()
 
 
 def without_key(name: str, key_id: str) -> str:
-    """What is wrong where a secret's key is not among those of this controller, and what to do."""
+    """The message for a secret whose key this controller does not have."""
     return (
         f"secret {name!r} is encrypted with key {key_id}, which this controller does not have; add that key to "
         f"GPUWARD_SECRETS_KEY_FILE, or set the secret again: gpuward secret set {name}"

@@ -8,8 +8,7 @@ from controller.domain.access.secret_scopes import ALL_DEPLOYMENTS, SECRET_REFUS
 from controller.domain.events import NewEvent
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys, UnreadableSecretError, without_key
 from controller.store.core.database import Connection, Database, Reader
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify, notify_all
+from controller.store.core.events import notify, notify_all, write_events
 from controller.store.core.refusals import NoSecretsKeyError, NotFoundError
 from schemas.api.access import SecretView
 from schemas.manifest.deployment import DeploymentSpec
@@ -40,11 +39,11 @@ _VALUES: Final = "select name, value, sealed, key_id, deployments, admins_only f
 
 @dataclass(frozen=True, slots=True)
 class StoredSecret:
-    """A secret for a dispatch. `problem` says why it has no value."""
+    """A secret for a dispatch."""
 
     value: str
     scope: SecretScope = ALL_DEPLOYMENTS
-    problem: str = ""
+    problem: str = ""  # why it has no value
 
 
 async def put_secret(
@@ -57,7 +56,7 @@ async def put_secret(
     admins_only: bool | None = None,
     plain: bool = True,
 ) -> None:
-    """Stores a secret; replaces an older one of that name. A scope of None stays as it is; at first it is for all.
+    """Stores a secret, or replaces its value. A scope of None stays as it is; a new secret is for all deployments.
 
     `plain`: without a key it is stored unencrypted instead of refused.
 
@@ -82,13 +81,13 @@ async def put_secret(
 async def scope_secret(
     database: Database, name: str, *, deployments: Sequence[str] | None, admins_only: bool | None
 ) -> None:
-    """Changes what a secret is for; None: as it is. Running processes keep it.
+    """Changes the scope of a secret; None keeps it. Running processes keep the secret.
 
     Raises:
         NotFoundError: no secret has this name.
     """
     async with database.transaction() as connection:
-        found = await connection.fetchval(
+        changed = await connection.fetchval(
             """update secrets
                   set deployments = coalesce($2, deployments), admins_only = coalesce($3, admins_only),
                       changed_at = clock_timestamp()
@@ -97,7 +96,7 @@ async def scope_secret(
             None if deployments is None else list(deployments),
             admins_only,
         )
-        if found is None:
+        if changed is None:
             raise NotFoundError(f"no secret is named {name!r}")
         text = f"the scope of secret {name} was changed"
         await write_events(connection, [NewEvent("secret_set", text, (f"secret:{name}",))])
@@ -105,7 +104,7 @@ async def scope_secret(
 
 
 async def _lacking(connection: Connection) -> list[str]:
-    """Deployments of which an instance was refused its start for a secret: one that changes may be the one."""
+    """Deployments with an instance whose start was refused for a secret, which a changed secret may allow."""
     rows = await connection.fetch(_LACKING, list(SECRET_REFUSALS))
     return [str(row["deployment_uid"]) for row in rows]
 
@@ -140,7 +139,7 @@ async def list_secrets(database: Database, keys: SecretKeys = NO_KEYS) -> list[S
 async def resolve_secrets(
     database: Database, names: Iterable[str], keys: SecretKeys = NO_KEYS
 ) -> dict[str, StoredSecret]:
-    """The values of these secrets, and notes that they are used; unknown names are missing from the answer."""
+    """The values of these secrets, recorded as used. Unknown names are missing."""
     wanted = sorted(set(names))
     async with database.connection() as connection:
         rows = await connection.fetch(_VALUES, wanted)
@@ -155,18 +154,18 @@ async def resolve_secrets(
 
 
 async def read_states(connection: Reader, names: Iterable[str], keys: SecretKeys = NO_KEYS) -> dict[str, StoredSecret]:
-    """As `resolve_secrets`, within a transaction. It counts as no use of them."""
+    """As `resolve_secrets`, within a transaction and without recording a use."""
     rows = await connection.fetch(_VALUES, sorted(set(names)))
     await keys.learn(row["key_id"] for row in rows)
     return {row["name"]: _stored(row, keys) for row in rows}
 
 
 async def read_values(connection: Reader, keys: SecretKeys = NO_KEYS) -> dict[str, str]:
-    """The values by name of those secrets that a key opens, at most `MOST_KNOWN`. It counts as no use of them."""
+    """The values by name of those secrets that a key opens, at most `MOST_KNOWN`, without recording a use."""
     rows = await connection.fetch(_ALL, MOST_KNOWN)
     await keys.learn(row["key_id"] for row in rows)
-    found = {row["name"]: _stored(row, keys) for row in rows}
-    return {name: stored.value for name, stored in found.items() if not stored.problem}
+    secrets = {row["name"]: _stored(row, keys) for row in rows}
+    return {name: stored.value for name, stored in secrets.items() if not stored.problem}
 
 
 async def unreadable_secrets(connection: Reader, keys: SecretKeys = NO_KEYS) -> list[str]:
@@ -177,31 +176,27 @@ async def unreadable_secrets(connection: Reader, keys: SecretKeys = NO_KEYS) -> 
 
 
 async def count_plain(connection: Reader) -> int:
-    """How many secrets are stored unencrypted."""
     (row,) = await connection.fetch("select count(*) as n from secrets where sealed is null")
     return int(row["n"])
 
 
 async def closed_secrets(connection: Reader, names: Iterable[str], keys: SecretKeys = NO_KEYS) -> dict[str, str]:
-    """Those of these secrets that cannot be had, with what is wrong and what to do. No value is opened for it."""
+    """Those of these secrets that do not exist or cannot be opened, with a message. No value is opened."""
     wanted = sorted(set(names))
     rows = await connection.fetch("select name, key_id from secrets where name = any($1)", wanted)
     await keys.learn(row["key_id"] for row in rows)
     ids = {row["name"]: row["key_id"] for row in rows}
-    found = {name: missing_secret(name) for name in wanted if name not in ids}
-    return found | {name: without_key(name, id_) for name, id_ in ids.items() if id_ not in ("", *keys.ids)}
+    missing = {name: missing_secret(name) for name in wanted if name not in ids}
+    return missing | {name: without_key(name, id_) for name, id_ in ids.items() if id_ not in ("", *keys.ids)}
 
 
 async def seal_all(database: Database, keys: SecretKeys, *, plain_only: bool = False) -> tuple[int, list[str]]:
-    """Encrypts under the current key all values that are not; each row is locked while it is changed.
+    """Encrypts all values under the current key, if there is one; each row is locked while it is changed.
 
-    Args:
-        database: where.
-        keys: with a current key; without one nothing is changed.
-        plain_only: leaves those that are encrypted under another key.
+    `plain_only` omits values that are encrypted under another key.
 
     Returns:
-        How many were encrypted, and the names of those that no key opens.
+        The number of encrypted values, and the names of secrets that no key opens.
     """
     sealed, unreadable, after = 0, [], ""
     while keys.current:
@@ -246,7 +241,7 @@ def _stored(row: Any, keys: SecretKeys) -> StoredSecret:
 async def problems_of_secrets(
     connection: Reader, specs: Mapping[str, tuple[str, DeploymentSpec]], role: str
 ) -> list[FieldProblem]:
-    """Secrets in the environment that a deployment may not have. Whether they exist is told by the dispatch.
+    """Secrets in the environment that a deployment may not have. The dispatch checks whether they exist.
 
     Args:
         connection: to read from.

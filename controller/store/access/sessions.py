@@ -1,4 +1,4 @@
-"""Sessions of browsers: random, stored as hashes, valid as long as their key and no longer than `SESSION_S`."""
+"""Sessions of browsers: random, stored as hashes, valid until their key ends and for at most `SESSION_S`."""
 
 import secrets
 from datetime import timedelta
@@ -7,8 +7,7 @@ from typing import Final
 from controller.domain.events import NewEvent
 from controller.store.access.key_reads import SESSION_PREFIX, hash_secret, session_credential
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 
 SESSION_S: Final = 12 * 3600.0
 MAX_OF_KEY: Final = 100  # beyond it the oldest sessions of the key end
@@ -26,7 +25,7 @@ delete from browser_sessions where expires_at <= now() or hash in (
 
 
 async def open_session(database: Database, key_id: str, key_name: str) -> str | None:
-    """Opens a session of a key and returns its token; None if the database has no such valid key."""
+    """Opens a session of a key and returns its token; None if the key is not valid."""
     token = SESSION_PREFIX + secrets.token_urlsafe(32)
     async with database.transaction() as connection:
         digest = hash_secret(session_credential(token))
@@ -41,7 +40,7 @@ async def open_session(database: Database, key_id: str, key_name: str) -> str | 
 
 
 async def close_session(database: Database, token: str) -> None:
-    """Ends a session; one that is over already stays so."""
+    """Ends a session, if it has not ended."""
     async with database.transaction() as connection:
         query = (
             "delete from browser_sessions s using api_keys k where s.hash = $1 and k.id = s.key_id "

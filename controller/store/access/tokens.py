@@ -20,8 +20,7 @@ from controller.store.access.orm_rows import TokenRow
 from controller.store.access.proxy_secrets import PURPOSE, write_proxy_secret
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database, view_of
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.core.orm import write_event_in_session
 from controller.store.core.refusals import (
     CredentialTakenError,
@@ -48,9 +47,9 @@ _BY_CREDENTIAL: Final = "workers_credential"  # the index that keeps credentials
 
 @dataclass(frozen=True, slots=True)
 class TokenTerms:
-    """What a token is for: the only name (None: any), and what is stated of the workers that join with it."""
+    """Terms of a token: the statements on workers that join with it."""
 
-    name: str | None = None
+    name: str | None = None  # the only permitted name; None: any
     labels: Mapping[str, str] = field(default_factory=dict)
     networks: Sequence[str] = ()
 
@@ -87,7 +86,7 @@ async def list_tokens(database: Database) -> list[TokenView]:
     """All tokens, including used and revoked ones, oldest first."""
     async with database.session() as session:
         rows = (await session.execute(select(TokenRow).order_by(col(TokenRow.created_at), col(TokenRow.id)))).scalars()
-        terms = {one.token_id: _read_terms(one) for one in await session.execute(text(_TERMS))}
+        terms = {stored.token_id: _read_terms(stored) for stored in await session.execute(text(_TERMS))}
         return [_view(row, terms.get(row.id, _ANY_HOST)) for row in rows]
 
 
@@ -105,23 +104,23 @@ async def revoke_token(database: Database, token_id: str) -> TokenView:
             row.revoked_at = (await session.execute(select(func.now()))).scalar_one()
             event = NewEvent("token_revoked", f"join token {row.id} was revoked", (f"token:{row.id}",))
             await write_event_in_session(session, event)
-        found = (await session.execute(text(_TERMS + " where token_id = :token_id"), {"token_id": row.id})).first()
-        return _view(row, _ANY_HOST if found is None else _read_terms(found))
+        stored = (await session.execute(text(_TERMS + " where token_id = :token_id"), {"token_id": row.id})).first()
+        return _view(row, _ANY_HOST if stored is None else _read_terms(stored))
 
 
 async def redeem(
     database: Database, token: str, name: str, chosen: str | None = None, keys: SecretKeys = NO_KEYS
 ) -> JoinResponse:
-    """Exchanges a token for the credential of a new worker; works as often as it may, also under concurrent attempts.
+    """Exchanges a token for the credential of a new worker, as often as its uses allow.
 
-    A repeated call with a chosen credential, from an agent whose answer was lost, has the same result once more and
-    changes nothing, whatever has become of the token. Only that agent knows the credential.
+    A repeated call with a chosen credential, from an agent whose answer was lost, has the same result and changes
+    nothing, even if the token is no longer valid. Only that agent knows the credential.
 
     Args:
         database: of the ledger.
-        token: as it was given to the agent.
-        name: that the worker gets.
-        chosen: the credential that the agent has chosen; None: one is made.
+        token: as the agent sent it.
+        name: of the new worker.
+        chosen: the credential that the agent has chosen; None: a new one is made.
         keys: of secrets.
 
     Raises:
@@ -141,7 +140,7 @@ async def redeem(
 
 
 async def _join(database: Database, token: str, name: str, credential: str, keys: SecretKeys) -> uuid.UUID:
-    """Uses the token once, and writes the worker; returns its id."""
+    """Uses the token and writes the worker; returns its id."""
     worker = uuid.uuid4()
     try:
         async with database.transaction() as connection:
@@ -195,16 +194,16 @@ async def _join(database: Database, token: str, name: str, credential: str, keys
 
 
 async def _joined_before(database: Database, token: str, name: str, credential: str) -> uuid.UUID | None:
-    """The worker that has joined with this token, name and credential and is not deleted; None: there is none."""
+    """The live worker that has joined with this token, name and credential, if any."""
     async with database.connection() as connection:
-        found: uuid.UUID | None = await connection.fetchval(
+        worker: uuid.UUID | None = await connection.fetchval(
             """select w.id from workers w join join_tokens t on t.id = w.joined_with
                 where w.credential_hash = $1 and w.name = $2 and w.deleted_at is null and t.hash = $3""",
             hash_secret(credential),
             name,
             hash_secret(token),
         )
-    return found
+    return worker
 
 
 def _stored(token_id: uuid.UUID, terms: TokenTerms) -> dict[str, Any]:

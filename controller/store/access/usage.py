@@ -1,4 +1,4 @@
-"""What keys used: written by gateways in numbered batches, rolled up by the leader, read for reports."""
+"""Usage of keys: written by gateways in numbered batches, rolled up by the leader, read for reports."""
 
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
@@ -21,11 +21,11 @@ DIMENSIONS: Final = tuple(_DIMENSIONS)
 
 @dataclass(slots=True)
 class Counts:
-    """What was used. Tokens and requests are counts, times are seconds.
+    """Usage. Tokens and requests are counts, times are seconds.
 
     Attributes:
-        requests: that an engine answered, or that ended with an error.
-        errors: those with a status of 400 and more, and answers that broke off.
+        requests: answered by an engine, or ended with an error.
+        errors: a status of 400 or more, or an answer that broke off.
         cached_tokens: the part of the prompts' tokens that engines had in a cache.
         estimated: requests whose tokens are estimated.
         first_tokens: requests with a first token; `first_token_s` is their sum.
@@ -44,7 +44,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class UsageRow:
-    """One minute of one key, model and endpoint. `minute`: whole minutes since 1970, UTC."""
+    """A minute of a key, model and endpoint. `minute`: minutes since 1970, UTC."""
 
     minute: int
     key: str
@@ -54,7 +54,7 @@ class UsageRow:
 
 
 async def write_usage(connection: Any, gateway: str, number: int, rows: Sequence[UsageRow]) -> bool:
-    """Adds one gateway's batch, in a transaction. False: it was taken before, and nothing changes."""
+    """Adds a gateway's batch, in a transaction. False if it was added before, which changes nothing."""
     taken = await connection.fetchval(
         """insert into usage_flushes as f (gateway, number) values ($1, $2)
            on conflict (gateway) do update set number = excluded.number, at = now() where f.number < excluded.number
@@ -88,7 +88,7 @@ async def write_usage(connection: Any, gateway: str, number: int, rows: Sequence
 
 
 async def roll_up_usage(connection: Any) -> None:
-    """One portion: old minutes become hours, old hours days; the oldest days and flush numbers go."""
+    """Rolls up a portion: old minutes to hours, old hours to days. Deletes the oldest days and flush numbers."""
     sums = ", ".join(f"sum({name})" for name in _COUNTS)
     added = ", ".join(f"{name} = u.{name} + excluded.{name}" for name in _COUNTS)
     for span_s, next_s, age in _SPANS:
@@ -112,7 +112,7 @@ async def roll_up_usage(connection: Any) -> None:
 
 
 async def period(connection: Reader, since_s: float) -> tuple[datetime, datetime]:
-    """From so many seconds ago until now, by the database's clock."""
+    """From `since_s` seconds ago until now, by the database's clock."""
     (row,) = await connection.fetch("select now() as until")
     return row["until"] - timedelta(seconds=since_s), row["until"]
 

@@ -1,1 +1,1 @@
-"""Backups of the whole ledger: one file, taken in one snapshot and restored in one transaction."""
+"""Backups of the ledger: one file, taken in one snapshot and restored in one transaction."""

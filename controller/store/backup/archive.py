@@ -17,7 +17,7 @@ _DIGEST: Final = "manifest.sha256"
 _CHUNK: Final = 2**20
 _MAX_MANIFEST: Final = 2**22
 _LEVEL: Final = 6
-# What reading a damaged ZIP raises; pydantic's ValidationError is a ValueError, NotImplementedError a RuntimeError.
+# Errors of reading a damaged ZIP; pydantic's ValidationError is a ValueError, NotImplementedError a RuntimeError.
 _DAMAGE: Final = (zipfile.BadZipFile, zlib.error, OSError, EOFError, KeyError, ValueError, RuntimeError)
 
 
@@ -26,7 +26,7 @@ class BackupFileError(Exception):
 
 
 class Part(BaseModel):
-    """One table. `columns`: in the order of its lines, which are PostgreSQL's text format of COPY."""
+    """A table. `columns`: in the order of its lines, which are PostgreSQL's text format of COPY."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -48,7 +48,7 @@ class Partition(BaseModel):
 
 
 class Manifest(BaseModel):
-    """What a backup holds. Parts are in an order in which they can be loaded: what is referred to comes first."""
+    """The contents of a backup. Parts are in an order in which they can be loaded: tables after those they refer to."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -63,14 +63,14 @@ class Manifest(BaseModel):
 
 
 class BackupWriter:
-    """Writes one backup. Use `writing`."""
+    """Writes a backup. Use `writing`."""
 
     def __init__(self, file: zipfile.ZipFile) -> None:
         self._file = file
 
     @contextmanager
     def part(self, table: str) -> "Iterator[PartWriter]":
-        """A part, open for writing; one at a time."""
+        """A part, open for writing; only one part may be open."""
         with self._file.open(_name(table), "w", force_zip64=True) as out:
             yield PartWriter(out)
 
@@ -91,11 +91,10 @@ class PartWriter:
 
     @property
     def sha256(self) -> str:
-        """Of all that was written."""
         return self._digest.hexdigest()
 
     async def write(self, data: bytes) -> None:
-        """As the driver calls it."""
+        """The driver's interface for COPY."""
         self._digest.update(data)
         self.bytes += len(data)
         self._out.write(data)
@@ -103,7 +102,7 @@ class PartWriter:
 
 @contextmanager
 def writing(path: Path, *, overwrite: bool) -> Iterator[BackupWriter]:
-    """A backup of mode 0600 that appears under its name once it is whole and on disk; nothing is left of a failed one.
+    """A backup of mode 0600 that appears under its name once it is complete and on disk; after a failure nothing is.
 
     Raises:
         BackupFileError: the file exists, or cannot be written.
@@ -143,7 +142,7 @@ def _sync_folder(folder: Path) -> None:
 
 
 class BackupReader:
-    """Reads one backup. Use `reading`."""
+    """Reads a backup. Use `reading`."""
 
     def __init__(self, path: Path, file: zipfile.ZipFile, manifest: Manifest) -> None:
         self._path = path
@@ -151,7 +150,7 @@ class BackupReader:
         self.manifest = manifest
 
     def chunks(self, part: Part) -> Iterator[bytes]:
-        """The lines of a part, in pieces.
+        """The lines of a part, in chunks.
 
         Raises:
             BackupFileError: they differ from the manifest.
@@ -174,11 +173,7 @@ class BackupReader:
             )
 
     def verify(self) -> None:
-        """Reads all of it.
-
-        Raises:
-            BackupFileError: it is damaged.
-        """
+        """Reads it completely; raises BackupFileError if it is damaged."""
         for part in self.manifest.parts:
             for _ in self.chunks(part):
                 pass
@@ -217,7 +212,7 @@ def _manifest(path: Path, file: zipfile.ZipFile) -> Manifest:
 
 
 def _checked_manifest(file: zipfile.ZipFile) -> bytes:
-    """The manifest's text; raises ValueError where it is not what was written."""
+    """The manifest's text; raises ValueError if it was changed."""
     if max(file.getinfo(name).file_size for name in (_MANIFEST, _DIGEST)) > _MAX_MANIFEST:
         raise ValueError("its manifest is too long")
     text = file.read(_MANIFEST)

@@ -1,4 +1,4 @@
-"""Restores a backup in one transaction: nothing has changed unless all of it is there and migrated."""
+"""Restores a backup in one transaction, which also migrates it: it takes effect completely or not at all."""
 
 import re
 from collections.abc import AsyncIterator, Callable
@@ -18,18 +18,19 @@ from controller.store.core.audit import audit
 from controller.store.core.migrate import LOCK_KEY, known_revisions, upgrade
 from controller.store.core.server_sessions import ACQUIRE_TIMEOUT_S
 
-# Nothing leads; agents tell first what runs. Transaction ids are of this server alone.
+# No controller leads; agents first report what runs.
 _LEASE: Final = """
     update lease set holder = '', renewed_at = '-infinity', cut_at = clock_timestamp(), settled_at = null,
            timeline = null
      where id = 1"""
+# Transaction ids are of this server alone.
 _ROLLUPS: Final = """
     insert into rollup_progress (horizon, at) values (pg_current_xact_id(), now())
         on conflict (id) do update set horizon = excluded.horizon, at = excluded.at"""
 _DISCONNECTED: Final = "update worker_liveness set connected = false"
-# An agent may name what it has seen, however often backups are restored.
+# An agent may report the highest term that it knows after each restore.
 _WORKERS: Final = "update workers set above_at = null"
-# One that was used since then would be valid once more.
+# A token that was used since then would be valid again.
 _TOKENS: Final = """
     update join_tokens set revoked_at = clock_timestamp()
      where used_at is null and revoked_at is null and expires_at > clock_timestamp() returning 1"""
@@ -58,7 +59,7 @@ _LEADER: Final = """
     select holder from lease
      where id = 1 and renewed_at between clock_timestamp() - ttl_s * interval '1 second'
                                      and clock_timestamp() + ttl_s * interval '1 second'"""
-# What a schema's owner made there; an extension's own objects stay.
+# Objects of a schema's owner; those of extensions stay.
 _TO_DROP: Final = """
     select format('drop table if exists %I.%I cascade', n.nspname, c.relname) as statement
       from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -81,11 +82,7 @@ _BOUNDS: Final = re.compile(r"FOR VALUES FROM \('[0-9 :+.-]+'\) TO \('[0-9 :+.-]
 
 @dataclass(frozen=True, slots=True)
 class Restored:
-    """What is there now, and what was ended because it may be outdated.
-
-    `violations`: of the ledger's invariants, as they were in the backup. `unreadable_secrets`: no key here opens them.
-    `receipts_unreadable`: nor that of receipts, by which engines are taken back that the backup does not know.
-    """
+    """Counts of restored objects, and of those that were ended because they may be outdated."""
 
     deployments: int
     instances: int
@@ -94,13 +91,13 @@ class Restored:
     revoked_keys: int
     revoked_tokens: int
     dropped_webhooks: int
-    violations: tuple[str, ...] = ()
-    unreadable_secrets: tuple[str, ...] = ()
-    receipts_unreadable: bool = False
+    violations: tuple[str, ...] = ()  # of the ledger's invariants, as they were in the backup
+    unreadable_secrets: tuple[str, ...] = ()  # that no key of this host opens
+    receipts_unreadable: bool = False  # so engines that the backup does not know cannot be taken back
 
 
 async def make_current(connection: Any, *, revoke_keys: bool) -> Restored:
-    """Ends what must not come back with an old state. In the transaction of the restore."""
+    """Ends objects that must not return with an old state. In the transaction of the restore."""
     for statement in (_LEASE, _ROLLUPS, _DISCONNECTED, _WORKERS):
         await connection.execute(statement)
     tokens = len(await connection.fetch(_TOKENS))
@@ -123,12 +120,12 @@ class ControllerLeadsError(Exception):
 
 
 class NotEmptyError(Exception):
-    """The database holds a state already, and may not be replaced; the message names what it holds."""
+    """The database is not empty, and may not be replaced; the message names its contents."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a restore would replace. `tables` 0: the database is empty."""
+    """The contents that a restore would replace. `tables` 0: the database is empty."""
 
     tables: int
     deployments: int = 0
@@ -137,12 +134,11 @@ class Target:
 
     @property
     def holds(self) -> str:
-        """In words."""
         return f"{self.deployments} deployments, {self.workers} workers, {self.keys} keys ({self.tables} tables)"
 
 
-async def look_at_target(connection: Any) -> Target:
-    """What the database holds.
+async def read_target(connection: Any) -> Target:
+    """The contents of the database.
 
     Raises:
         ControllerLeadsError: a controller leads on it.
@@ -175,11 +171,11 @@ def check_revision(backup: BackupReader) -> None:
 
 
 async def restore(dsn: str, backup: BackupReader, *, replace: bool, revoke_keys: bool, progress: Progress) -> Restored:
-    """Puts the backup, which must be verified, in the place of what the database holds.
+    """Replaces the contents of the database by the backup, which must be verified.
 
     Raises:
         ControllerLeadsError: a controller leads on it.
-        NotEmptyError: it holds something, and `replace` is false.
+        NotEmptyError: it is not empty, and `replace` is false.
         UnsuitableSchemaError: the backup is of a newer version.
         UnsuitableEncodingError: the database's encoding is not UTF8.
         BackupFileError: the file has changed since it was verified.
@@ -209,15 +205,15 @@ async def restore(dsn: str, backup: BackupReader, *, replace: bool, revoke_keys:
 
 
 async def _clear(connection: Any, *, replace: bool) -> None:
-    """Drops what is there, so that the migrations begin with nothing."""
-    target = await look_at_target(connection)
+    """Drops everything, so that the migrations start with an empty schema."""
+    target = await read_target(connection)
     if target.tables == 0:
         return
     if not replace:
         raise NotEmptyError(f"the database is not empty: it holds {target.holds}; add --replace to replace all of it")
     if await connection.fetchval("select to_regclass('lease') is not null"):
         await connection.execute("lock table lease in access exclusive mode")
-        await look_at_target(connection)  # a controller may have started to lead since
+        await read_target(connection)  # again: a controller may have started to lead
     for row in await connection.fetch(_TO_DROP):
         await connection.execute(row["statement"])
 
@@ -230,11 +226,11 @@ async def _load(connection: Any, backup: BackupReader, progress: Progress) -> No
         )
     for part in manifest.parts:
         table = quoted(part.table)
-        # The rows hold what triggers have written: they would count it twice.
+        # The rows already contain the results of triggers.
         await connection.execute(f"alter table {table} disable trigger user")
         await connection.execute(f"delete from {table}")  # noqa: S608 - quoted; migrations make some rows
         status = await connection.copy_to_table(
-            part.table, source=_pieces(backup, part), columns=part.columns, format="text"
+            part.table, source=_chunks(backup, part), columns=part.columns, format="text"
         )
         await connection.execute(f"alter table {table} enable trigger user")
         progress(part.table, int(status.rpartition(" ")[2]), part.bytes)
@@ -246,17 +242,13 @@ async def _load(connection: Any, backup: BackupReader, progress: Progress) -> No
         )
 
 
-async def _pieces(backup: BackupReader, part: Part) -> AsyncIterator[bytes]:
-    for piece in backup.chunks(part):
-        yield piece
+async def _chunks(backup: BackupReader, part: Part) -> AsyncIterator[bytes]:
+    for chunk in backup.chunks(part):
+        yield chunk
 
 
 def _bounds(text: str) -> str:
-    """Bounds of a partition as the catalog prints them; a file must not bring any other SQL.
-
-    Raises:
-        UnsuitableSchemaError: they are something else.
-    """
+    """Bounds of a partition as the catalog prints them; raises UnsuitableSchemaError for any other SQL in the file."""
     if not _BOUNDS.fullmatch(text):
         raise UnsuitableSchemaError(f"the backup names a partition with unknown bounds: {text!r}")
     return text

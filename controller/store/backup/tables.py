@@ -1,4 +1,4 @@
-"""What of a schema belongs into a backup, and the order in which its tables can be loaded. Read from the catalog."""
+"""The tables of a schema that a backup keeps, and the order in which they can be loaded. Read from the catalog."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ import asyncpg
 from controller.store.backup.archive import Partition
 from controller.store.core.server_sessions import ACQUIRE_TIMEOUT_S
 
-# Kept out: what is computed again or is of a moment. Unlogged tables are left out as well.
+# Tables that are computed again or outdated soon. Unlogged tables are omitted as well.
 LEFT_OUT: Final = frozenset(
     {
         "alembic_version",  # the manifest names the revision
@@ -44,24 +44,23 @@ UNBOUNDED: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table that is kept. Its generated columns and transaction ids are left out: a server makes its own."""
+    """A table that is kept, without generated columns and transaction ids: a server makes its own."""
 
     name: str
     columns: tuple[str, ...]
 
     @property
     def listed(self) -> str:
-        """Its columns as SQL."""
         return ", ".join(quoted(column) for column in self.columns)
 
 
 def quoted(name: str) -> str:
-    """A name as SQL."""
+    """A name as an SQL identifier."""
     return '"' + name.replace('"', '""') + '"'
 
 
 async def kept_tables(connection: Any) -> list[Table]:
-    """The tables that a backup keeps: those that others refer to come first."""
+    """The tables that a backup keeps, each after those that it refers to."""
     rows = await connection.fetch(_TABLES)
     tables = {r["name"]: Table(r["name"], tuple(r["columns"])) for r in rows if r["name"] not in LEFT_OUT}
     parents: dict[str, set[str]] = {name: set() for name in tables}
@@ -72,11 +71,7 @@ async def kept_tables(connection: Any) -> list[Table]:
 
 
 def load_order(parents: Mapping[str, set[str]]) -> Sequence[str]:
-    """All names, each after its parents.
-
-    Raises:
-        ValueError: they refer to one another in a circle.
-    """
+    """All names, each after its parents; raises ValueError if they refer to one another in a circle."""
     order: list[str] = []
     left = {name: set(of) for name, of in parents.items()}
     while left:
@@ -90,7 +85,6 @@ def load_order(parents: Mapping[str, set[str]]) -> Sequence[str]:
 
 
 async def partitions_of(connection: Any, tables: Sequence[str]) -> tuple[Partition, ...]:
-    """The partitions of these tables."""
     return tuple(Partition(**dict(row)) for row in await connection.fetch(_PARTITIONS, list(tables)))
 
 
@@ -100,7 +94,7 @@ class UnsuitableSchemaError(Exception):
 
 @asynccontextmanager
 async def dedicated(dsn: str) -> AsyncIterator[Any]:
-    """A connection of its own without limits of time; closed at the end."""
+    """A dedicated connection without time limits, terminated at the end."""
     connection = await asyncpg.connect(dsn, timeout=ACQUIRE_TIMEOUT_S, statement_cache_size=0)
     try:
         await connection.execute(UNBOUNDED)

@@ -14,13 +14,13 @@ Record = Callable[[Manifest], Awaitable[None]]
 
 
 async def _nowhere(_manifest: Manifest) -> None:
-    """Records nothing."""
+    pass
 
 
 async def take_backup(
     dsn: str, path: Path, *, overwrite: bool, progress: Progress, record: Record = _nowhere
 ) -> Manifest:
-    """Writes the database at `dsn` to the file; returns what it holds.
+    """Writes the database at `dsn` to the file.
 
     `record` is awaited once all is written, before the file has its name; if it raises there is no file.
 

@@ -10,12 +10,12 @@ from typing import Any, Final
 from controller.store.core.database import Reader
 from schemas.api.audit import AuditView, AuditViolation
 
-MAX_ROWS: Final = 100  # of one invariant; the first ones are enough to report a broken ledger
+MAX_ROWS: Final = 100  # of each invariant: enough to report a broken ledger
 _WRITE_RESULT: Final = """
-    with told as (select * from unnest($1::text[], $2::int[]) as x (invariant, violations)),
+    with result as (select * from unnest($1::text[], $2::int[]) as x (invariant, violations)),
          gone as (delete from audit_results where invariant <> all ($1::text[]))
     insert into audit_results (invariant, violations, at)
-    select invariant, violations, clock_timestamp() from told
+    select invariant, violations, clock_timestamp() from result
     on conflict (invariant) do update set violations = excluded.violations, at = excluded.at"""
 _READ_RESULT: Final = """
     select invariant, violations, extract(epoch from clock_timestamp() - at)::float8 as age_s
@@ -25,7 +25,7 @@ _BLOCK_HEAD: Final = re.compile(r"^-- (?P<name>[a-z_]+): (?P<text>.+)$", re.MULT
 
 @dataclass(frozen=True, slots=True)
 class SqlBlock:
-    """One statement with its name and the text beside that."""
+    """A statement with its name and its text, from the line `-- name: text` above it."""
 
     name: str
     text: str
@@ -33,7 +33,6 @@ class SqlBlock:
 
 
 def read_blocks(file: Path) -> tuple[SqlBlock, ...]:
-    """The statements of a file, in order."""
     content = file.read_text(encoding="utf-8")
     heads = list(_BLOCK_HEAD.finditer(content))
     ends = [head.start() for head in heads[1:]] + [len(content)]
@@ -68,19 +67,18 @@ def plain(row: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """Violations by invariant (each counted up to a bound), and the seconds since that audit; None: none was made."""
+    """Violations by invariant, each counted up to `MAX_ROWS`, and the age of that audit; None without an audit."""
 
     violations: dict[str, int]
     age_s: float | None
 
     @property
     def broken(self) -> dict[str, int]:
-        """The invariants that were broken."""
         return {name: count for name, count in self.violations.items() if count}
 
 
 async def write_audit_result(connection: Any, result: AuditView) -> None:
-    """Keeps the result of an audit in place of the one before."""
+    """Replaces the stored result."""
     counts = dict.fromkeys(result.checked, 0)
     for violation in result.violations:
         counts[violation.invariant] += 1
@@ -88,7 +86,6 @@ async def write_audit_result(connection: Any, result: AuditView) -> None:
 
 
 async def read_audit_result(connection: Reader) -> AuditResult:
-    """The last audit's result."""
     rows = await connection.fetch(_READ_RESULT)
     return AuditResult(
         {row["invariant"]: row["violations"] for row in rows}, max((row["age_s"] for row in rows), default=None)

@@ -2,8 +2,8 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import fields
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final, Protocol, Self, TypeAlias, TypeVar
@@ -37,14 +37,22 @@ Row = Mapping[str, Any]
 
 
 class Reader(Protocol):
-    """What reads need of a connection."""
+    """A connection, for functions that only read."""
 
-    async def fetch(self, query: str, *args: Any) -> "list[asyncpg.Record]":
-        """Runs a query."""
+    async def fetch(self, query: str, *args: Any) -> "list[asyncpg.Record]": ...
 
 
 class WritesRefusedError(ConnectionError):
     """This process must not write to the database; the message has the reason."""
+
+
+# The server, or this process, refuses to write and may still read: a standby, an account without rights, a full disk.
+_TAKES_NO_WRITES: Final = (
+    WritesRefusedError,
+    asyncpg.ReadOnlySQLTransactionError,
+    asyncpg.InsufficientPrivilegeError,
+    asyncpg.DiskFullError,
+)
 
 
 class DatabaseUrlError(ValueError):
@@ -69,7 +77,7 @@ def normalise_dsn(url: str) -> str:
 
 
 async def prepare_connection(connection: "asyncpg.Connection[Any]") -> None:
-    """Sets up a raw connection: json and jsonb columns are Python values."""
+    """Has json and jsonb columns read and written as Python values."""
     # Binary, since COPY supports no other format. A jsonb on the wire is its format's number followed by its text.
     for kind, version in (("json", b""), ("jsonb", b"\x01")):
         await connection.set_type_codec(
@@ -89,16 +97,11 @@ class _StatelessConnection(asyncpg.Connection):  # type: ignore[misc]  # the dri
     """A pooled connection without session state (SET LOCAL only), so that its release needs no query."""
 
     def get_reset_query(self) -> str:
-        """Nothing to reset."""
         return ""
 
 
 class Database:
-    """An asyncpg pool and an ORM engine over one PostgreSQL database.
-
-    Attributes:
-        space: whether its disk is full.
-    """
+    """An asyncpg pool and an ORM engine over one PostgreSQL database."""
 
     def __init__(self, dsn: str, pool: "asyncpg.Pool[Any]", sessions: ServerSessions | None = None) -> None:
         self.dsn = dsn
@@ -106,8 +109,9 @@ class Database:
         self.pool = pool
         self._permits = asyncio.Semaphore(pool.get_max_size())
         self.space = DatabaseSpace()
-        self._refused: list[str] = []  # why nothing is written; one at most, and copies have the same
-        self._orm: list[Orm] = []  # one at most, made when it is first used; copies have the same
+        # Lists of at most one item, so that copies share them.
+        self._refused: list[str] = []  # the reason why nothing is written
+        self._orm: list[Orm] = []  # made when it is first used
 
     @classmethod
     async def open(cls, dsn: str, *, pool_size: int = POOL_SIZE, check: bool = True) -> "Database":
@@ -147,9 +151,9 @@ class Database:
         return share
 
     async def apart(self, connections: int) -> "Database":
-        """The same database, with so many connections of its own, for what must not wait for those of others.
+        """The same database with a pool of its own, for work that must not wait for other users of the pool.
 
-        None is opened before it is used. The caller ends it.
+        Connections are opened when they are first used. The caller closes it.
         """
         apart = await Database.open(self.dsn, pool_size=connections, check=False)
         apart._refused = self._refused  # noqa: SLF001 - an object of this class
@@ -157,12 +161,12 @@ class Database:
         return apart
 
     def refuse_writes(self, why: str | None) -> None:
-        """From now on every transaction that may write is refused for that reason; None if they are allowed again."""
+        """Refuses every transaction that may write, for this reason; None allows them again."""
         self._refused[:] = [] if why is None else [why]
 
     @asynccontextmanager
     async def connection(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
-        """A pooled raw connection; waits for one at most `ACQUIRE_TIMEOUT_S`."""
+        """A pooled raw connection, within `ACQUIRE_TIMEOUT_S`."""
         async with self._held(lambda _: nullcontext()) as connection:
             yield connection
 
@@ -179,8 +183,26 @@ class Database:
             yield connection
 
     @asynccontextmanager
+    async def checked_transaction(
+        self, check: Callable[[Any], Awaitable[object]]
+    ) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
+        """As `transaction`. Where the database takes no writes, `check` first refuses what is invalid anyway.
+
+        Args:
+            check: makes the transaction's checks on a connection that may only read.
+        """
+        try:
+            async with self.transaction() as connection:
+                yield connection
+        except _TAKES_NO_WRITES:
+            with suppress(*DRIVER_ERRORS):
+                async with self.snapshot() as connection:
+                    await check(connection)
+            raise
+
+    @asynccontextmanager
     async def snapshot(self) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
-        """A raw connection inside a read-only REPEATABLE READ transaction: several reads of one moment."""
+        """A raw connection inside a read-only REPEATABLE READ transaction: several reads of one state."""
         async with self._held(lambda c: c.transaction(isolation="repeatable_read", readonly=True)) as connection:
             yield connection
 
@@ -241,7 +263,7 @@ class Database:
             raise WritesRefusedError(self._refused[0])
 
     async def ping(self) -> None:
-        """Runs one query; raises what the driver raises if the database does not answer."""
+        """Runs a query; raises the driver's errors."""
         async with self.connection() as connection:
             await connection.fetchval("select 1")
 
@@ -254,7 +276,7 @@ class Database:
         return await self._sessions.connect(again=True)
 
     async def abandon(self) -> None:
-        """Drops all connections without a farewell, for which a server that hangs would be awaited."""
+        """Drops all connections without closing them: that would wait for a server that hangs."""
         self.pool.terminate()
         for orm in self._orm:
             await orm.dispose(close=False)
@@ -272,7 +294,6 @@ class Database:
 
 @contextmanager
 def _terminate_if_cancelled(connection: Any, cancels: list[asyncio.CancelledError]) -> Iterator[None]:
-    """Terminates the connection at a cancel, and records the cancel."""
     try:
         yield
     except asyncio.CancelledError as cancel:
@@ -282,12 +303,12 @@ def _terminate_if_cancelled(connection: Any, cancels: list[asyncio.CancelledErro
 
 
 def row_mapper(cls: type[T]) -> Callable[[Row], T]:
-    """A function that builds `cls`, a dataclass, from a row with a column for each of its fields."""
+    """Returns a function that builds the dataclass `cls` from a row with a column for each of its fields."""
     values = itemgetter(*(field.name for field in fields(cls)))  # type: ignore[arg-type]  # a dataclass by contract
     return lambda row: cls(*values(row))
 
 
 def view_of(view: type[V], row: Row, /, **given: Any) -> V:
-    """A view of a row: its fields are the columns of their names, but for those that are given. UUIDs become text."""
+    """Builds a view from the columns named as its fields, and from `given`. UUIDs become text."""
     values = {name: row[name] for name in view.__struct_fields__ if name in row} | given
-    return from_plain(view, {name: str(one) if isinstance(one, UUID) else one for name, one in values.items()})
+    return from_plain(view, {name: str(value) if isinstance(value, UUID) else value for name, value in values.items()})

@@ -1,4 +1,4 @@
-"""Whether the disk of the database is full, as this process has found out. Writes nothing itself."""
+"""Whether the disk of the database is full, as this process has observed."""
 
 import asyncio
 import time
@@ -13,8 +13,8 @@ from schemas.database_disk import DATABASE_FULL_TEXT
 log = structlog.get_logger(__name__)
 
 _LOG_EVERY_S: Final = 600.0
-# What a failed system call gets as its state: resources, system and internal errors. PostgreSQL itself knows ENOSPC
-# alone as a full disk, so a quota has the state of an internal error.
+# States of failed system calls: resources, system and internal errors. PostgreSQL takes ENOSPC alone for a full disk,
+# so an exceeded quota has the state of an internal error.
 _STATES: Final = ("53", "58", "XX")
 _TEXTS: Final = ("No space left on device", "Disk quota exceeded")
 _MEMORY: Final = "shared memory segment"  # in /dev/shm, which has nothing to do with the database's disk
@@ -25,7 +25,7 @@ class DatabaseFullError(asyncpg.DiskFullError):  # type: ignore[misc]  # the dri
 
 
 def is_disk_full(error: BaseException) -> bool:
-    """Whether the server lacks space on the disk where the database is, by its own words."""
+    """Whether the server reports that it lacks space on the database's disk."""
     if not isinstance(error, asyncpg.PostgresError) or _MEMORY in str(error):
         return False
     state = error.sqlstate or ""
@@ -35,12 +35,12 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 class DatabaseSpace:
-    """What is known of the disk of one database. Shared by everything of this process that uses the database.
+    """The state of a database's disk. All users of the database in this process share it.
 
     Attributes:
-        since: of the first refused write; None: the disk is not known to be full.
-        low: how little is free, in words, where that is known and less than should be; empty: enough, or unknown.
-        refused_s: when the last sign of a full disk came, on the monotonic clock.
+        since: time of the first refused write; None if the disk is not known to be full.
+        low: a text about the free space if that is low; empty if it is sufficient or unknown.
+        refused_s: time of the last refused write, on the monotonic clock.
         changed: set when the disk becomes full; the watcher clears it.
     """
 
@@ -53,16 +53,16 @@ class DatabaseSpace:
 
     @property
     def full(self) -> bool:
-        """Whether a write was refused, and none was possible since."""
+        """Whether a write was refused, and none has succeeded since."""
         return self.since is not None
 
     def refused(self, error: BaseException) -> DatabaseFullError:
-        """Notes that the server lacked space; returns the error to raise in place of its own."""
+        """Records that the server lacked space; returns the error to raise instead of the driver's."""
         self.note_full(str(error))
         return DatabaseFullError(DATABASE_FULL_TEXT)
 
     def note_full(self, detail: str) -> None:
-        """Notes a full disk. Logged at the first time, and every ten minutes while it lasts."""
+        """Records a full disk, and logs it once and then every ten minutes."""
         if self.since is None:
             self.since = datetime.now(UTC)
             self._logged_s = float("-inf")
@@ -73,16 +73,16 @@ class DatabaseSpace:
             log.error(DATABASE_FULL_TEXT, detail=detail)
 
     def note_freed(self) -> None:
-        """Notes that a write which needs space was possible."""
+        """Records that a write which needs space has succeeded."""
         if self.since is not None:
             log.info("the disk of the database has space again", full_since=self.since.isoformat(timespec="seconds"))
         self.since = None
 
 
 async def take_space(connection: Any) -> None:
-    """Takes 1 MiB on the database's disk until the end of the transaction, so that a full disk shows.
+    """Takes 1 MiB on the database's disk until the end of the transaction, which fails if the disk is full.
 
-    A temporary table: it needs no log, and leaves nothing.
+    It uses a temporary table, which writes no WAL.
 
     Raises:
         asyncpg.PostgresError: the disk is full, or the account may not try it.

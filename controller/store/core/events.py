@@ -1,22 +1,38 @@
-"""Events: append-only facts, written in the transaction of what they record.
+"""Events and hints: written in the transaction of what they are about.
 
-Those that an agent alone can cause have budgets (`controller.domain.events`). Budgets' rows are locked in the order of
-their keys within one call. A transaction that writes such events of one worker or instance in several calls must hold
-another lock on it, as hellos and reports do, or else two could wait for each other.
+Events are append-only facts. Those that an agent alone can cause have budgets (`controller.domain.events`). Budgets'
+rows are locked in the order of their keys within one call. A transaction that writes such events of one worker or
+instance in several calls must hold another lock on it, as hellos and reports do, or else two could wait for each other.
 
-The actor of an event is an API key with its request, the leader, or an agent. It is kept in the context, so that every
-task that a request, a term or a connection starts has it too.
+Hints are notifications on one channel; a payload is a kind and ids. The receiver reads the rows: a hint may be lost.
+Kinds: `deployment` (a user changed it), `process` (an agent reported; ids are deployments), `worker` (a worker or its
+devices changed), `command` (open commands; ids are workers), `status` (derived state changed, for watchers; ids are
+deployments), `relocation` (relocations wait or have ended), `scaling` (a user changed a deployment whose replicas
+follow the requests, or did so until then), `wake` (a request waits for a sleeping deployment, or none does any more),
+`key` (an API key is created or revoked), `secret` (a secret is set, scoped or deleted; ids are names), `policy` (a user
+changed a policy), `lease`, `cut` (the database lost commits), `found` (an agent runs what a ledger that lost commits
+does not know), `decided` (the leader has decided on that; ids are workers), `places` (a gateway lacks places in queues;
+ids are gateways), `ends` (a gateway had requests in flight at an engine that ended), and `gone`, which precedes the
+`deployment` of a deletion: its id is `uid@seconds`, with the tombstone's time. A tombstone is never undone, so the
+deployment's computations end without a read.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
 from controller.domain.events import SUMMARY_EVERY, WINDOW, EventBudget, NewEvent, budget_of, spend
 
+CHANNEL: Final = "gpuward"
+GONE: Final = "gone"
+PLACES: Final = "places"
+ENDS: Final = "ends"
+Hints = Mapping[str, Collection[str]]  # ids by kind
+MAX_IDS: Final = 1024  # of one kind in one transaction; beyond this all of the kind are read again
+_MAX_PAYLOAD_BYTES: Final = 7_900  # PostgreSQL refuses 8,000
 # The update changes nothing: it locks the row, and returns what is there.
 _TAKE_BUDGETS: Final = """
     insert into event_budgets as b (object, reason, began_at, written, written_at, held)
@@ -49,7 +65,7 @@ _FORGET_BUDGETS: Final = """
 
 
 class Actor(NamedTuple):
-    """The actor's name (`key:NAME`, `policy:NAME`, `agent:NAME`, `leader`, `controller`, `host`), the request's id."""
+    """Its name is `key:NAME`, `policy:NAME`, `agent:NAME`, `leader`, `controller` or `host`."""
 
     name: str = "controller"
     request_id: str = ""
@@ -63,7 +79,10 @@ _ROLE: Final[ContextVar[str]] = ContextVar("role", default="")
 
 @contextmanager
 def acting(name: str, request_id: str = "", *, role: str = "") -> Iterator[None]:
-    """Events written within are of this actor. `role` is that of its key."""
+    """Events written within get this actor. `role` is the role of its key.
+
+    It is kept in the context, so that every task that a request, a term or a connection starts has it too.
+    """
     token, role_token = _ACTOR.set(Actor(name, request_id)), _ROLE.set(role)
     try:
         yield
@@ -73,20 +92,19 @@ def acting(name: str, request_id: str = "", *, role: str = "") -> Iterator[None]
 
 
 def current_role() -> str:
-    """The role of the key that is at work; empty: Gpuward itself is."""
+    """The role of the acting key; empty if Gpuward itself acts."""
     return _ROLE.get()
 
 
 def current_actor() -> Actor:
-    """The present actor; the controller itself where none was named."""
     return _ACTOR.get()
 
 
 async def write_events(connection: Any, events: Iterable[NewEvent]) -> None:
-    """Appends events in order, in one statement. Those without an actor get the present one.
+    """Appends events in order, in one statement. Events without an actor get the current actor.
 
     Raises:
-        ValueError: an event names no object, so it would show in no story.
+        ValueError: an event names no object, so no object's history would show it.
     """
     rows = list(events)
     if unnamed := next((event for event in rows if not event.objects), None):
@@ -96,7 +114,7 @@ async def write_events(connection: Any, events: Iterable[NewEvent]) -> None:
 
 
 async def write_late_events(connection: Any) -> None:
-    """Appends the events that stand for those beyond their budgets, once it is time for them."""
+    """Appends the summaries of events beyond their budgets that are due."""
     await _append(connection, await _late_events(connection))
 
 
@@ -119,7 +137,7 @@ async def _append(connection: Any, rows: Sequence[NewEvent]) -> None:
 
 
 async def _admit(connection: Any, events: Sequence[NewEvent]) -> list[NewEvent]:
-    """Those that are to be written, in order. What is beyond a budget is counted, for one event that comes later."""
+    """The events to write, in order. Events beyond a budget are counted, for a summary that is written later."""
     spending = [budget_of(event.reason, event.objects) for event in events]
     groups: dict[tuple[str, str], list[NewEvent]] = {}
     for event, object_ in zip(events, spending, strict=True):
@@ -127,21 +145,21 @@ async def _admit(connection: Any, events: Sequence[NewEvent]) -> list[NewEvent]:
             groups.setdefault((object_, event.reason), []).append(event)
     if not groups:
         return list(events)
-    told = await _spend(connection, groups)
+    within = await _spend(connection, groups)
     admitted: list[NewEvent] = []
     for event, object_ in zip(events, spending, strict=True):
         if object_ is None:
             admitted.append(event)
-        else:  # all of a group stand where its first one does
-            admitted += told.pop((object_, event.reason), ())
+        else:  # the events of a group are written at the place of the first
+            admitted += within.pop((object_, event.reason), ())
     return admitted
 
 
 async def _late_events(connection: Any) -> list[NewEvent]:
-    """Events that stand for those that were not written, once it is time for them. Forgets budgets of no more use."""
+    """Summaries of events that were not written, if due. Deletes budgets that are no longer used."""
     rows = await connection.fetch(_LATE_BUDGETS, SUMMARY_EVERY, _PORTION)
     await connection.execute(_FORGET_BUDGETS, WINDOW, _PORTION)
-    return [_standing(_stored(row["reason"], row["newest"]), row["held"] - 1, row["written_at"]) for row in rows]
+    return [_summary(_stored(row["reason"], row["newest"]), row["held"] - 1, row["written_at"]) for row in rows]
 
 
 async def _spend(
@@ -149,25 +167,25 @@ async def _spend(
 ) -> dict[tuple[str, str], list[NewEvent]]:
     keys = sorted(groups)
     rows = await connection.fetch(_TAKE_BUDGETS, [object_ for object_, _ in keys], [reason for _, reason in keys])
-    told: dict[tuple[str, str], list[NewEvent]] = {}
+    within: dict[tuple[str, str], list[NewEvent]] = {}
     kept: list[tuple[Any, ...]] = []
     for row in rows:
         key = (row["object"], row["reason"])
         new, before = groups[key], row["written_at"]
         spent = spend(EventBudget(row["began_at"], row["written"], before, row["held"]), row["now"], len(new))
-        told[key] = [_standing(_stored(row["reason"], row["newest"]), row["held"] - 1, before)] if spent.late else []
-        told[key] += new[: spent.first]
+        within[key] = [_summary(_stored(row["reason"], row["newest"]), row["held"] - 1, before)] if spent.late else []
+        within[key] += new[: spent.first]
         if spent.summarized is not None:
-            told[key].append(_standing(new[-1], spent.summarized, before))
+            within[key].append(_summary(new[-1], spent.summarized, before))
         left = spent.budget
         newest = _storable(new[-1]) if len(new) > spent.first else None
         kept.append((*key, left.began_at, left.written, left.written_at, left.held, newest))
     await connection.execute(_KEEP_BUDGETS, *map(list, zip(*kept, strict=True)))
-    return told
+    return within
 
 
-def _standing(event: NewEvent, more: int, since: datetime) -> NewEvent:
-    """The event, which represents others as well."""
+def _summary(event: NewEvent, more: int, since: datetime) -> NewEvent:
+    """The event, which represents `more` similar events as well."""
     if not more:
         return event
     message = f"{event.message}; {more} more like it since {since:%Y-%m-%d %H:%M:%S} UTC are not listed"
@@ -188,5 +206,46 @@ def _stored(reason: str, kept: dict[str, Any]) -> NewEvent:
 
 
 def _with_actor(events: Iterable[NewEvent], actor: str) -> list[NewEvent]:
-    """The events; those without an actor get this one."""
     return [event if event.actor else replace(event, actor=actor) for event in events]
+
+
+async def notify(connection: Any, kind: str, ids: Iterable[str]) -> None:
+    """Sends hints at the transaction's commit. More than `MAX_IDS` ids become `*`: all of that kind."""
+    await notify_all(connection, {kind: ids})
+
+
+async def notify_all(connection: Any, hints: Mapping[str, Iterable[str]]) -> None:
+    """`notify` for several kinds in one round trip."""
+    if sent := payloads(hints):
+        await connection.execute("select pg_notify($1, payload) from unnest($2::text[]) payload", CHANNEL, sent)
+
+
+def payloads(hints: Mapping[str, Iterable[str]]) -> list[str]:
+    """The payloads of these hints, for a statement that sends them together with its writes."""
+    return [payload for kind, ids in hints.items() for payload in _payloads(kind, sorted(set(ids)))]
+
+
+def parse_gone(hint: str) -> tuple[str, datetime] | None:
+    """The deployment's uid and the time of its tombstone in a `gone` hint; None if it is malformed."""
+    uid, _, seconds = hint.partition("@")
+    try:
+        return uid, datetime.fromtimestamp(float(seconds), UTC)
+    except (ValueError, OverflowError, OSError):
+        return None
+
+
+def _payloads(kind: str, ids: Sequence[str]) -> Iterator[str]:
+    """As many payloads as the ids need: `*` would make receivers read what has not changed."""
+    sizes = [1 + len(id_.encode()) for id_ in ids]
+    if len(ids) > MAX_IDS or any(len(kind) + size > _MAX_PAYLOAD_BYTES for size in sizes):
+        yield f"{kind} *"
+        return
+    words, total = [kind], len(kind)
+    for id_, size in zip(ids, sizes, strict=True):
+        if total + size > _MAX_PAYLOAD_BYTES:
+            yield " ".join(words)
+            words, total = [kind], len(kind)
+        words.append(id_)
+        total += size
+    if ids:
+        yield " ".join(words)

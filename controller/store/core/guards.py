@@ -1,9 +1,9 @@
-"""What guarded writes share: the order of row locks, the row count that detects a lost guard, a step with its facts.
+"""Guarded writes: the order of row locks, the row count that detects a lost guard, a step with the state it rests on.
 
 Every writer of the ledger takes its row locks in one order, so that writers never deadlock: deployments, instances,
-policies, workers, devices; each by key. What changes policies locks them itself (`policies/effects.py`,
-`deployments/apply_all.py`). NO KEY UPDATE is compatible with the foreign keys' KEY SHARE. Workers are share-locked
-only, since many transactions may place on one at a time.
+policies, workers, devices; each by key. Writers of policies lock them themselves (`policies/effects.py`,
+`deployments/apply.py`). NO KEY UPDATE is compatible with the foreign keys' KEY SHARE. Workers are share-locked only,
+since many transactions may place on a worker at the same time.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -21,26 +21,25 @@ UNSETTLED: Final = (
 
 @dataclass(frozen=True, slots=True)
 class DeploymentStep:
-    """Effects of a step, the facts they rest on, start payloads of restarts by instance, and names of new instances."""
+    """The effects of a step, and the state that it was decided on."""
 
     facts: DeploymentFacts
     effects: DeploymentEffects
-    payloads: Mapping[str, dict[str, Any]]
+    payloads: Mapping[str, dict[str, Any]]  # of the start commands of restarts, by instance
     names: tuple[str, ...] = ()  # of the instances that it creates, in order
+
+    def worker_of(self, restart: Restart) -> str | None:
+        """The worker of a restart in place."""
+        instance = self.facts.by_id.get(restart.instance)
+        return None if instance is None else instance.host_of(0)
 
 
 async def expect_rows(connection: Any, query: str, count: int, *args: Any) -> Sequence[Any]:
-    """Runs a write that returns its rows, and returns them; raises StaleError unless there are `count` of them."""
+    """Runs a write that returns rows; raises StaleError unless there are `count` rows."""
     rows = await connection.fetch(query, *args)
     if len(rows) != count:
         raise StaleError(query.split("\n", 1)[0].strip())
     return cast("Sequence[Any]", rows)
-
-
-def worker_of(facts: DeploymentFacts, restart: Restart) -> str | None:
-    """The worker of a restart in place."""
-    instance = facts.by_id.get(restart.instance)
-    return None if instance is None else instance.host_of(0)
 
 
 async def lock_rows(

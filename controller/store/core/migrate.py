@@ -15,17 +15,16 @@ from controller.store.core.database import Database
 
 log = structlog.get_logger(__name__)
 
-# A statement that waits for a table makes all later ones wait behind it. So it gives up soon, and all of the migration
-# is tried again: nothing else is held up for longer at a time. Half of PostgreSQL's `deadlock_timeout`: where both wait
-# for each other, the migration gives up before the server ends the other transaction.
+# All later statements wait behind a statement that waits for a table. So it gives up soon, and the migration starts
+# again. Half of PostgreSQL's `deadlock_timeout`: in a deadlock the migration gives up, not the other transaction.
 LOCK_TIMEOUT: Final = "500ms"
 PAUSE_S: Final = (0.5, 2.0)
 _BUSY: Final = (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError)
-# The leader was of an older version, and knows nothing of the new schema.
+# The leader is of an older version, which does not know the new schema.
 _END_TERM: Final = """
     with ended as (update lease set term = term + 1, renewed_at = '-infinity' where id = 1 returning term)
     select pg_notify('gpuward', 'lease *') from ended"""
-LOCK_KEY: Final = 7_309_446_271  # an arbitrary constant: names this lock in the whole database
+LOCK_KEY: Final = 7_309_446_271  # an arbitrary constant: names this lock in the database
 _CANCEL_LIMIT_S: Final = 1.0
 _VERSIONS: Final = Path(__file__).parents[1] / "migrations" / "versions"
 
@@ -50,13 +49,12 @@ def head_revision() -> str:
 
 
 async def read_revision(connection: Any) -> str | None:
-    """The schema revision of the database."""
     revision: str | None = await connection.fetchval("select version_num from alembic_version")
     return revision
 
 
 async def why_outdated(connection: Any) -> str | None:
-    """Why this version must neither lead nor write, since the schema is newer than it knows; None if it may."""
+    """The reason why this version must neither lead nor write: a newer schema. None if it may."""
     revision = await read_revision(connection)
     if revision is None or revision in known_revisions():
         return None
@@ -67,10 +65,9 @@ async def why_outdated(connection: Any) -> str | None:
 
 
 async def migrate(database: Database) -> None:
-    """Applies missing migrations; does nothing if the schema is up to date. A cancel takes effect at once.
+    """Applies all missing migrations in one transaction. A cancel takes effect at once.
 
-    All of them are applied or none. While tables are in use it tries again and again, and waits for each lock only
-    briefly. The present leader's term ends with the commit.
+    While tables are in use it retries, and waits for each lock only briefly. The leader's term ends with the commit.
 
     Raises:
         SchemaTooNewError: the database has a revision that this version does not know.
@@ -94,7 +91,7 @@ async def _attempt(database: Database) -> None:
         await asyncio.wait({working})
     finally:
         if not working.done():
-            # The driver would wait for a server that may hang. Without the connection there is nothing to wait for.
+            # The driver would wait for a server that may hang; a terminated connection ends that.
             for connection in connections:
                 connection.terminate()
             working.cancel()
@@ -143,12 +140,11 @@ def upgrade(connection: Connection, revision: str) -> None:
 
 
 def _check_encoding(connection: Connection) -> None:
-    """A database keeps the encoding with which it was created: the server's, where nothing names one."""
     row = connection.execute(text("select current_database(), current_setting('server_encoding')")).one()
     name, encoding = str(row[0]), str(row[1])
     if encoding == "UTF8":
         return
-    # SQL_ASCII goes with the locale C, which suits UTF8; that of another encoding does not.
+    # SQL_ASCII implies the locale C, which suits UTF8. The locale of another encoding does not.
     locale = "" if encoding == "SQL_ASCII" else " --locale=C"
     raise UnsuitableEncodingError(
         f"the database {name} has the encoding {encoding}, and gpuward needs UTF8: remove it if it is empty "

@@ -20,7 +20,7 @@ _POOL_SIZE: Final = 8
 
 
 class Orm:
-    """An engine with a pool of its own. It connects when a session first needs it."""
+    """An engine with its own pool, which connects when it is first used."""
 
     def __init__(self, connect: "Callable[[], Awaitable[asyncpg.Connection[Any]]]") -> None:
         self._engine = create_async_engine(
@@ -49,12 +49,12 @@ class Orm:
             raise ConnectionError(str(error)) from error
 
     async def dispose(self, *, close: bool) -> None:
-        """Drops all connections; `close`: with a farewell."""
+        """Drops all connections; `close`: closes them properly, which waits for the server."""
         await self._engine.dispose(close=close)
 
 
 def _driver_error(error: DBAPIError) -> BaseException:
-    """The driver's own error, which the ORM wraps twice. Of a lost connection there may be none."""
+    """The driver's own error, which the ORM wraps twice; a ConnectionError if there is none."""
     if error.orig is not None and error.orig.__cause__ is not None:
         return error.orig.__cause__
     lost = isinstance(error, OperationalError | OrmInterfaceError) or error.connection_invalidated

@@ -18,7 +18,7 @@ class Changed:
 
     @property
     def text(self) -> str:
-        """What differs, as a part of a sentence."""
+        """The difference, as a part of a sentence."""
         if not self.found:
             return f"{self.kind} {self.name!r} does not exist any more"
         if not self.expected:
@@ -38,21 +38,17 @@ class RefusedError(Exception):
 class NotFoundError(RefusedError):
     """No object has this name or id."""
 
-    code = "not_found"
-
 
 class GenerationConflictError(RefusedError):
     """The object has changed since the caller read it.
 
     Args:
         name: of the object.
-        wanted: the generation that the caller expects; 0, of an apply: it must not exist.
-        found: the present one; None if it does not exist.
+        wanted: the generation that the caller expects; 0 in an apply: the object must not exist.
+        found: the present generation; None if the object does not exist.
         kind: of the object.
         applied: whether the request would have created the object.
     """
-
-    code = "generation_conflict"
 
     def __init__(
         self, name: str, *, wanted: int, found: int | None, kind: str = "deployment", applied: bool = False
@@ -70,22 +66,13 @@ class GenerationConflictError(RefusedError):
 class ChangedMeanwhileError(RefusedError):
     """Some of several objects are at other generations than the caller expects."""
 
-    code = "generation_conflict"
-
     def __init__(self, changed: Sequence[Changed]) -> None:
-        super().__init__(f"nothing was applied, since {'; '.join(one.text for one in changed)}; plan again and repeat")
+        super().__init__(f"nothing was applied, since {'; '.join(c.text for c in changed)}; plan again and repeat")
         self.changed = changed
 
 
 class NotGrantedError(RefusedError):
-    """The caller may not write fields that give a process power over its host.
-
-    Args:
-        name: of the deployment.
-        powers: of these fields.
-    """
-
-    code = "forbidden"
+    """The caller may not write fields that give a process power over its host."""
 
     def __init__(self, name: str, powers: Sequence[Power]) -> None:
         setting = "GPUWARD_OPERATORS_MAY=" + ",".join(dict.fromkeys(power.grant for power in powers))
@@ -97,14 +84,7 @@ class NotGrantedError(RefusedError):
 
 
 class RetiredArgsError(RefusedError):
-    """A new or changed spec has args that earlier versions knew, and that have no effect any more.
-
-    Args:
-        name: of the deployment.
-        args: their names.
-    """
-
-    code = "invalid"
+    """A new or changed spec has args that earlier versions knew, and that have no effect any more."""
 
     def __init__(self, name: str, args: Sequence[str]) -> None:
         super().__init__(f"deployment {name}: {', '.join(f'args.{arg}' for arg in args)}: {RETIRED}")
@@ -114,37 +94,25 @@ class RetiredArgsError(RefusedError):
 class InUseError(RefusedError):
     """The object is still in use."""
 
-    code = "in_use"
-
 
 class NotScaledError(RefusedError):
     """The deployment does not sleep, so it cannot be woken."""
-
-    code = "not_asleep"
 
 
 class NotRollingError(RefusedError):
     """The deployment has `update: recreate`, whose rollouts cannot be paused."""
 
-    code = "not_rolling"
-
 
 class NothingToUndoError(RefusedError):
     """There is no other revision to go back to."""
-
-    code = "nothing_to_undo"
 
 
 class NothingToRestartError(RefusedError):
     """The deployment runs nothing."""
 
-    code = "nothing_to_restart"
-
 
 class LastAdminKeyError(RefusedError):
     """Without this key there would be no administrator."""
-
-    code = "last_admin_key"
 
 
 class TokenRefusedError(RefusedError):
@@ -168,10 +136,6 @@ class CredentialTakenError(RefusedError):
 class AlreadyRotatedError(RefusedError):
     """The key has a successor."""
 
-    code = "already_rotated"
-
 
 class NoSecretsKeyError(RefusedError):
     """The controller has no key to encrypt secrets with."""
-
-    code = "no_secrets_key"

@@ -1,6 +1,6 @@
-"""Mends the ledger without guessing. `repair.sql` has the statements; what they leave is named with a way out.
+"""Repairs the ledger without guessing. `repair.sql` has the statements; remaining violations get a remedy.
 
-It all happens in one transaction that holds off every other writer, so what it finds is what it mends.
+Audit and repair are one transaction, during which every other writer waits.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,15 +13,14 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_ra
 from controller.domain.events import NewEvent
 from controller.store.core.audit import SqlBlock, audit, plain, read_blocks, write_audit_result
 from controller.store.core.database import Connection, Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify_all
+from controller.store.core.events import notify_all, write_events
 from schemas.api.audit import AuditView, LedgerRepair, RepairView, UnmendedViolation
 from schemas.api.view import to_plain
 
 REPAIRS: Final = read_blocks(Path(__file__).parent / "repair.sql")
 SHOWN: Final = 1000
 _SHOWN_IN_EVENT: Final = 20
-# Reads go on. Writers wait, also those that lock rows first: none of them is in the middle of a change.
+# Readers continue. Writers wait, also those that lock rows first: no change is half done.
 _HOLD_WRITERS: Final = """
     lock table deployments, instances, workers, devices, claims, processes, commands, intents, policy_verdicts,
                relocations, policy_actions, webhook_deliveries in exclusive mode"""
@@ -68,7 +67,7 @@ REMEDIES: Final[Mapping[str, str]] = {
 
 
 class _UndoError(Exception):
-    """Ends the transaction of a dry run, with what it found."""
+    """Ends the transaction of a dry run, with its result."""
 
     def __init__(self, view: RepairView) -> None:
         super().__init__("dry run")
@@ -82,9 +81,7 @@ class _UndoError(Exception):
     reraise=True,
 )
 async def repair(database: Database, *, dry_run: bool) -> RepairView:
-    """Audits, mends and audits again.
-
-    With `dry_run` nothing is kept, and the answer is what would be.
+    """Audits, repairs and audits again. With `dry_run` nothing is kept.
 
     Raises:
         asyncpg.LockNotAvailableError: writers held the ledger for too long; repeat.
@@ -93,10 +90,10 @@ async def repair(database: Database, *, dry_run: bool) -> RepairView:
         async with database.transaction() as connection:
             await connection.execute(_HOLD_LIMIT)
             await connection.execute(_HOLD_WRITERS)
-            found = await audit(connection)
-            mended = await _mend(connection) if found.violations else []
-            left = await audit(connection) if mended else found
-            view = _view(found, mended, left, dry_run=dry_run)
+            before = await audit(connection)
+            repairs = await _repair(connection) if before.violations else []
+            left = await audit(connection) if repairs else before
+            view = _view(before, repairs, left, dry_run=dry_run)
             await _keep(connection, view, left)
             return view
     except _UndoError as undone:
@@ -104,7 +101,7 @@ async def repair(database: Database, *, dry_run: bool) -> RepairView:
 
 
 async def _keep(connection: Connection, view: RepairView, left: AuditView) -> None:
-    """Writes what is left and an event, and wakes the leader; undoes all of a dry run."""
+    """Writes the remaining violations and an event, and wakes the leader; undoes a dry run."""
     if view.dry_run:
         raise _UndoError(view)
     await write_audit_result(connection, left)
@@ -113,16 +110,16 @@ async def _keep(connection: Connection, view: RepairView, left: AuditView) -> No
         await notify_all(connection, _WAKE)
 
 
-async def _mend(connection: Connection) -> list[LedgerRepair]:
+async def _repair(connection: Connection) -> list[LedgerRepair]:
     """Runs every statement. Counters come first and last: released claims are subtracted from them."""
-    mended: list[LedgerRepair] = []
+    repairs: list[LedgerRepair] = []
     for block in (*REPAIRS, REPAIRS[0]):
-        mended += await _run(connection, block)
-    return mended
+        repairs += await _run(connection, block)
+    return repairs
 
 
 async def _run(connection: Connection, block: SqlBlock) -> Iterable[LedgerRepair]:
-    """One statement. What the database refuses is left as it was, and shows as left."""
+    """Runs one statement. If the database refuses it, the violation remains."""
     try:
         async with connection.transaction():
             rows: list[Any] = await connection.fetch(block.query)
@@ -134,28 +131,28 @@ async def _run(connection: Connection, block: SqlBlock) -> Iterable[LedgerRepair
     ]
 
 
-def _view(found: AuditView, mended: list[LedgerRepair], left: AuditView, *, dry_run: bool) -> RepairView:
+def _view(before: AuditView, repairs: list[LedgerRepair], left: AuditView, *, dry_run: bool) -> RepairView:
     return RepairView(
         ok=left.ok,
         dry_run=dry_run,
-        found=found.violations,
-        changes=len(mended),
-        mended=mended[:SHOWN],
+        found=before.violations,
+        changes=len(repairs),
+        mended=repairs[:SHOWN],
         left=[
             UnmendedViolation(
-                invariant=one.invariant, message=one.message, evidence=one.evidence, way_out=REMEDIES[one.invariant]
+                invariant=v.invariant, message=v.message, evidence=v.evidence, way_out=REMEDIES[v.invariant]
             )
-            for one in left.violations
+            for v in left.violations
         ],
     )
 
 
 def _event(view: RepairView) -> NewEvent:
-    invariants = sorted({one.invariant for one in view.mended})
+    invariants = sorted({repair.invariant for repair in view.mended})
     message = f"the ledger was repaired: {view.changes} changes, of {', '.join(invariants)}"
     if view.left:
         message += f"; {len(view.left)} violations are left"
-    shown = [to_plain(one) for one in view.mended[:_SHOWN_IN_EVENT]]
+    shown = [to_plain(repair) for repair in view.mended[:_SHOWN_IN_EVENT]]
     return NewEvent(
         "ledger_repaired",
         message,

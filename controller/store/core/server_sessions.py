@@ -1,8 +1,8 @@
-"""Sessions of the database server: the bounds that each has, and whether a pooler in between lets a client keep one.
+"""Sessions of the database server: the bounds of each, and whether a pooler in between lets a client keep its session.
 
 The lease, notifications, advisory locks and prepared statements need one server process for as long as a connection
-lasts. A pooler that gives that process to another client after each transaction breaks them without a word, and what is
-set would stay behind for strangers. So behind a pooler nothing is set before it is seen that sessions are kept.
+lasts. A pooler that gives that process to another client after each transaction breaks them silently, and passes our
+settings on to other clients. So behind a pooler nothing is set before a check has shown that it keeps sessions.
 """
 
 import asyncio
@@ -25,8 +25,8 @@ _SETTINGS: Final = {
     "idle_in_transaction_session_timeout": "20000",
     "jit": "off",
 }
-# The bound on a whole transaction. It also ends that of a controller that freezes between preparing a statement and
-# running it, which the server does not count as idle. A setting of PostgreSQL 17 and later.
+# The bound on a transaction. It also ends the transaction of a controller that freezes between preparing a statement
+# and running it, which the server does not count as idle. A setting of PostgreSQL 17 and later.
 TRANSACTION_TIMEOUT: Final = "30s"
 _KNOWS_TRANSACTION_TIMEOUT: Final = (17,)
 HEARD_WITHIN_S: Final = 3.0
@@ -40,7 +40,7 @@ class PoolerError(ConnectionError):
 
 
 class ServerSessions:
-    """Sets up connections to one database; finds out once how a pooler in front of it works."""
+    """Sets up connections to one database; checks once how a pooler in front of it works."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn
@@ -48,9 +48,7 @@ class ServerSessions:
         self._asking = asyncio.Lock()
 
     async def connect(self, *, again: bool = False) -> "asyncpg.Connection[Any]":
-        """A connection of its own, set up.
-
-        `again`: finds out again what a pooler does, since its settings may have changed.
+        """Opens a connection and sets it up. `again` checks the pooler again, since its settings may have changed.
 
         Raises:
             PoolerError: a pooler does not keep sessions.
@@ -73,7 +71,7 @@ class ServerSessions:
         """Bounds statements and transactions of a new connection.
 
         Raises:
-            PoolerError: a pooler does not keep sessions, or what is set.
+            PoolerError: a pooler does not keep sessions, or does not take settings.
         """
         # The server names its process while connecting; a pooler names a number of its own.
         if await _set(connection, f" where pg_backend_pid() = {connection.get_server_pid()}"):
@@ -87,7 +85,7 @@ class ServerSessions:
 
 
 async def _set(connection: Any, condition: str = "") -> bool:
-    """Sets all in one statement that needs no preparing, where the condition holds; returns whether it does."""
+    """Sets all in one statement that needs no preparing, if the condition holds; returns whether it holds."""
     settings: Mapping[str, str] = _SETTINGS
     if connection.get_server_version() >= _KNOWS_TRANSACTION_TIMEOUT:
         settings = {**_SETTINGS, "transaction_timeout": TRANSACTION_TIMEOUT}
@@ -98,32 +96,29 @@ async def _set(connection: Any, condition: str = "") -> bool:
 
 
 async def _expect_sessions(dsn: str) -> None:
-    """Raises PoolerError unless an idle connection hears a notification, and a new one has nothing of an earlier one.
+    """Raises PoolerError unless idle connections get notifications, and new ones have no settings of earlier ones.
 
-    Only a connection that keeps its process hears anything while it is idle, whichever processes the pooler chooses.
-    The second question finds most poolers that lack a reset, since they give the process used last.
+    Only a connection that keeps its process gets notifications while it is idle, whichever processes the pooler
+    chooses. The second check finds most poolers that lack a reset, since they give the process used last.
     """
     name = f"gpuward_{secrets.token_hex(8)}"
-    async with _bare(dsn) as telling:
+    async with _bare(dsn) as notifier:
         async with _bare(dsn) as listening:
-            if not await _hears(listening, telling, name):
+            if not await _hears(listening, notifier, name):
                 what = "gives sessions to other clients between transactions"
                 raise PoolerError(_message(dsn, what, "set pool_mode = session for this database"))
             await listening.execute(f"set gpuward.kept_by = '{name}'")
-        async with _bare(dsn) as next_one:
-            if (
-                await next_one.execute(f"select where current_setting('gpuward.kept_by', true) = '{name}'")
-                != "SELECT 0"
-            ):
+        async with _bare(dsn) as later:
+            if await later.execute(f"select where current_setting('gpuward.kept_by', true) = '{name}'") != "SELECT 0":
                 what = "gives sessions on with what earlier clients have set"
                 raise PoolerError(_message(dsn, what, "set server_reset_query = DISCARD ALL"))
 
 
-async def _hears(listening: Any, telling: Any, channel: str) -> bool:
+async def _hears(listening: Any, notifier: Any, channel: str) -> bool:
     heard = asyncio.Event()
     try:
         await listening.add_listener(channel, lambda *_: heard.set())
-        await telling.execute(f"notify {channel}")
+        await notifier.execute(f"notify {channel}")
     except _MIXED_UP:
         return False
     try:
@@ -136,7 +131,7 @@ async def _hears(listening: Any, telling: Any, channel: str) -> bool:
 
 @asynccontextmanager
 async def _bare(dsn: str) -> AsyncIterator[Any]:
-    """A connection on which nothing is set."""
+    """A connection without settings of ours."""
     connection = await asyncpg.connect(
         dsn,
         timeout=ACQUIRE_TIMEOUT_S,

@@ -1,4 +1,4 @@
-"""Applies of deployments, and of all manifests of one request: one transaction with its events and notifications.
+"""Applies of a deployment, and of all manifests of a request: one transaction with its events and notifications.
 
 An apply writes only the API's columns; the reconciler derives the rest.
 """
@@ -16,9 +16,8 @@ from controller.domain.events import NewEvent
 from controller.domain.spec_changes import Change, change_between
 from controller.domain.wanted import scales
 from controller.store.access.secrets import problems_of_secrets
-from controller.store.core.database import Database, view_of
-from controller.store.core.events import Actor, current_actor, current_role, write_events
-from controller.store.core.notify import CHANNEL, payloads
+from controller.store.core.database import Database, Reader, view_of
+from controller.store.core.events import CHANNEL, Actor, current_actor, current_role, payloads, write_events
 from controller.store.core.refusals import (
     Changed,
     ChangedMeanwhileError,
@@ -27,9 +26,8 @@ from controller.store.core.refusals import (
     RetiredArgsError,
 )
 from controller.store.deployments.changes import LIVE, clear_limits, record_change
-from controller.store.deployments.names import change_names, check_held, names_of
 from controller.store.deployments.revisions import apply_again, revision_under_way, write_change, write_revision
-from controller.store.deployments.specs import spec_to_json
+from controller.store.deployments.specs import change_names, check_held, names_of, problems_of_names, spec_to_json
 from controller.store.policies.apply import apply_policy_on, changed_fields, lock_policy
 from controller.store.policies.checks import named_policy, problems_of_coverage, problems_of_deployments
 from controller.store.policies.webhooks import problems_of_webhook_secrets
@@ -44,8 +42,8 @@ from schemas.manifest.problems import FieldProblem, ManifestError, join_path
 ApplyOutcome = Literal["created", "unchanged", "updated", "replaced"]
 Kind = Literal["policy", "deployment"]
 Expected = Mapping[Kind, Mapping[str, int]]  # generations by name; 0: it does not exist
-# Of two concurrent creations of one name, the second waits for the first, fails on the name, and finds it there. Of two
-# deployments that swap aliases at once, one is chosen to fail, and finds what the other did.
+# Of two concurrent creations of a name, the second waits for the first, fails on the name, and finds it in its next
+# attempt. If two deployments swap aliases at the same time, the database fails one of them.
 retried = retry(
     retry=retry_if_exception_type((asyncpg.UniqueViolationError, asyncpg.DeadlockDetectedError)),
     stop=stop_after_attempt(3),
@@ -75,10 +73,10 @@ _CREATE: Final = """
     woken as materialized (
         select count(pg_notify($2, payload)) as n from unnest($3::text[]) payload)
     select (select coalesce(array_agg(name), '{}') from held) as held, n from woken"""
-# What does not exist has no row to lock: two applies that create the same objects in different orders would each wait
-# for the other. So applies of several objects go one after the other.
+# New objects have no row to lock: two applies that create the same objects in different orders would deadlock. So
+# applies of several objects are serialized.
 _ONE_AT_A_TIME: Final = "select pg_advisory_xact_lock(hashtext('gpuward.apply_all'))"
-# In the order of locks (`core/locks.py`), each by key.
+# In the order of locks (`core/guards.py`).
 _LOCK: Final[Mapping[Kind, str]] = {
     "deployment": """select * from deployments where name = any($1) and deleted_at is null order by uid
                       for no key update""",
@@ -95,7 +93,7 @@ class Applied:
 
 
 class Written(NamedTuple):
-    """A deployment as an apply left it."""
+    """A deployment after its apply."""
 
     uid: str
     generation: int
@@ -104,7 +102,7 @@ class Written(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class NewDeployment:
-    """A deployment to create. `names`: under which requests ask for it, each with the field that brings it."""
+    """A deployment to create. `names`: its model names, each with the field of the spec that has it."""
 
     name: str
     spec: DeploymentSpec
@@ -116,25 +114,16 @@ class NewDeployment:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """One manifest of a request.
+    """One manifest of a request; the engine's checks have passed."""
 
-    Attributes:
-        path: in the request.
-        name: of the object.
-        spec: the engine's checks have passed.
-        input_hash: of what the analysis of a deployment reads.
-        lacks: what of the spec needs a grant that the caller lacks.
-    """
-
-    path: str
+    path: str  # in the request
     name: str
     spec: DeploymentSpec | PolicySpec
-    input_hash: str = ""
-    lacks: Sequence[Power] = ()
+    input_hash: str = ""  # identifies the input of a deployment's analysis
+    lacks: Sequence[Power] = ()  # for which the caller lacks grants
 
     @property
     def kind(self) -> Kind:
-        """The kind of the object."""
         return "policy" if isinstance(self.spec, PolicySpec) else "deployment"
 
 
@@ -152,25 +141,33 @@ async def apply(
     """Applies `spec` under `name`; a deleted name gets a new uid at once.
 
     Args:
-        database: where.
+        database: to write to.
         name: of the deployment.
         spec: the engine's checks have passed.
-        input_hash: of what the spec's analysis reads, stored with a new revision.
-        if_match: the present generation must be this one; 0: it must not exist.
+        input_hash: identifies the input of the spec's analysis; stored with a new revision.
+        if_match: the expected generation; 0: the deployment must not exist.
         longest_window_s: how long samples are kept, which bounds a policy's window.
-        lacks: what of the spec needs a grant that the caller lacks.
+        lacks: powers that the spec gives, and for which the caller lacks grants.
 
     Raises:
         GenerationConflictError: the deployment is at another generation.
         ManifestError: its policy does not exist, or has a window longer than samples are kept.
         NotGrantedError: the caller may not make this change.
     """
-    async with database.transaction() as connection:
+
+    async def check(connection: Any) -> None:
+        await _check(connection, name, spec, longest_window_s)
+        if problems := await problems_of_names(connection, {"": (name, spec)}):
+            raise ManifestError(problems)
+        await refuse_changes(connection, [Document("", name, spec, lacks=lacks)])
+
+    async with database.checked_transaction(check) as connection:
+        await _lock_policy(connection, spec)
         await _check(connection, name, spec, longest_window_s)
         row = await connection.fetchrow(LIVE, name)
-        found = row["generation"] if row else 0
-        if if_match is not None and found != if_match:
-            raise GenerationConflictError(name, wanted=if_match, found=found or None, applied=True)
+        generation = row["generation"] if row else None
+        if if_match is not None and (generation or 0) != if_match:
+            raise GenerationConflictError(name, wanted=if_match, found=generation, applied=True)
         written = await _apply(connection, name, spec, row, input_hash, lacks)
         return Applied(await deployment_by_uid(connection, written.uid), written.outcome)
 
@@ -182,12 +179,12 @@ async def apply_all(
     *,
     longest_window_s: float,
 ) -> list[AppliedObject]:
-    """Applies policies first, a new default one last, then deployments in their order: all of them, or none.
+    """Applies policies first, a new default policy last, then deployments in their order: all of them, or none.
 
     Args:
         connection: in a transaction that is `retried`.
         documents: of different objects.
-        expected: the generations at which objects must be, also such as no document is of.
+        expected: the expected generations, also of objects without a document.
         longest_window_s: how long samples are kept, which bounds a policy's window.
 
     Raises:
@@ -199,17 +196,19 @@ async def apply_all(
         await connection.execute(_ONE_AT_A_TIME)
     present = await _lock(connection, documents, expected)
     done: list[AppliedObject] = []
-    for one in sorted(documents, key=_order):
+    for document in sorted(documents, key=_order):
+        name, spec = document.name, document.spec
         try:
-            if isinstance(one.spec, DeploymentSpec):
-                await _check(connection, one.name, one.spec, longest_window_s)
-                row = present.get(("deployment", one.name))
-                written = await _apply(connection, one.name, one.spec, row, one.input_hash, one.lacks)
-                done.append(view_of(AppliedObject, written._asdict(), kind="Deployment", name=one.name))
+            if isinstance(spec, DeploymentSpec):
+                await _lock_policy(connection, spec)
+                await _check(connection, name, spec, longest_window_s)
+                row = present.get(("deployment", name))
+                written = await _apply(connection, name, spec, row, document.input_hash, document.lacks)
+                done.append(view_of(AppliedObject, written._asdict(), kind="Deployment", name=name))
             else:
-                done.append(await _apply_policy(connection, one.name, one.spec, longest_window_s))
+                done.append(await _apply_policy(connection, name, spec, longest_window_s))
         except ManifestError as error:
-            raise ManifestError([_within(one.path, each) for each in error.problems]) from error
+            raise ManifestError([_within(document.path, problem) for problem in error.problems]) from error
     return done
 
 
@@ -229,14 +228,14 @@ async def _lock(connection: Any, documents: Sequence[Document], expected: Expect
     changed: list[Changed] = []
     for kind, query in _LOCK.items():
         wanted = expected.get(kind, {})
-        names = {one.name for one in documents if one.kind == kind} | wanted.keys()
+        names = {document.name for document in documents if document.kind == kind} | wanted.keys()
         rows = await connection.fetch(query, sorted(names)) if names else ()
         present |= {(kind, row["name"]): row for row in rows}
         for name, generation in wanted.items():
             row = present.get((kind, name))
-            found = row["generation"] if row else 0
-            if found != generation:
-                changed.append(Changed(kind, name, generation, found))
+            stored = row["generation"] if row else 0
+            if stored != generation:
+                changed.append(Changed(kind, name, generation, stored))
     if changed:
         raise ChangedMeanwhileError(changed)
     return present
@@ -251,7 +250,7 @@ async def _apply_policy(connection: Any, name: str, spec: PolicySpec, longest_wi
 async def _apply(
     connection: Any, name: str, spec: DeploymentSpec, row: Any, input_hash: str, lacks: Sequence[Power]
 ) -> Written:
-    """Creates a deployment, or changes the one of the locked row."""
+    """Creates a deployment, or changes that of the locked row."""
     if row is None:
         refuse_change(name, None, spec, lacks)
         new = NewDeployment(name, spec, input_hash, names_of(name, spec))
@@ -265,8 +264,8 @@ async def _apply(
 def refuse_change(name: str, old: DeploymentSpec | None, new: DeploymentSpec, lacks: Sequence[Power]) -> None:
     """Refuses a change from `old`, None for a new deployment, to `new`, for missing grants or retired args.
 
-    Only a change that makes a new revision is judged, and then the complete new spec: what is stored continues to run,
-    and may be scaled, stopped and started.
+    Only a change that makes a new revision is judged, and then the complete new spec: a stored deployment continues to
+    run, and may be scaled, stopped and started.
 
     Raises:
         NotGrantedError: names each field that needs a grant that the caller lacks.
@@ -280,11 +279,24 @@ def refuse_change(name: str, old: DeploymentSpec | None, new: DeploymentSpec, la
     raise RetiredArgsError(name, retired)
 
 
+async def refuse_changes(connection: Reader, documents: Sequence[Document]) -> None:
+    """`refuse_change` for each deployment as it is now, without a lock."""
+    query = "select name, spec from deployments where name = any($1) and deleted_at is null"
+    rows = await connection.fetch(query, [document.name for document in documents])
+    present = {row["name"]: DeploymentSpec.model_validate(row["spec"]) for row in rows}
+    for document in documents:
+        if isinstance(document.spec, DeploymentSpec):
+            refuse_change(document.name, present.get(document.name), document.spec, document.lacks)
+
+
+async def _lock_policy(connection: Any, spec: DeploymentSpec) -> None:
+    if spec.utilization_policy is not None and (named := named_policy(spec)) is not None:
+        await lock_policy(connection, named)
+
+
 async def _check(connection: Any, name: str, spec: DeploymentSpec, longest_window_s: float) -> None:
-    """Locks the policy that a spec names, and checks what it refers to."""
+    """Checks the objects to which a spec refers."""
     if spec.utilization_policy is not None:
-        if (named := named_policy(spec)) is not None:
-            await lock_policy(connection, named)
         problems = await problems_of_deployments(connection, {"": spec}, longest_window_s=longest_window_s)
         problems += await problems_of_coverage(connection, deployments={"": (name, spec)}, policies={})
         if problems:
@@ -296,7 +308,7 @@ async def check_secrets(connection: Any, name: str, spec: DeploymentSpec) -> Non
     """Checks the secrets of a deployment's environment and of its policy's webhook.
 
     Raises:
-        ManifestError: the caller or the deployment may not have one of them.
+        ManifestError: the caller or the deployment may not have a secret.
     """
     written, role, problems = {"": (name, spec)}, current_role(), []
     if spec.secrets:
@@ -308,23 +320,23 @@ async def check_secrets(connection: Any, name: str, spec: DeploymentSpec) -> Non
 
 
 async def create_all(connection: Any, new: Sequence[NewDeployment]) -> list[str]:
-    """Writes deployments that do not exist, with their events and notifications; returns the names that they got.
+    """Writes new deployments, with their events and notifications; returns the model names that they got.
 
     Raises:
-        asyncpg.UniqueViolationError: one of them exists.
+        asyncpg.UniqueViolationError: a deployment exists.
     """
-    uids, scaled = [one.uid for one in new], [one.uid for one in new if scales(one.spec)]
+    uids, scaled = [d.uid for d in new], [d.uid for d in new if scales(d.spec)]
     rows = [
         {
-            "uid": one.uid,
-            "name": one.name,
-            "spec": spec_to_json(one.spec),
-            "input_hash": one.input_hash,
-            "names": sorted(one.names),
-            "actor": one.actor.name,
-            "request_id": one.actor.request_id,
+            "uid": d.uid,
+            "name": d.name,
+            "spec": spec_to_json(d.spec),
+            "input_hash": d.input_hash,
+            "names": sorted(d.names),
+            "actor": d.actor.name,
+            "request_id": d.actor.request_id,
         }
-        for one in new
+        for d in new
     ]
     row = await connection.fetchrow(_CREATE, rows, CHANNEL, payloads({"deployment": uids, "scaling": scaled}))
     held: list[str] = row["held"]
@@ -334,14 +346,14 @@ async def create_all(connection: Any, new: Sequence[NewDeployment]) -> list[str]
 async def change_spec(
     connection: Any, row: Any, spec: DeploymentSpec, reason: str, input_hash: str, back_to: int | None = None
 ) -> Change:
-    """Writes `spec` to the locked `row`, and removes the limits of the old one.
+    """Writes `spec` to the locked `row`, and removes the limits of the old spec.
 
-    A change back to a revision of the rollout that is under way makes no third one. `back_to` names such a revision.
+    A change back to a revision of the present rollout makes no new revision. `back_to` names such a revision.
     """
     before = DeploymentSpec.model_validate(row["spec"])
     change = change_between(before, spec)
     if back_to is not None and back_to != row["revision"]:
-        change = "replaced"  # an equal spec may run other weights: each revision keeps its commits
+        change = "replaced"  # although the spec may be equal: each revision keeps its own commits of models
     if change == "unchanged":
         return change
     uid, old = row["uid"], row["generation"]
@@ -367,7 +379,7 @@ async def change_spec(
 
 
 async def _record_policy_change(connection: Any, row: Any, old: DeploymentSpec, new: DeploymentSpec) -> None:
-    """Writes the event of a changed policy: both values, and the differing fields of two inline ones."""
+    """Writes the event of a changed policy: both values, and the differing fields of two inline policies."""
     before, after = (spec.model_dump(mode="json")["utilization_policy"] for spec in (old, new))
     evidence: dict[str, Any] = {"old_spec": before, "new_spec": after, "old": before, "new": after}
     if isinstance(before, dict) and isinstance(after, dict):

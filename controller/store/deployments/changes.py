@@ -1,18 +1,17 @@
-"""What every change of a deployment by its user needs: its locked row, an event, a notification, the end of limits."""
+"""Parts of every change of a deployment by its user: its locked row, an event, a notification, the end of limits."""
 
 import uuid
 from typing import Any, Final
 
 from controller.domain.events import NewEvent
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify_all
+from controller.store.core.events import notify_all, write_events
 from controller.store.core.refusals import GenerationConflictError, NotFoundError
 
 LIVE: Final = "select * from deployments where name = $1 and deleted_at is null for no key update"
 
 
 async def live_row(connection: Any, name: str, if_match: int | None = None) -> Any:
-    """Locks and returns the row of a live deployment.
+    """Locks the row of a live deployment.
 
     Raises:
         NotFoundError: no live deployment has this name.
@@ -27,7 +26,6 @@ async def live_row(connection: Any, name: str, if_match: int | None = None) -> A
 
 
 def missing(name: str) -> NotFoundError:
-    """The error for a name that no live deployment has."""
     return NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists them")
 
 
@@ -41,7 +39,7 @@ async def record_change(
     new: int | None = None,
     scaled: bool = False,
 ) -> None:
-    """Writes the event and the notification of one change. `scaled`: replicas follow the requests, or did so."""
+    """Writes the event and the notification of a change. `scaled`: replicas follow the requests, or did so."""
     evidence = {} if new is None else {"old_generation": old, "generation": new}
     await write_events(connection, [NewEvent(reason, message, (f"deployment:{uid}",), evidence)])
     await notify_all(connection, {"deployment": [str(uid)], "scaling": [str(uid)] if scaled else []})

@@ -74,7 +74,7 @@ _DEPLOYMENTS: Final = "select distinct deployment_uid from instances where id = 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A connection that can take commands; those sent before `since` went out on an older connection."""
+    """A connection that can take commands; commands sent before `since` were sent on an older connection."""
 
     worker_id: str
     session: int
@@ -92,15 +92,15 @@ class DueCommand:
     rank: int
     verb: Literal["start", "stop"]
     payload: dict[str, Any]
-    sent_before: bool  # an agent may have seen it already
+    sent_before: bool  # an agent may have received it already
     runtimes: frozenset[str] = frozenset()  # that its worker's agent knows, usable or not
     image_digests: Mapping[str, str] = field(default_factory=dict)  # that its revision keeps, by repository
-    receipt: dict[str, Any] | None = None  # what the ledger says of this start
+    receipt: dict[str, Any] | None = None  # the ledger's record of this start
 
 
 @dataclass(frozen=True, slots=True)
 class DueCommands:
-    """Open commands in id order, with the term to stamp on them, and the key of receipts."""
+    """Open commands in id order, with the term to stamp on them."""
 
     term: int
     commands: tuple[DueCommand, ...]
@@ -124,8 +124,7 @@ async def take_due(
     """Marks due commands as sent and returns them, at most `limit` for each worker.
 
     The transaction must end before any of them is sent. It locks the term row, so that no other leader takes over
-    between the read of the term and the mark. Nothing is started while agents have yet to tell what runs. `keys`: of
-    secrets.
+    between the read of the term and the mark. Nothing is started while agents have yet to report what runs.
     """
     lease = await connection.fetchrow(_LEASE)
     rows = await connection.fetch(
@@ -159,11 +158,7 @@ async def take_due(
 
 
 async def write_answers(connection: Connection, answers: Sequence[Answer]) -> set[str]:
-    """Writes answers to open commands; an answered command keeps its answer.
-
-    Returns:
-        The deployments concerned.
-    """
+    """Writes answers to open commands, and returns the deployments concerned. An answered command keeps its answer."""
     if not answers:
         return set()
     rows = await connection.fetch(

@@ -1,21 +1,21 @@
-"""Requests that were in flight when engines ended: written by gateways, judged by what agents report of the ends."""
+"""Requests that were in flight when engines ended: written by gateways, judged by agents' reports of those ends."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
 from controller.domain.crashed_requests import KEPT_S, UNDECIDED_S, RequestAtEnd
-from controller.store.core.notify import ENDS, notify
+from controller.store.core.events import ENDS, notify
 
 MOST_READ: Final = 10_000
-_NEAR_S: Final = 60.0  # the end of a process comes no later after that of its connections, or it is another end
+_NEAR_S: Final = 60.0  # at most between the end of a process's connections and its own end
 _JUDGED_S: Final = 2 * _NEAR_S  # after which no report can be near any more
-# By hand or by an init system. SIGKILL is none of them: engines of several processes end themselves so after a crash.
-_ASKED_CODES: Final = (0, -1, -2, -15, 129, 130, 143)
+# Exits requested by hand or by an init system. Not SIGKILL: engines of several processes kill themselves after a crash.
+_REQUESTED_CODES: Final = (0, -1, -2, -15, 129, 130, 143)
 _WRITE: Final = """
     insert into requests_at_ends (instance_id, epoch, request, at)
     select *, clock_timestamp() from unnest($1::text[], $2::integer[], $3::bytea[]) on conflict do nothing"""
-# A crash is an end that nothing asked for. Of several ranks the first end is the cause; where a rank's end was not
-# seen, as on a lost host, nothing is known.
+# A crash is an end that nothing requested. Of several ranks the first end is the cause. Where a rank's end was not
+# reported, as on a lost host, nothing is known.
 _JUDGE: Final = """
     with ended as (
         select p.instance_id, p.epoch, bool_and(p.state = 'exited') as complete,
@@ -32,7 +32,7 @@ _JUDGE: Final = """
       from ended e
      where (r.instance_id, r.epoch) = (e.instance_id, e.epoch) and r.crashed is null and e.complete
        and e.at between r.at - make_interval(secs => $2) and r.at + make_interval(secs => $2)"""
-# The first of its ranks to end by itself. `_JUDGE` says later whether that was a crash.
+# The first of its ranks to end by itself. `_JUDGE` decides later whether that was a crash.
 _ENDED: Final = """
     select instance_id, epoch, extract(epoch from clock_timestamp() - min(reported_at))::float8 as age_s
       from processes
@@ -54,23 +54,23 @@ _PRUNE: Final = "delete from requests_at_ends where at < clock_timestamp() - mak
 
 async def write_requests_at_ends(connection: Any, ends: Sequence[tuple[str, int, bytes]]) -> None:
     """Adds requests (instance, epoch, digest), and wakes the other gateways. Run it in a transaction."""
-    instances, epochs, requests = zip(*sorted(ends), strict=True)  # in one order: gateways may write the same ones
+    instances, epochs, requests = zip(*sorted(ends), strict=True)  # sorted: gateways may write the same rows
     await connection.execute(_WRITE, instances, epochs, requests)
     await connection.execute(_PRUNE, KEPT_S)
     await notify(connection, ENDS, ("requests",))
 
 
 async def read_ends(connection: Any, epochs: Collection[tuple[str, int]]) -> dict[tuple[str, int], float]:
-    """Those of these (instance, epoch) that ended with nothing having asked for it, and how many seconds ago."""
+    """Seconds since the end of each (instance, epoch) that ended although nothing requested it."""
     instances, numbers = zip(*epochs, strict=True)
-    rows = await connection.fetch(_ENDED, _ASKED_CODES, instances, numbers)
+    rows = await connection.fetch(_ENDED, _REQUESTED_CODES, instances, numbers)
     return {(row["instance_id"], row["epoch"]): row["age_s"] for row in rows}
 
 
 async def read_requests_at_ends(connection: Any) -> list[RequestAtEnd]:
-    """All that may matter, the newest first, after those were judged of which the end is known by now."""
+    """All that may matter, newest first, after judging those whose end is known by now."""
     if await connection.fetchval(_SOME_UNKNOWN, _JUDGED_S):
-        await connection.execute(_JUDGE, _ASKED_CODES, _NEAR_S, _JUDGED_S)
+        await connection.execute(_JUDGE, _REQUESTED_CODES, _NEAR_S, _JUDGED_S)
     rows = await connection.fetch(_READ, MOST_READ, KEPT_S, UNDECIDED_S)
     return [
         RequestAtEnd(row["instance_id"], row["epoch"], row["request"], row["age_s"], row["crashed"]) for row in rows

@@ -1,9 +1,8 @@
-"""Deployments that are created at the same time, in one transaction.
+"""Creations of deployments, written together where they arrive together.
 
-Each transaction that notifies holds the database's one lock for that until it is on disk, so they commit one after the
-other; and a creation has more round trips than the placement that it asks for. So creations that arrive while one is
-being written are written together, as placements are. What is not a plain creation goes alone, as `apply.py` does it:
-a deployment that exists, one with a policy or with secrets, one that is refused, and all of a transaction that failed.
+Transactions that notify commit one after the other, since they hold the database's one lock for that until they are on
+disk. So creations that arrive while another is being written are written together. All else is applied alone, by
+`apply.py`: a deployment that exists, has a policy or secrets, or is refused, and those of a transaction that failed.
 """
 
 import asyncio
@@ -17,7 +16,7 @@ from controller.store.core.database import DRIVER_ERRORS, Database
 from controller.store.core.refusals import NotGrantedError, RetiredArgsError
 from controller.store.core.server_sessions import ACQUIRE_TIMEOUT_S
 from controller.store.deployments.apply import Applied, NewDeployment, apply, create_all, refuse_change
-from controller.store.deployments.names import names_of
+from controller.store.deployments.specs import names_of
 from controller.store.views.deployments import deployments_by_uid
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.problems import ManifestError
@@ -27,12 +26,12 @@ _PRESENT: Final = "select name from deployments where name = any($1) and deleted
 
 
 class _NameTakenError(Exception):
-    """A name belongs to another deployment; the error names it where the deployment is created alone."""
+    """A name belongs to another deployment. Each deployment is then applied alone, which names the problem."""
 
 
 @dataclass(eq=False, slots=True)
 class _Creation:
-    """One deployment to create, and what came of it: a view, or nothing if it goes alone."""
+    """A deployment to create. `applied` stays None if it must be applied alone."""
 
     new: NewDeployment
     tried: bool = False
@@ -40,11 +39,7 @@ class _Creation:
 
 
 class Creations:
-    """Applies deployments, those that are new together.
-
-    Args:
-        database: where.
-    """
+    """Applies deployments, new ones together."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -72,43 +67,43 @@ class Creations:
             lacks=lacks,
         )  # fmt: skip
 
-    async def _create(self, one: _Creation) -> None:
-        """Waits for a turn, and creates what waits by then; nothing is left to do if an earlier turn took it along."""
-        self._waiting.append(one)
+    async def _create(self, creation: _Creation) -> None:
+        """Waits for a turn, and creates all that wait by then. An earlier turn may have created this one too."""
+        self._waiting.append(creation)
         try:
             async with asyncio.timeout(ACQUIRE_TIMEOUT_S):
                 await self._turn.acquire()
             try:
-                if not one.tried:
+                if not creation.tried:
                     await self._create_waiting()
             finally:
                 self._turn.release()
         finally:
-            if not one.tried:
-                self._waiting.remove(one)
+            if not creation.tried:
+                self._waiting.remove(creation)
 
     async def _create_waiting(self) -> None:
-        some = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
-        for one in some:
-            one.tried = True
-        # Of two with the same name, the second one finds the first one when it goes alone.
-        first = list({one.new.name: one for one in reversed(some)}.values())
+        batch = [self._waiting.popleft() for _ in range(min(_AT_ONCE, len(self._waiting)))]
+        for creation in batch:
+            creation.tried = True
+        # Of two with the same name, the second is applied alone, and finds the first.
+        first = list({creation.new.name: creation for creation in reversed(batch)}.values())
         try:
             async with self._database.transaction() as connection:
-                views = await _write(connection, sorted((one.new for one in first), key=lambda new: new.name))
+                views = await _write(connection, sorted((creation.new for creation in first), key=lambda new: new.name))
         except (_NameTakenError, *DRIVER_ERRORS):
             return
-        for one in first:
-            one.applied = views.get(one.new.name)
+        for creation in first:
+            creation.applied = views.get(creation.new.name)
 
 
-async def _write(connection: Any, some: Sequence[NewDeployment]) -> Mapping[str, Applied]:
-    present = {row["name"] for row in await connection.fetch(_PRESENT, [one.name for one in some])}
-    new = [one for one in some if one.name not in present]
+async def _write(connection: Any, wanted: Sequence[NewDeployment]) -> Mapping[str, Applied]:
+    present = {row["name"] for row in await connection.fetch(_PRESENT, [deployment.name for deployment in wanted])}
+    new = [deployment for deployment in wanted if deployment.name not in present]
     if not new:
         return {}
     held = await create_all(connection, new)
-    if len(held) < sum(len(one.names) for one in new):
+    if len(held) < sum(len(deployment.names) for deployment in new):
         raise _NameTakenError
-    views = await deployments_by_uid(connection, [one.uid for one in new])
+    views = await deployments_by_uid(connection, [deployment.uid for deployment in new])
     return {view.name: Applied(view, "created") for view in views}

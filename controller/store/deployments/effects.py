@@ -1,4 +1,4 @@
-"""Applies the effects of many deployments' steps in one transaction: set-based statements, guarded by what was read.
+"""Applies the effects of many deployments' steps in one transaction: set-based statements, guarded by the read state.
 
 The caller has checked its term in the same transaction. A lost guard raises, and the transaction rolls back.
 """
@@ -13,9 +13,8 @@ from controller.domain.effects import ANALYZING_MESSAGE, DeploymentEffects, Stal
 from controller.domain.events import NewEvent
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import need_error_to_json, need_to_json
-from controller.store.core.events import write_events
-from controller.store.core.guards import DeploymentStep, expect_rows, lock_rows, worker_of
-from controller.store.core.notify import Hints
+from controller.store.core.events import Hints, write_events
+from controller.store.core.guards import DeploymentStep, expect_rows, lock_rows
 from controller.store.deployments.relocations import record_relocations
 from controller.store.deployments.rollouts import write_rollouts
 
@@ -23,7 +22,7 @@ _ID_ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"  # without vowels (no words)
 
 
 def new_instance_id(deployment: str) -> str:
-    """A name for an instance: the deployment's, shortened if needed, and a random suffix."""
+    """The deployment's name, shortened if needed, with a random suffix."""
     return f"{deployment[:50]}-{''.join(secrets.choice(_ID_ALPHABET) for _ in range(8))}"
 
 
@@ -55,7 +54,7 @@ async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
     await _finish(connection, steps)
     await write_events(connection, _events(steps))
     woken = {s.worker_id for step in steps for s in step.effects.stops}
-    woken |= {w for step in steps for r in step.effects.restarts if (w := worker_of(step.facts, r))}
+    woken |= {w for step in steps for r in step.effects.restarts if (w := step.worker_of(r))}
     ended = {"all" for s in steps if s.effects.relocation_ends}
     return {"command": woken, "status": {s.facts.uid for s in steps}, "relocation": ended}
 
@@ -180,7 +179,7 @@ async def _write_progress(connection: Any, steps: Sequence[DeploymentStep]) -> N
 
 
 async def _note_load_times(connection: Any, running: Sequence[str]) -> None:
-    """Keeps how long these starts took, where they serve for the first time. Their deployments are locked already."""
+    """Stores how long these starts took, if they serve for the first time. Their deployments are locked already."""
     if running:
         await connection.execute(
             """update deployments d
@@ -207,12 +206,12 @@ async def _release(connection: Any, steps: Sequence[DeploymentStep]) -> None:
 
 
 async def _restart_in_place(connection: Any, steps: Sequence[DeploymentStep]) -> None:
-    """Moves the claims of an ended epoch to the next one: deleted and inserted in one transaction, rows locked."""
+    """Moves the claims of an ended epoch to the next epoch: deleted and inserted in one transaction, rows locked."""
     restarts = [(s, r) for s in steps for r in s.effects.restarts]
     if not restarts:
         return
     ids, epochs = [r.instance for _, r in restarts], [r.epoch for _, r in restarts]
-    workers = sorted({w for s, r in restarts if (w := worker_of(s.facts, r))})
+    workers = sorted({w for s, r in restarts if (w := s.worker_of(r))})
     await expect_rows(
         connection,
         """select id from workers
@@ -262,7 +261,7 @@ async def _restart_in_place(connection: Any, steps: Sequence[DeploymentStep]) ->
     )
     await _command_starts(
         connection,
-        [(worker_of(s.facts, r) or "", r.instance, epoch_of[r.instance], s.payloads[r.instance]) for s, r in restarts],
+        [(s.worker_of(r) or "", r.instance, epoch_of[r.instance], s.payloads[r.instance]) for s, r in restarts],
     )
 
 
@@ -281,7 +280,7 @@ async def _command_starts(connection: Any, commands: Sequence[tuple[str, str, in
 
 
 async def _create(connection: Any, steps: Sequence[DeploymentStep]) -> None:
-    """Writes new instances, and in the same round trip the needs that became known."""
+    """Writes new instances, and in the same round trip needs that became known."""
     rows = [
         {
             "id": name,
@@ -295,7 +294,7 @@ async def _create(connection: Any, steps: Sequence[DeploymentStep]) -> None:
         for s in steps
         for name, c in zip(s.names, s.effects.creates, strict=True)
     ]
-    found = [
+    needs = [
         {
             "uid": s.facts.uid,
             "generation": n.generation,
@@ -306,9 +305,9 @@ async def _create(connection: Any, steps: Sequence[DeploymentStep]) -> None:
         for s in steps
         if (n := s.effects.store_need) is not None
     ]
-    if rows or found:
+    if rows or needs:
         await connection.execute(
-            """with found as (
+            """with needs as (
                    update revisions r set need = nullif(x.need, 'null'), need_error = nullif(x.error, 'null'),
                           model_commits = x.commits || r.model_commits
                      from jsonb_to_recordset($2)
@@ -322,7 +321,7 @@ async def _create(connection: Any, steps: Sequence[DeploymentStep]) -> None:
                       as x (id text, uid uuid, revision bigint, phase text, message text, replaces text,
                             born timestamptz)""",
             rows,
-            found,
+            needs,
         )
 
 

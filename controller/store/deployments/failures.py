@@ -5,8 +5,7 @@ from typing import Final
 
 from controller.domain.events import NewEvent
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 
 REASON: Final = "reconcile_failing"
 

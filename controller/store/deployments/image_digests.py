@@ -72,41 +72,34 @@ _OTHER_COMMITS: Final = """
 
 @dataclass(frozen=True, slots=True)
 class RanImage:
-    """A report of a process with claims.
-
-    Attributes:
-        ran_before: an earlier report has shown already that its image works.
-    """
+    """A report of a process with claims."""
 
     report: ProcessReport
-    ran_before: bool
+    ran_before: bool  # an earlier report has shown that its image works
 
     @property
     def repository(self) -> str:
-        """Empty: an agent of an earlier version does not tell it."""
+        """Empty from an agent of an earlier version."""
         return short_repository(self.report.image_repository or "")
 
 
 async def keep_digests(connection: Connection, written: Iterable[RanImage]) -> None:
     """Keeps the digests of images that run, for revisions that have none of their repository yet.
 
-    A process that starts to run another one than its revision has kept is told by an event.
-
-    Args:
-        connection: in the transaction that wrote the reports.
-        written: reports of processes that have claims.
+    An event reports a process that starts to run another digest than its revision has kept. Run it in the transaction
+    that wrote the reports.
     """
-    running = [one for one in written if _DIGEST.fullmatch(one.report.image_digest or "") and ran(one.report)]
+    running = [image for image in written if _DIGEST.fullmatch(image.report.image_digest or "") and ran(image.report)]
     if not running:
         return
     await connection.execute(
         _KEEP,
-        [one.report.instance for one in running],
-        [one.report.rank for one in running],
-        [one.repository for one in running],
-        [one.report.image_digest for one in running],
+        [image.report.instance for image in running],
+        [image.report.rank for image in running],
+        [image.repository for image in running],
+        [image.report.image_digest for image in running],
     )
-    new = [one for one in running if not one.ran_before]
+    new = [image for image in running if not image.ran_before]
     if new:
         await write_events(connection, await _differing(connection, new))
 
@@ -114,29 +107,28 @@ async def keep_digests(connection: Connection, written: Iterable[RanImage]) -> N
 async def _differing(connection: Connection, new: Sequence[RanImage]) -> list[NewEvent]:
     rows = await connection.fetch(
         _OTHERS,
-        [one.report.instance for one in new],
-        [one.repository for one in new],
-        [one.report.image_digest for one in new],
+        [image.report.instance for image in new],
+        [image.repository for image in new],
+        [image.report.image_digest for image in new],
     )
     return [_event(new[row["n"] - 1], str(row["deployment_uid"]), row["revision"], row["kept"]) for row in rows]
 
 
-def _event(one: RanImage, deployment: str, revision: int, kept: str) -> NewEvent:
-    report = one.report
-    image = one.repository or "its image"
+def _event(image: RanImage, deployment: str, revision: int, kept: str) -> NewEvent:
+    report = image.report
     message = (
-        f"{report.instance} runs {report.image_digest} of {image}, but revision {revision} keeps {kept}, which later "
-        "starts use"
+        f"{report.instance} runs {report.image_digest} of {image.repository or 'its image'}, but revision {revision} "
+        f"keeps {kept}, which later starts use"
     )
     evidence = {
-        "revision": revision, "epoch": report.epoch, "rank": report.rank, "repository": one.repository,
+        "revision": revision, "epoch": report.epoch, "rank": report.rank, "repository": image.repository,
         "digest": report.image_digest, "kept": kept,
     }  # fmt: skip
     return NewEvent(IMAGE_DIFFERS, message, (f"deployment:{deployment}", f"instance:{report.instance}"), evidence)
 
 
 def ran(report: ProcessReport) -> bool:
-    """Whether the image worked: its process serves, or has done what it should."""
+    """Whether the image worked: its process serves, or has succeeded."""
     if report.state == "exited":
         return report.ready or (report.reason == "exit" and report.exit_code == 0)
     return report.ready or report.state in ("running", "unhealthy")
@@ -145,33 +137,27 @@ def ran(report: ProcessReport) -> bool:
 async def keep_commits(connection: Connection, written: Iterable[RanImage]) -> None:
     """Keeps the commits of models that were fetched by the name of a branch or tag, unless the revision has one.
 
-    A process that runs another one than its revision has kept is reported by an event.
-
-    Args:
-        connection: in the transaction that wrote the reports.
-        written: reports of processes that have claims.
+    An event reports a process that runs another commit than its revision has kept. Run it in the transaction that wrote
+    the reports.
     """
-    found = [
-        (one, model, commit)
-        for one in written
-        for model, commit in sorted(one.report.model_commits.items())
+    fetched = [
+        (image.report, model, commit, ran(image.report) and not image.ran_before)
+        for image in written
+        for model, commit in sorted(image.report.model_commits.items())
         if is_commit(commit) and not is_commit(model.rpartition("@")[2])
     ]
-    if not found:
+    if not fetched:
         return
-    ids, models, commits = [o.report.instance for o, _, _ in found], [m for _, m, _ in found], [c for _, _, c in found]
-    await connection.execute(_KEEP_COMMITS, ids, [o.report.rank for o, _, _ in found], models, commits)
-    new = [one for one in found if ran(one[0].report) and not one[0].ran_before]
-    if new:
-        rows = await connection.fetch(
-            _OTHER_COMMITS, [o.report.instance for o, _, _ in new], [m for _, m, _ in new], [c for _, _, c in new]
-        )
-        of = dict(enumerate(new, start=1))
-        await write_events(connection, [_commit_event(*of[row["n"]], row) for row in rows])
+    reports, models, commits, _ = zip(*fetched, strict=True)
+    await connection.execute(_KEEP_COMMITS, [r.instance for r in reports], [r.rank for r in reports], models, commits)
+    if new := [(report, model, commit) for report, model, commit, is_new in fetched if is_new]:
+        reports, models, commits = zip(*new, strict=True)
+        rows = await connection.fetch(_OTHER_COMMITS, [r.instance for r in reports], models, commits)
+        await write_events(connection, [_commit_event(new[row["n"] - 1], row) for row in rows])
 
 
-def _commit_event(one: RanImage, model: str, commit: str, row: Row) -> NewEvent:
-    report = one.report
+def _commit_event(fetched: tuple[ProcessReport, str, str], row: Row) -> NewEvent:
+    report, model, commit = fetched
     message = (
         f"{report.instance} runs commit {commit} of {model}, but revision {row['revision']} keeps {row['kept']}, which "
         "later starts use"

@@ -2,8 +2,11 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any, Final
+
+from msgspec import convert
 
 from controller.domain.access.secret_scopes import SECRET_REFUSALS
 from controller.domain.devices import GONE
@@ -21,8 +24,8 @@ from controller.domain.instances import (
 )
 from controller.domain.phases import LIVE, InstancePhase
 from controller.domain.placement import Layout, need_error_from_json, need_from_json
+from controller.domain.rollouts import RequestOutcomes, RolloutFacts, RolloutRecord
 from controller.store.core.database import Reader, Row, row_mapper
-from controller.store.deployments.rollouts import read_rollouts
 from controller.store.deployments.specs import keep_specs_of, spec_from_json
 
 _SECRET_CODES: Final = ", ".join(f"'{code}'" for code in SECRET_REFUSALS)
@@ -71,7 +74,7 @@ _PROCESSES: Final = """
            case when p.state = 'exited' then p.reported_at end as ended_at
       from processes p join instances i on i.id = p.instance_id
      where p.instance_id = any($1) and (p.state <> 'exited' or p.epoch >= i.epoch)"""
-# More than delays grow over. A restarted instance keeps a row of each start, so the number read is bounded.
+# More runs than delays grow over. A restarted instance keeps a row of each start, so the number read is bounded.
 _RUNS: Final = """
     select n.id as instance_id, r.*
       from unnest($1::text[]) as n(id)
@@ -87,9 +90,9 @@ _COMMANDS: Final = """
            c.sent_at is not null as sent, c.code, c.message
       from commands c join instances i on i.id = c.instance_id
      where c.instance_id = any($1) and c.epoch = i.epoch"""
-# Of deployments with several running replicas, of which the least busy one goes.
+# Of deployments with several running replicas, of which the least busy is removed first.
 _REQUESTS: Final = """
-    with told as (
+    with in_flight as (
         select r.key as id, sum(r.value::int)::int as requests
           from gateway_demand d
           join gateways g on g.id = d.gateway_id and g.seen_at > clock_timestamp() - interval '10 s'
@@ -97,10 +100,22 @@ _REQUESTS: Final = """
          where d.deployment_uid = any($1::uuid[]) group by 1)
     select i.id, coalesce(t.requests, 0) as requests, coalesce(l.requests, 0) as seen
       from instances i
-      left join told t on t.id = i.id
+      left join in_flight t on t.id = i.id
       left join engine_loads l on l.instance_id = i.id and l.epoch = i.epoch
                               and l.requests_at > clock_timestamp() - interval '45 s'
      where i.deployment_uid = any($1::uuid[]) and (t.requests > 0 or l.requests > 0)"""
+_SILENT_S: Final = 10.0  # a gateway that has not reported for this long is silent
+_OUTCOMES: Final = """
+    select o.deployment_uid, sum(o.requests)::bigint as requests, sum(o.errors)::bigint as errors
+      from gateway_outcomes o
+      join rollouts r on r.deployment_uid = o.deployment_uid and r.revision = o.revision and r.attempt = o.attempt
+     where o.deployment_uid = any($1::uuid[]) group by 1"""
+_SILENT: Final = """
+    select name from gateways where seen_at < clock_timestamp() - make_interval(secs => $1) order by name limit 20"""
+_INPUTS: Final = """
+    select d.uid, d.revision, d.deleted_at, r.input_hash, r.created_at
+      from deployments d join revisions r on r.deployment_uid = d.uid and r.generation = d.revision
+     where d.uid = any($1::uuid[])"""
 _HOSTS: Final = """
     select id::text as id, name, phase, reason, draining, deleted_at is not null as deleted,
            confirmed_dead is not null as confirmed_dead, fence_until, drain_until, drain_restarts_tasks
@@ -116,6 +131,16 @@ _run = row_mapper(RunFacts)
 _host = row_mapper(HostFacts)
 
 
+@dataclass(frozen=True, slots=True)
+class CurrentInput:
+    """The newest revision's input of its analysis."""
+
+    revision: int
+    input_hash: str
+    revised_at: datetime
+    deleted_at: datetime | None  # of the deployment
+
+
 async def list_uids(connection: Reader) -> list[str]:
     """The uids of all deployments, including deleted ones that are not finished."""
     rows = await connection.fetch("select uid from deployments order by created_at")
@@ -124,17 +149,17 @@ async def list_uids(connection: Reader) -> list[str]:
 
 
 async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, DeploymentFacts]:
-    """Reads deployments as they are now; finished ones are missing from the answer.
+    """Reads deployments by uid; finished deployments are missing.
 
-    The connection must be in one REPEATABLE READ transaction, so that all rows are of one moment.
+    The connection must be in one REPEATABLE READ transaction, so that all rows are of the same state.
     """
     deployments = await connection.fetch(_DEPLOYMENTS, list(uids))
-    found = [row["uid"] for row in deployments]
-    if not found:
+    existing = [row["uid"] for row in deployments]
+    if not existing:
         return {}
-    revisions = _group(await connection.fetch(_REVISIONS, found), "deployment_uid")
-    rollouts = await read_rollouts(connection, {r["uid"]: r["rollout"] for r in deployments if r["rollout"]})
-    instances = await connection.fetch(_INSTANCES, found)
+    revisions = _group(await connection.fetch(_REVISIONS, existing), "deployment_uid")
+    rollouts = await _read_rollouts(connection, {r["uid"]: r["rollout"] for r in deployments if r["rollout"]})
+    instances = await connection.fetch(_INSTANCES, existing)
     ids = [row["id"] for row in instances]
     claims = _group(await connection.fetch(_CLAIMS, ids, GONE), "instance_id") if ids else {}
     processes = _group(await connection.fetch(_PROCESSES, ids), "instance_id") if ids else {}
@@ -164,6 +189,31 @@ async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, Deployme
         )
         for row in deployments
     }
+
+
+async def current_inputs(connection: Reader, uids: Sequence[str]) -> dict[str, CurrentInput]:
+    """By uid; fast enough to run at each change. Finished deployments are missing."""
+    return {
+        str(row["uid"]): CurrentInput(row["revision"], row["input_hash"], row["created_at"], row["deleted_at"])
+        for row in await connection.fetch(_INPUTS, uids)
+    }
+
+
+async def _read_rollouts(connection: Reader, stored: Mapping[Any, Mapping[str, Any]]) -> dict[Any, RolloutFacts]:
+    """From rows as JSON, by deployment; with gateways' counts while a rollout is in progress."""
+    under_way = [uid for uid, row in stored.items() if row["state"] in ("canary", "progressing")]
+    counted: Mapping[Any, Row] = {}
+    silent: tuple[str, ...] = ()
+    if under_way:
+        counted = {row["deployment_uid"]: row for row in await connection.fetch(_OUTCOMES, under_way)}
+        silent = tuple(row["name"] for row in await connection.fetch(_SILENT, _SILENT_S))
+    return {uid: _rollout(row, counted.get(uid), silent) for uid, row in stored.items()}
+
+
+def _rollout(row: Mapping[str, Any], counted: Row | None, silent: tuple[str, ...]) -> RolloutFacts:
+    requests, errors = (counted["requests"], counted["errors"]) if counted is not None else (0, 0)
+    record = None if row["revision"] is None else convert(row, RolloutRecord)
+    return RolloutFacts(record, row["paused"], row["asked"], RequestOutcomes(requests, errors, silent))
 
 
 def _has_ended(instance: Row, process: Row) -> bool:

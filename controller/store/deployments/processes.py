@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from controller.store.core.database import Connection
-from controller.store.deployments.found import follow_found
+from controller.store.deployments.adoption import update_orphans
 from controller.store.deployments.image_digests import RanImage, keep_commits, keep_digests
 from schemas.wire import ProcessReport
 
@@ -17,8 +17,8 @@ _FENCE: Final = """
      where w.session = s.session and w.deleted_at is null
      order by w.id for share of w"""
 _LOCK_INSTANCES: Final = "select id from instances where id = any($1) order by id for key share"
-# A ledger that lost commits knows a lower epoch than an agent has seen to which it had sent the instance. The next
-# start must be above it. No number of starts comes near the bound, beyond which an epoch could not rise.
+# A ledger that lost commits knows a lower epoch than the agent to which it had sent the instance. The next start must
+# be above the agent's. No number of starts comes near the bound, beyond which an epoch could not rise.
 _SEEN: Final = """
     update instances i set seen_epoch = r.epoch
       from (select id, max(epoch) as epoch
@@ -39,7 +39,7 @@ _LEDGER: Final = """
                       and c.worker_id = r.worker_id) as ordered,
            exists (select 1 from found_processes f
                     where (f.instance_id, f.epoch, f.rank) = (r.instance_id, r.epoch, r.rank)
-                      and f.worker_id = r.worker_id) as found
+                      and f.worker_id = r.worker_id) as orphan
       from unnest($1::integer[], $2::uuid[], $3::text[], $4::integer[], $5::integer[])
            as r(n, worker_id, instance_id, epoch, rank)
       left join instances i on i.id = r.instance_id
@@ -70,8 +70,8 @@ _MISSING: Final = """
        and ($6::bigint is null or p.seq <= $6)
     returning p.instance_id, p.epoch, p.rank,
               (select deployment_uid from instances i where i.id = p.instance_id) as deployment_uid"""
-# Nothing more is to come of these starts. The agent's report was lost, or never sent. What runs, the hello names.
-_NEVER_TOLD: Final = """
+# Starts whose report was lost or never sent. The hello names all running processes, so these have ended.
+_NEVER_REPORTED: Final = """
     with held as materialized (
         select distinct h.instance_id, h.epoch, h.rank from devices d join claims h on h.device = d.uuid
          where d.worker_id = $1)
@@ -92,7 +92,7 @@ _NEVER_TOLD: Final = """
 
 @dataclass(frozen=True, slots=True)
 class SessionReport:
-    """A report, with the connection that it came on. `unread`: its process has a receipt that cannot be read here."""
+    """A report with its connection. `unread`: its process has a receipt that cannot be read here."""
 
     worker_id: str
     session: int
@@ -102,7 +102,7 @@ class SessionReport:
 
 @dataclass(frozen=True, slots=True)
 class Stray:
-    """A live process without a claim: the ledger does not know it, so it must be stopped."""
+    """A live process without a claim, which must be stopped."""
 
     worker_id: str
     instance: str
@@ -112,34 +112,30 @@ class Stray:
 
 @dataclass(slots=True)
 class Written:
-    """The result of writing a batch. `changed`: the processes (instance, epoch, rank) of which something is new.
-
-    `found`: reports of live processes that the ledger may have lost, and of which the leader has yet to decide.
-    """
+    """The result of writing a batch."""
 
     deployments: set[str] = field(default_factory=set)
-    changed: set[tuple[str, int, int]] = field(default_factory=set)
+    changed: set[tuple[str, int, int]] = field(default_factory=set)  # processes: instance, epoch, rank
     strays: list[Stray] = field(default_factory=list)
-    found: list[SessionReport] = field(default_factory=list)
+    orphans: list[SessionReport] = field(default_factory=list)  # live, maybe lost by the ledger, not yet decided on
 
 
 @dataclass(frozen=True, slots=True)
 class _Reported:
-    """A report, with what the ledger knows of its process."""
+    """A report with the ledger's state of its process."""
 
     report: SessionReport
     deployment: str | None  # None: the instance does not exist
     claimed: bool
     recorded: bool
     ordered: bool
-    ended_before: bool  # an earlier report said that it exited
-    ran_before: bool  # an earlier report said that it ran
+    ended_before: bool  # by an earlier report
+    ran_before: bool  # by an earlier report
     ahead: bool  # its epoch is above all that the ledger knows
-    found: bool  # the ledger may have lost it, and the leader has yet to decide
+    orphan: bool  # the ledger may have lost it, and the leader has yet to decide
 
     @property
     def alive(self) -> bool:
-        """Whether the report is of a running process."""
         return self.report.report.state != "exited"
 
     @property
@@ -149,12 +145,11 @@ class _Reported:
 
     @property
     def undecided(self) -> bool:
-        """Whether it is neither the ledger's nor a stray yet."""
-        return not self.claimed and (self.found or (self.report.unread and not (self.ordered or self.recorded)))
+        """Whether it is neither in the ledger nor a stray yet."""
+        return not self.claimed and (self.orphan or (self.report.unread and not (self.ordered or self.recorded)))
 
     @property
     def writable(self) -> bool:
-        """Whether the report is written to the ledger."""
         known = self.claimed or self.recorded or (self.ordered and not self.alive)
         return self.deployment is not None and known and not self.stray and not (self.alive and self.undecided)
 
@@ -162,8 +157,8 @@ class _Reported:
 async def lock_sessions(connection: Connection, sessions: Iterable[tuple[str, int]]) -> set[tuple[str, int]]:
     """Locks the workers whose newest session is the given one; returns (worker, session) of each.
 
-    This fences the transaction. The other workers have a newer hello or are deleted: nothing of the older connection
-    may be written.
+    This fences the transaction. Missing workers have a newer hello or are deleted: nothing of the older connection may
+    be written.
     """
     pairs = sorted(set(sessions))
     rows = await connection.fetch(_FENCE, [worker for worker, _ in pairs], [session for _, session in pairs])
@@ -176,15 +171,15 @@ async def write_reports(connection: Connection, reports: Sequence[SessionReport]
     if not reports:
         return written
     await connection.execute(_LOCK_INSTANCES, sorted({r.report.instance for r in reports}))
-    reported = await _look_up(connection, reports)
+    reported = await _compare(connection, reports)
     written.strays = [
         Stray(s.report.worker_id, s.report.report.instance, s.report.report.epoch, s.report.report.rank)
         for s in reported
         if s.stray
     ]
     if undecided := [s.report for s in reported if s.undecided]:
-        await follow_found(connection, [(r.worker_id, r.report) for r in undecided])
-        written.found = [r for r in undecided if r.report.state != "exited"]
+        await update_orphans(connection, [(r.worker_id, r.report) for r in undecided])
+        written.orphans = [r for r in undecided if r.report.state != "exited"]
     if ahead := [s.report for s in reported if s.ahead]:
         await connection.execute(
             _SEEN,
@@ -221,9 +216,8 @@ async def end_missing(
         held: all processes that it reports.
         report_seq: number of its newest report at the hello. A hello may be written late, after its sender gave up and
             sent another: processes reported since then are not missing from it.
-        names_all: no start can have been accepted since the hello was made: it is one since the ledger lost commits, or
-            the first one since a boot, and no other was written since its sender was identified. So those have ended
-            too whose accepted start is all that the ledger knows of them.
+        names_all: no start can have been accepted since the hello was made, as after a boot or a loss of commits. So
+            processes have ended too of which the ledger knows only an accepted start.
 
     Returns:
         (deployment, instance, epoch, rank) of each.
@@ -232,11 +226,11 @@ async def end_missing(
     named = [k[0] for k in keys], [k[1] for k in keys], [k[2] for k in keys]
     rows = await connection.fetch(_MISSING, worker_id, session, *named, report_seq)
     if names_all:
-        rows += await connection.fetch(_NEVER_TOLD, worker_id, session, *named)
+        rows += await connection.fetch(_NEVER_REPORTED, worker_id, session, *named)
     return [(str(row["deployment_uid"]), row["instance_id"], row["epoch"], row["rank"]) for row in rows]
 
 
-async def _look_up(connection: Connection, reports: Sequence[SessionReport]) -> list[_Reported]:
+async def _compare(connection: Connection, reports: Sequence[SessionReport]) -> list[_Reported]:
     rows = await connection.fetch(
         _LEDGER,
         list(range(len(reports))),
@@ -258,13 +252,13 @@ def _reported(report: SessionReport, row: Any) -> _Reported:
         ordered=row["ordered"],
         ended_before=row["state"] == "exited" and newer,
         ahead=bool(row["ahead"]),
-        found=row["found"],
+        orphan=row["orphan"],
         ran_before=bool(row["ready"]) or row["state"] in ("running", "unhealthy", "exited"),
     )
 
 
 def _newest_of_each(reported: Iterable[_Reported]) -> list[_Reported]:
-    """One report for each process: a statement cannot write a row twice. The report of the claim's worker wins."""
+    """One report of each process, since a statement cannot write a row twice. The report of the claim's worker wins."""
     newest: dict[tuple[str, int, int], _Reported] = {}
     for s in sorted(reported, key=lambda s: (s.claimed, s.report.session, s.report.report.seq)):
         newest[s.report.report.instance, s.report.report.epoch, s.report.report.rank] = s

@@ -7,13 +7,12 @@ from typing import Any, Final
 from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
 from controller.store.core.database import Database
-from controller.store.core.events import write_events
+from controller.store.core.events import notify, notify_all, write_events
 from controller.store.core.guards import DeploymentStep
-from controller.store.core.notify import notify, notify_all
 from controller.store.core.refusals import InUseError
 
-# A plan is of its moment: a relocation that has not begun by then would rest on an outdated state.
-_BEGINS_WITHIN_S: Final = 600.0
+# A relocation that starts later would rest on an outdated plan.
+_START_WITHIN_S: Final = 600.0
 _EXPIRE: Final = """
     update relocations r set state = 'abandoned', ended_at = clock_timestamp(), message = x.why
       from (select r.id, case when i.id is null then 'it no longer runs as it did when its relocation was planned'
@@ -30,9 +29,7 @@ _BEGIN: Final = """
                    limit greatest($1 - (select count(*) from relocations
                                          where state = 'moving' and purpose = 'plan'), 0))
  returning deployment_uid"""
-
-
-# Those of drains and restarts have no planned places, so that nothing has to fit with them.
+# Not of drains and restarts: they have no planned places that other plans must fit.
 _COUNT_OPEN: Final = "select count(*) from relocations where state in ('waiting', 'moving') and purpose = 'plan'"
 # A planned relocation that has not started is replaced.
 _REPLACE: Final = """
@@ -50,17 +47,15 @@ _REPLACE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class NewRelocation:
-    """A requested relocation: of an instance at an epoch, to GPUs, or if it has none to workers (names).
-
-    `freed_places`: by pending instance, the place that the plan frees for it: names of workers, UUIDs of GPUs.
-    """
+    """A requested relocation of an instance at an epoch."""
 
     instance: str
     deployment_uid: str
     epoch: int
-    workers: tuple[str, ...]
-    gpus: tuple[str, ...]
+    workers: tuple[str, ...]  # names; they are the destination where there are no GPUs
+    gpus: tuple[str, ...]  # UUIDs of the destination
     demand: str
+    # By pending instance, the place that the plan frees for it: names of workers, UUIDs of GPUs.
     freed_places: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = field(default_factory=dict)
 
 
@@ -75,7 +70,7 @@ async def check_none_in_progress(connection: Any) -> None:
 
 
 async def request_relocations(database: Database, moves: Sequence[NewRelocation]) -> None:
-    """Writes the requested relocations, without those of deleted deployments, and wakes the leader.
+    """Writes the requested relocations, except those of deleted deployments, and wakes the leader.
 
     Raises:
         InUseError: relocations of an earlier call are in progress.
@@ -103,14 +98,14 @@ def _event(move: NewRelocation) -> NewEvent:
 
 
 async def begin_relocations(connection: Any, *, at_once: int) -> int:
-    """Begins waiting relocations, up to `at_once` in progress; abandons those that can no longer be carried out.
+    """Starts waiting relocations, up to `at_once` in progress; abandons those that can no longer be carried out.
 
     The caller has checked its term.
 
     Returns:
         The number of relocations that wait or are in progress.
     """
-    expired = await connection.fetch(_EXPIRE, _BEGINS_WITHIN_S)
+    expired = await connection.fetch(_EXPIRE, _START_WITHIN_S)
     await write_events(
         connection,
         [
@@ -122,8 +117,8 @@ async def begin_relocations(connection: Any, *, at_once: int) -> int:
             for row in expired
         ],
     )
-    begun = await connection.fetch(_BEGIN, at_once)
-    await notify_all(connection, {"deployment": [str(row["deployment_uid"]) for row in begun]})
+    started = await connection.fetch(_BEGIN, at_once)
+    await notify_all(connection, {"deployment": [str(row["deployment_uid"]) for row in started]})
     open_now: int = await connection.fetchval(_COUNT_OPEN)
     return open_now
 
@@ -132,7 +127,7 @@ async def record_relocations(connection: Any, steps: Sequence[DeploymentStep]) -
     """Records the replacements that were created, and the relocations that are over.
 
     Raises:
-        StaleError: one of them is no longer in progress.
+        StaleError: a relocation is no longer in progress.
     """
     copies = [
         {"id": c.relocation, "copy": name, "state": "moving", "message": ""}
@@ -161,8 +156,8 @@ async def record_relocations(connection: Any, steps: Sequence[DeploymentStep]) -
 
 
 async def _record_replacements(connection: Any, steps: Sequence[DeploymentStep]) -> None:
-    """Records the replacements of drained and restarted instances, each in progress from its beginning."""
-    begun = [
+    """Records the replacements of drained and restarted instances, each in progress from its creation."""
+    started = [
         {
             "uid": s.facts.uid,
             "instance": c.replaced.instance,
@@ -174,5 +169,5 @@ async def _record_replacements(connection: Any, steps: Sequence[DeploymentStep])
         for name, c in zip(s.names, s.effects.creates, strict=True)
         if c.replaced is not None
     ]
-    if begun and len(await connection.fetch(_REPLACE, begun)) != len(begun):
+    if started and len(await connection.fetch(_REPLACE, started)) != len(started):
         raise StaleError("replacements")

@@ -9,8 +9,8 @@ from controller.store.core.refusals import NotFoundError, NothingToUndoError
 from controller.store.deployments.specs import spec_to_json
 from schemas.manifest.deployment import IN_PLACE_FIELDS, DeploymentSpec
 
-KEPT: Final = 10  # revisions of a deployment, beside those that instances and its rollout need
-# Later than all before it: transactions begin in another order than they get the lock, and clocks may step.
+KEPT: Final = 10  # revisions of a deployment, in addition to those that instances and its rollout need
+# Later than all before it: transactions start in another order than they get the lock, and clocks may step.
 _APPLIED_AT: Final = """
     greatest(clock_timestamp(),
              (select max(applied_at) + interval '1 microsecond' from revisions where deployment_uid = $1))"""
@@ -26,7 +26,7 @@ _PRUNE: Final = """
        and not exists (select 1 from instances i where i.deployment_uid = $1 and i.revision = r.generation)
        and not exists (select 1 from rollouts o where o.deployment_uid = $1
                           and r.generation in (o.revision, o.stable))"""
-# A change back while the old revision still has instances, or is the one to fall back to.
+# Revisions that still have instances, or to which the rollout would fall back.
 _UNDER_WAY: Final = """
     select r.generation, r.spec from revisions r
      where r.deployment_uid = $1 and r.generation <> $2
@@ -56,18 +56,18 @@ _CHANGE: Final = """
 
 
 async def write_change(connection: Any, uid: Any, generation: int, revision: int, spec: DeploymentSpec) -> None:
-    """Writes a deployment's new spec; of a revision that becomes the newest, how many replicas had a place then."""
+    """Writes a deployment's new spec. For a new revision it also stores how many replicas had a place before."""
     await connection.execute(_CHANGE, uid, generation, revision, spec_to_json(spec))
 
 
 async def write_revision(connection: Any, uid: Any, generation: int, spec: DeploymentSpec, input_hash: str) -> None:
-    """Writes a new revision, and forgets the oldest ones beyond the bound."""
+    """Writes a new revision, and deletes the oldest beyond the bound."""
     await connection.execute(_WRITE, uid, generation, spec_to_json(spec), input_hash, *current_actor())
     await connection.execute(_PRUNE, uid, KEPT)
 
 
 async def revision_under_way(connection: Any, uid: Any, present: int, spec: DeploymentSpec) -> int | None:
-    """The older revision of the present rollout that runs the same as `spec`; None: there is none."""
+    """The older revision of the present rollout that runs the same processes as `spec`, if any."""
     wanted = processes_of(spec)
     for row in await connection.fetch(_UNDER_WAY, uid, present):
         try:
@@ -90,11 +90,11 @@ async def revision_to_undo(connection: Any, row: Any, to: int | None) -> tuple[i
     Args:
         connection: to read on.
         row: of the locked deployment.
-        to: its number; None: the one before: the last that was rolled out, else the one that was applied before.
+        to: its number; None: the last that was completely rolled out, else the last that was applied.
 
     Raises:
         NotFoundError: it is not kept.
-        NothingToUndoError: it is the present one, or there is none before.
+        NothingToUndoError: it is the present revision, or no other exists.
     """
     name, present = row["name"], row["revision"]
     if to is None:
@@ -117,13 +117,13 @@ async def _previous(connection: Any, uid: Any, present: int) -> int | None:
     )
     if stable is not None and stable != present:
         return int(stable)
-    found = await connection.fetchval(
+    previous = await connection.fetchval(
         """select generation from revisions where deployment_uid = $1 and generation <> $2
             order by applied_at desc, generation desc limit 1""",
         uid,
         present,
     )
-    return None if found is None else int(found)
+    return None if previous is None else int(previous)
 
 
 def spec_of_revision(present: DeploymentSpec, old: DeploymentSpec) -> dict[str, Any]:

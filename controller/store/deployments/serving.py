@@ -1,4 +1,4 @@
-"""Running instances with their workers' proxies, as the gateway needs them, in one read."""
+"""Live deployments and their running instances, as gateways route requests, in one read."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -25,17 +25,11 @@ from schemas.manifest.serving import ServingLimits
 
 
 class RevisionKey(NamedTuple):
-    """One revision, whose spec never changes.
+    """A revision, whose spec never changes."""
 
-    Attributes:
-        deployment: its uid.
-        generation: its number.
-        created_at: tells it from one of the same number that the ledger has lost.
-    """
-
-    deployment: Any
+    deployment: Any  # its uid
     generation: int
-    created_at: datetime
+    created_at: datetime  # distinguishes it from a revision of the same number that the ledger has lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,103 +44,69 @@ class RunningInstance:
     revision: RevisionKey
     engine: str  # chosen by placement; empty: the spec leaves no choice
     limits: ServingLimits
-    certificate: str = ""  # SHA-256 of the proxy's, in hexadecimal digits; empty: it speaks no TLS
+    certificate: str = ""  # SHA-256 of the proxy's, in hexadecimal digits; empty without TLS
 
 
 @dataclass(frozen=True, slots=True)
 class Stopped:
-    """Why a deployment wants no replicas.
+    """Why a deployment wants no replicas."""
 
-    Attributes:
-        source: of the limit: user or policy; empty: its spec asks for none.
-        policy: its name; empty: not a policy, or an inline one.
-    """
-
-    source: str
-    policy: str = ""
+    source: str  # of the limit: user or policy; empty: its spec has none
+    policy: str = ""  # its name; empty: not a policy, or an inline one
 
     def remedy(self, deployment: str) -> str:
-        """What starts it again."""
+        """The command that starts it again."""
         return f"gpuward start {deployment}" if self.source else f"gpuward scale {deployment} 1"
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """Why a deployment that shall run does not: what its clients are told.
+    """Why a deployment that should run does not run, for its clients."""
 
-    Attributes:
-        code: `no_capacity` or `start_failed`.
-        why: as `gpuward ps` shows it.
-        again_in_s: until the next attempt; 0: at any time.
-    """
-
-    code: str
-    why: str
-    again_in_s: float = 0.0
+    code: str  # `no_capacity` or `start_failed`
+    why: str  # as `gpuward ps` shows it
+    again_in_s: float = 0.0  # until the next attempt; 0: at any time
 
 
 @dataclass(frozen=True, slots=True)
 class RolloutRoute:
-    """A rollout under way, as the gateway needs it.
+    """A rollout in progress."""
 
-    Attributes:
-        revision: the new one.
-        attempt: by which requests are counted.
-        weight: percent of the requests for the new one; None: by least load over all replicas.
-    """
-
-    revision: str
-    attempt: int
-    weight: int | None = None
+    revision: str  # the new revision
+    attempt: int  # by which requests are counted
+    weight: int | None = None  # percent of the requests for it; None: by least load over all replicas
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A live deployment as the gateway serves it.
-
-    Attributes:
-        uid: of the deployment.
-        limits: how its requests are served.
-        may_sleep: a request wakes it.
-        wanted: number of wanted replicas.
-        starting: instances that hold claims and do not run yet.
-        trouble: why none runs, and none will without a change or another attempt; None: one may at any time.
-        load_s: how long its last start took; None: unknown.
-        serves: it takes requests; a command without a port does not.
-        rollout: of its newest revision; None: it is complete.
-    """
+    """A live deployment as the gateway serves it."""
 
     uid: str
     limits: ServingLimits
-    may_sleep: bool
-    wanted: int
-    starting: int
-    trouble: Trouble | None = None
-    load_s: float | None = None
-    serves: bool = True
-    rollout: RolloutRoute | None = None
+    may_sleep: bool  # a request wakes it
+    wanted: int  # replicas
+    starting: int  # instances that hold claims and do not run yet
+    trouble: Trouble | None = None  # no instance runs until a change or another attempt; None: an instance may soon
+    load_s: float | None = None  # duration of its last start; None: unknown
+    serves: bool = True  # it takes requests; a command without a port does not
+    rollout: RolloutRoute | None = None  # None: it is complete
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """All live deployments by name, the running instances, and which are stopped.
-
-    Attributes:
-        limits: those of the deployments, by the text from which they were parsed.
-    """
+    """All live deployments, by name."""
 
     models: Mapping[str, Model]
     instances: list[RunningInstance]
     stopped: Mapping[str, Stopped]
-    limits: Mapping[str, ServingLimits]
+    limits: Mapping[str, ServingLimits]  # by the text from which they were parsed
 
     @property
     def names(self) -> frozenset[str]:
-        """The names of all live deployments."""
         return frozenset(self.models)
 
 
-# A user's stop goes before a policy's: it is the one that lasts.
+# A user's stop takes precedence over a policy's, since it lasts.
 _DEPLOYMENTS: Final = """
     select d.uid, d.name, d.spec->'replicas' as replicas, coalesce(d.spec->>'serving', '{}') as limits,
            (d.spec->'scaling'->>'dry_run')::boolean as dry_run, d.spec->'command' as command, d.load_s,
@@ -166,7 +126,7 @@ _DEPLOYMENTS: Final = """
      where d.deleted_at is null"""
 
 
-# Instances on their way: none of them serves yet.
+# Instances that do not serve yet.
 _UNREADY: Final = """
     select i.deployment_uid, i.phase, i.reason, i.message, i.failures,
            i.phase = 'pending' and i.explain is not null
@@ -180,12 +140,7 @@ _FAILED_STARTS: Final = 3
 
 
 async def read_serving(connection: Reader, known: Mapping[str, ServingLimits]) -> Serving:
-    """Reads them.
-
-    Args:
-        connection: must be in one REPEATABLE READ transaction.
-        known: limits that an earlier read has parsed.
-    """
+    """Reads them in one REPEATABLE READ transaction. `known`: limits that an earlier read has parsed."""
     rows = await connection.fetch(_DEPLOYMENTS)
     limits = {text: known[text] if text in known else _limits(text) for text in {row["limits"] for row in rows}}
     unready: dict[Any, list[Any]] = defaultdict(list)
@@ -202,7 +157,7 @@ async def read_serving(connection: Reader, known: Mapping[str, ServingLimits]) -
              {JOIN_PROXY_SECRET}
             where i.phase = 'running' order by d.name, i.id"""  # noqa: S608 - constants
     )
-    found = {row["name"]: _model(row, limits[row["limits"]], unready[row["uid"]]) for row in rows}
+    models = {row["name"]: _model(row, limits[row["limits"]], unready[row["uid"]]) for row in rows}
     instances = [
         RunningInstance(
             deployment=row["name"],
@@ -213,20 +168,20 @@ async def read_serving(connection: Reader, known: Mapping[str, ServingLimits]) -
             certificate=row["proxy_certificate"],
             revision=RevisionKey(row["deployment_uid"], row["revision"], row["created_at"]),
             engine=row["engine"],
-            limits=found[row["name"]].limits,
+            limits=models[row["name"]].limits,
         )
         for row in running
     ]
     stopped = {
         row["name"]: Stopped(row["source"] or "", row["policy"] or "")
         for row in rows
-        if _is_stopped(row, found[row["name"]])
+        if _is_stopped(row, models[row["name"]])
     }
-    return Serving(found, instances, stopped, limits)
+    return Serving(models, instances, stopped, limits)
 
 
 def _is_stopped(row: Any, model: Model) -> bool:
-    """Whether a request cannot wake it: a user or a policy stops it, or it asks for no replicas."""
+    """Whether a request cannot wake it: a user or a policy stops it, or its spec has no replicas."""
     if model.may_sleep and row["source"] == "policy":
         return False
     return row["source"] is not None or bounds_of(row["replicas"])[1] == 0
@@ -240,7 +195,7 @@ def _model(row: Any, limits: ServingLimits, unready: Sequence[Any]) -> Model:
         limits=limits,
         may_sleep=rule.may_sleep,
         wanted=rule.wanted(intents),
-        starting=sum(one["phase"] in _STARTING for one in unready),
+        starting=sum(instance["phase"] in _STARTING for instance in unready),
         trouble=_trouble(unready),
         load_s=row["load_s"],
         serves=not row["command"] or any("{port}" in part for part in row["command"]),
@@ -251,11 +206,11 @@ def _model(row: Any, limits: ServingLimits, unready: Sequence[Any]) -> Model:
 
 
 def _trouble(unready: Sequence[Any]) -> Trouble | None:
-    """What keeps all of these from running; None while one of them may still get there."""
-    troubles = [_trouble_of(one) for one in unready]
+    """Why none of these instances can run; None while an instance may still start."""
+    troubles = [_trouble_of(instance) for instance in unready]
     if not troubles or None in troubles:
         return None
-    return min((one for one in troubles if one is not None), key=lambda one: one.again_in_s)
+    return min((trouble for trouble in troubles if trouble is not None), key=lambda trouble: trouble.again_in_s)
 
 
 def _trouble_of(row: Any) -> Trouble | None:
@@ -276,7 +231,7 @@ def _limits(stored: str) -> ServingLimits:
 
 
 async def read_started_models(connection: Reader, instances: Collection[str]) -> dict[str, str]:
-    """The models with which these instances' servers were started, as `transformers serve MODEL` names them."""
+    """The models with which these instances' servers were started: `MODEL` of `transformers serve MODEL`."""
     rows = await connection.fetch(
         """select i.id, c.payload #>> '{argv,2}' as model
              from instances i join commands c on (c.instance_id, c.epoch, c.rank, c.verb) = (i.id, i.epoch, 0, 'start')
@@ -287,18 +242,18 @@ async def read_started_models(connection: Reader, instances: Collection[str]) ->
 
 
 async def read_specs(connection: Reader, revisions: Collection[RevisionKey]) -> dict[RevisionKey, DeploymentSpec]:
-    """The specs of these revisions. One that this version cannot read, as after a downgrade, is missing."""
+    """The specs of these revisions. A spec that this version cannot read, as after a downgrade, is missing."""
     rows = await connection.fetch(
         """select r.deployment_uid, r.generation, r.created_at, r.spec
              from revisions r
              join unnest($1::uuid[], $2::bigint[]) as x (uid, generation)
                on x.uid = r.deployment_uid and x.generation = r.generation""",
-        [one.deployment for one in revisions],
-        [one.generation for one in revisions],
+        [revision.deployment for revision in revisions],
+        [revision.generation for revision in revisions],
     )
-    found: dict[RevisionKey, DeploymentSpec] = {}
+    specs: dict[RevisionKey, DeploymentSpec] = {}
     for row in rows:
-        with suppress(ValueError):  # one that cannot be read must not stop the others from being served
+        with suppress(ValueError):  # a spec that cannot be read must not keep other deployments from being served
             key = RevisionKey(row["deployment_uid"], row["generation"], row["created_at"])
-            found[key] = DeploymentSpec.model_validate(row["spec"])
-    return found
+            specs[key] = DeploymentSpec.model_validate(row["spec"])
+    return specs

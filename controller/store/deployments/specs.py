@@ -1,34 +1,40 @@
-"""Stored specs of deployments, parsed."""
+"""Stored specs of deployments, and the names in them under which requests address a deployment: each belongs to one."""
 
-from collections.abc import Callable
+import uuid
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final
 
 import orjson
 
+from controller.store.core.database import Reader
 from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.problems import FieldProblem, ManifestError, join_path
 
-# Fields that the release before does not know, with their defaults. Stored without these a spec can be read by its
-# gateways and controllers, which run on during an upgrade.
+# Fields that the release before does not know, with their defaults, which are not stored: its gateways and controllers,
+# which continue to run during an upgrade, can then read the spec.
 _NEWER: Final = (
     ("placement", "strategy", "auto"),
     ("serving", "stream_usage", "auto"),
     ("serving", "apps", None),
 )
-_FEWEST: Final = 128  # a parsed spec takes some 14 KiB; parsing one anew, some 50 µs
+_FEWEST: Final = 128  # a parsed spec takes some 14 KiB, parsing it again some 50 µs
+_HOLDERS: Final = """
+    select n.name as held, d.name, d.spec from model_names n join deployments d on d.uid = n.deployment_uid
+     where n.name = any($1) or d.name = any($2)"""
 
 
 class _ParsedSpecs:
-    """Parses each spec once. Keeps about two of each deployment, since a rollout has an old one and a new one.
+    """Parses each spec once, and keeps about two of each deployment: the old and the new one of a rollout.
 
-    With room for fewer than there are, a read of all would find none of them kept.
+    If it kept fewer than there are, a read of all would find none of them.
     """
 
     def __init__(self) -> None:
         self._resize(_FEWEST)
 
     def fit(self, deployments: int) -> None:
-        """Follows the number of deployments. Begins anew where it has changed a lot."""
+        """Adapts to the number of deployments; drops all specs where it has changed a lot."""
         wanted = max(_FEWEST, 2 * deployments)
         if not 0.75 * wanted <= self._size <= 2 * wanted:
             self._resize(wanted)
@@ -51,7 +57,6 @@ def spec_from_json(value: Any) -> DeploymentSpec:
 
 
 def spec_to_json(spec: DeploymentSpec) -> dict[str, Any]:
-    """A spec as it is stored; `spec_from_json` reads the same."""
     stored: dict[str, Any] = spec.model_dump(mode="json")
     for part, field, default in _NEWER:
         if stored[part][field] == default:
@@ -60,5 +65,92 @@ def spec_to_json(spec: DeploymentSpec) -> dict[str, Any]:
 
 
 def keep_specs_of(deployments: int) -> None:
-    """Says how many deployments there are, so that the specs of all of them are kept."""
+    """Keeps the specs of this many deployments."""
     _PARSED.fit(deployments)
+
+
+def names_of(name: str, spec: DeploymentSpec) -> dict[str, str]:
+    """Each name with the field of the spec that has it.
+
+    Raises:
+        ManifestError: an alias or an adapter is named as the deployment.
+    """
+    fields = _fields(name, spec)
+    if fields[name] != "name":
+        raise ManifestError([FieldProblem(fields[name], _own(name))])
+    return fields
+
+
+async def change_names(connection: Any, uid: uuid.UUID, before: Mapping[str, str], after: Mapping[str, str]) -> None:
+    """Frees the names that a deployment no longer has, and takes the new ones.
+
+    Of two transactions that want the same name, the second waits for the first. If two swap names, the database fails
+    one of them.
+
+    Raises:
+        ManifestError: a name belongs to another deployment.
+    """
+    if freed := sorted(before.keys() - after.keys()):
+        await connection.execute("delete from model_names where deployment_uid = $1 and name = any($2)", uid, freed)
+    wanted = {name: after[name] for name in sorted(after.keys() - before.keys())}
+    if wanted:
+        held = await connection.fetch(
+            """insert into model_names (name, deployment_uid) select name, $1 from unnest($2::text[]) name
+               on conflict do nothing returning name""",
+            uid,
+            list(wanted),
+        )
+        await check_held(connection, wanted, (row["name"] for row in held))
+
+
+async def check_held(connection: Any, wanted: Mapping[str, str], held: Iterable[str]) -> None:
+    """Checks that all wanted names (each with its field) are held.
+
+    Raises:
+        ManifestError: a name belongs to another deployment.
+    """
+    if taken := wanted.keys() - set(held):
+        raise await _name_taken(connection, min(taken), wanted)
+
+
+async def problems_of_names(
+    connection: Reader, deployments: Mapping[str, tuple[str, DeploymentSpec]]
+) -> list[FieldProblem]:
+    """Problems with names if these deployments (names and specs by path in the request) were applied in their order."""
+    wanted = {name for own, spec in deployments.values() for name in _fields(own, spec)}
+    rows = await connection.fetch(_HOLDERS, sorted(wanted), sorted({own for own, _ in deployments.values()}))
+    holders = {row["held"]: (row["name"], row["spec"]) for row in rows}
+    problems = []
+    for path, (own, spec) in deployments.items():
+        fields = _fields(own, spec)
+        holders = {name: holder for name, holder in holders.items() if holder[0] != own}
+        problems += [
+            FieldProblem(join_path(path, field), _taken(name, *holders[name]) if name in holders else _own(name))
+            for name, field in fields.items()
+            if name in holders or (name == own and field != "name")
+        ]
+        holders |= dict.fromkeys(fields.keys() - holders.keys(), (own, spec.model_dump(mode="json")))
+    return problems
+
+
+async def _name_taken(connection: Any, name: str, fields: Mapping[str, str]) -> ManifestError:
+    (row,) = await connection.fetch(_HOLDERS, [name], []) or (None,)
+    text = f"{name!r} was taken a moment ago; apply again" if row is None else _taken(name, row["name"], row["spec"])
+    return ManifestError([FieldProblem(fields[name], text)])
+
+
+def _fields(name: str, spec: DeploymentSpec) -> dict[str, str]:
+    serving = spec.serving
+    fields = dict.fromkeys(serving.adapters, "serving.adapters") | dict.fromkeys(serving.aliases, "serving.aliases")
+    return {name: "name"} | fields
+
+
+def _own(name: str) -> str:
+    return f"{name!r} is the deployment's own name; remove it"
+
+
+def _taken(name: str, holder: str, spec: Mapping[str, Any]) -> str:
+    serving = spec.get("serving") or {}
+    kinds = {"an alias": serving.get("aliases") or (), "an adapter": serving.get("adapters") or ()}
+    kind = next((kind for kind, names in kinds.items() if name in names), "a name")
+    return f"{name!r} is {kind} of deployment {holder!r} already; choose another one"

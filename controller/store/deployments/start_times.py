@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-# How long ago the last leader was at work for certain. It audits every so often, and may have led on for as long again.
+# How long ago the last leader certainly led. After an audit it may have led for as long as two intervals of audits.
 _ABSENT: Final = "select extract(epoch from clock_timestamp() - max(at))::float8 - 2 * $1::float8 from audit_results"
 _LEAVE_OUT: Final = """
     update instances i
@@ -14,14 +14,11 @@ _LEAVE_OUT: Final = """
 
 
 async def absent_s(connection: Any, audit_every_s: float) -> float:
-    """Seconds for which no controller has led, at the least; 0: unknown, or there was one all the time.
-
-    To be called at the begin of a term, before its first audit.
-    """
-    found: float | None = await connection.fetchval(_ABSENT, audit_every_s)
-    return max(found or 0.0, 0.0)
+    """Seconds for which certainly no controller has led; 0 if unknown. Call it before a term's first audit."""
+    seconds: float | None = await connection.fetchval(_ABSENT, audit_every_s)
+    return max(seconds or 0.0, 0.0)
 
 
 async def leave_out(connection: Any, seconds: float) -> None:
-    """Takes these last seconds out of the phase that each start is in. In an open, guarded transaction."""
+    """Subtracts these last seconds from the phase that each start is in. In an open, guarded transaction."""
     await connection.execute(_LEAVE_OUT, seconds)

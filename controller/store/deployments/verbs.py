@@ -1,6 +1,7 @@
-"""What users request of a deployment beside an apply: scale, undo, delete, stop, start, wake, restart, pull.
+"""Users' verbs on a deployment: scale, undo, delete, stop, start, wake, restart, pull.
 
-Each is one transaction with its event and notification.
+Each is one transaction with its event and notification. Each raises NotFoundError if no live deployment has the name,
+and GenerationConflictError if it is not at generation `if_match`.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,9 +11,8 @@ from controller.domain.access.grants import Power
 from controller.domain.events import NewEvent
 from controller.domain.wanted import may_sleep
 from controller.store.core.database import Database
-from controller.store.core.events import current_actor, write_events
+from controller.store.core.events import CHANNEL, current_actor, notify_all, write_events
 from controller.store.core.guards import lock_rows
-from controller.store.core.notify import CHANNEL, notify_all
 from controller.store.core.refusals import (
     GenerationConflictError,
     NotFoundError,
@@ -28,8 +28,8 @@ from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.parse import parse_spec
 from schemas.manifest.resources import bounds_of
 
-# One statement, so one round trip: the commit follows the written time closely. The delay until the deployment's
-# computations have ended is measured from that time.
+# One round trip, so that the commit follows the written time closely: the delay until the deployment's computations
+# have ended is measured from it.
 _DELETE: Final = """
     with gone as (
         update deployments set deleted_at = clock_timestamp()
@@ -43,12 +43,12 @@ _DELETE: Final = """
     select gone.*, pg_notify($3, 'gone ' || uid || '@' || extract(epoch from deleted_at)),
            pg_notify($3, 'deployment ' || uid)
       from gone"""
-# A replacement that is on its way is as new as a restart would make it.
+# Not a replacement that has just been created: it is as new as a restart would make it.
 _RESTARTABLE: Final = """
     select i.id from instances i
      where i.deployment_uid = $1 and i.id = coalesce($2, i.id) and i.phase not in ('stopping', 'replaced')
        and not exists (select 1 from relocations m where m.copy_id = i.id and m.state = 'moving')"""
-# One of several tasks that has succeeded is not run again while others run: the deployment has not ended yet.
+# A succeeded task is not run again while others run: the deployment has not ended yet.
 _ENDED: Final = """
     select i.id from instances i
      where i.deployment_uid = $1
@@ -56,7 +56,7 @@ _ENDED: Final = """
             and not exists (select 1 from instances o where o.deployment_uid = $1
                                and o.phase not in ('succeeded', 'failed', 'stopping')))"""
 _MARK: Final = "update instances set restart_epoch = epoch where id = any($1)"
-# The analysis of a model is tried again, too.
+# The analysis of a model is retried, too.
 _FORGET: Final = """
     update revisions set need_error = null
      where deployment_uid = $1 and generation = $2 and need is null and need_error is not null"""
@@ -65,19 +65,10 @@ _FORGET: Final = """
 async def scale(
     database: Database, name: str, low: int | None, high: int | None, *, if_match: int | None = None
 ) -> DeploymentView:
-    """Changes the fewest and the most replicas, in place.
-
-    Args:
-        database: where.
-        name: of the deployment.
-        low: the fewest; None: as it is.
-        high: the most; None: as it is.
-        if_match: the present generation must be this one.
+    """Changes the minimum and the maximum of replicas, in place; None keeps it.
 
     Raises:
-        NotFoundError: no live deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
-        ManifestError: the result is not valid, such as fewer at most than at least.
+        ManifestError: the result is not valid, such as a maximum below the minimum.
     """
     async with database.transaction() as connection:
         row = await live_row(connection, name, if_match)
@@ -100,15 +91,14 @@ async def undo(
     """Goes back to an older revision. Fields that change in place stay as they are.
 
     Args:
-        database: where.
+        database: to write to.
         name: of the deployment.
-        to: number of the revision; None: the one before.
-        lacking: what of a spec needs a grant that the caller lacks.
-        if_match: the present generation must be this one.
+        to: number of the revision; None: the previous one.
+        lacking: the powers of a spec for which the caller lacks grants.
+        if_match: the expected generation.
 
     Raises:
-        NotFoundError: no live deployment has this name, or the revision is not kept.
-        GenerationConflictError: it is not at generation `if_match`.
+        NotFoundError: also if the revision is not kept.
         NothingToUndoError: there is no other revision.
         ManifestError: the older revision does not fit the fields that stay.
     """
@@ -124,19 +114,13 @@ async def undo(
 
 
 async def delete(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
-    """Sets the tombstone; the row is removed once all its processes are confirmed dead. Repeating it changes nothing.
-
-    Raises:
-        NotFoundError: no deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
-    """
+    """Sets the tombstone; the row is removed once all processes are confirmed dead. Repeating it changes nothing."""
     message = f"deployment {name} was deleted by its user"
     async with database.connection() as connection:
         row = await connection.fetchrow(_DELETE, name, message, CHANNEL, if_match, *current_actor())
         if row is None:
-            query = (
-                "select * from deployments where name = $1 order by deleted_at desc limit 1"  # a live one comes first
-            )
+            # Nulls come first, so a live deployment does.
+            query = "select * from deployments where name = $1 order by deleted_at desc limit 1"
             row = await connection.fetchrow(query, name)
         if row is None:
             raise missing(name)
@@ -147,12 +131,7 @@ async def delete(database: Database, name: str, *, if_match: int | None = None) 
 
 
 async def stop(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
-    """Limits the deployment to zero replicas until it is started or its spec changes.
-
-    Raises:
-        NotFoundError: no live deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
-    """
+    """Limits the deployment to zero replicas until it is started or its spec changes."""
     async with database.transaction() as connection:
         row = await live_row(connection, name, if_match)
         status = await connection.execute(
@@ -167,11 +146,9 @@ async def stop(database: Database, name: str, *, if_match: int | None = None) ->
 
 
 async def wake(database: Database, name: str, for_s: float, *, if_match: int | None = None) -> DeploymentView:
-    """Keeps a deployment awake for so long, though no request comes; 0 ends that.
+    """Keeps a deployment awake for `for_s` seconds without requests; 0 ends that.
 
     Raises:
-        NotFoundError: no live deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
         NotScaledError: it never sleeps, or its user has stopped it.
     """
     async with database.transaction() as connection:
@@ -206,12 +183,7 @@ def _check_may_wake(name: str, spec: DeploymentSpec) -> None:
 
 
 async def start(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
-    """Removes the limits of `stop` and of policies, and runs again what has ended: tasks, and failed instances.
-
-    Raises:
-        NotFoundError: no live deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
-    """
+    """Removes the limits of `stop` and of policies, and runs ended tasks and failed instances again."""
     async with database.transaction() as connection:
         row = await live_row(connection, name, if_match)
         limited, ended = await clear_limits(connection, row["uid"]), await run_ended_again(connection, row)
@@ -223,19 +195,18 @@ async def start(database: Database, name: str, *, if_match: int | None = None) -
 async def restart(
     database: Database, name: str, instance: str | None = None, *, if_match: int | None = None
 ) -> DeploymentView:
-    """Restarts all instances of a deployment, or one: as many at a time as its `update` allows.
+    """Restarts all instances of a deployment, or only `instance`: as many at a time as its `update` allows.
 
     Raises:
-        NotFoundError: no live deployment has this name, or it has no such instance.
-        GenerationConflictError: it is not at generation `if_match`.
+        NotFoundError: also if it has no such instance.
         NothingToRestartError: it is stopped or asleep.
     """
     async with database.transaction() as connection:
         row = await live_row(connection, name, if_match)
         uid = row["uid"]
         await _check_not_stopped(connection, row)
-        found = await _mark(connection, row, _RESTARTABLE, uid, instance)
-        if not found and instance is not None:
+        marked = await _mark(connection, row, _RESTARTABLE, uid, instance)
+        if not marked and instance is not None:
             raise NotFoundError(f"deployment {name!r} has no instance {instance!r}; `gpuward ps {name}` lists them")
         what = f"deployment {name}" if instance is None else f"instance {instance}"
         await record_change(connection, uid, "restart_requested", f"{what} is restarted by its user")
@@ -243,12 +214,7 @@ async def restart(
 
 
 async def pull(database: Database, name: str, *, if_match: int | None = None) -> DeploymentView:
-    """Makes a new revision of the same spec, which asks hub and registry for what they have now.
-
-    Raises:
-        NotFoundError: no live deployment has this name.
-        GenerationConflictError: it is not at generation `if_match`.
-    """
+    """Makes a new revision of the same spec, which takes the present models of the hub and images of the registry."""
     async with database.transaction() as connection:
         row = await live_row(connection, name, if_match)
         uid, old, present = row["uid"], row["generation"], row["revision"]
@@ -264,22 +230,17 @@ async def pull(database: Database, name: str, *, if_match: int | None = None) ->
 
 
 async def run_ended_again(connection: Any, row: Any) -> bool:
-    """Lets what has ended run again: failed instances, and a task that has ended; returns whether there were any.
-
-    Args:
-        connection: in a transaction that has locked the deployment.
-        row: of the deployment.
-    """
+    """Lets failed instances and ended tasks run again; returns whether there were any. The deployment is locked."""
     return bool(await _mark(connection, row, _ENDED, row["uid"]))
 
 
 async def _mark(connection: Any, row: Any, query: str, *args: Any) -> list[str]:
-    found = [one["id"] for one in await connection.fetch(query, *args)]
-    if found:
-        await lock_rows(connection, instances=found)
-        await connection.execute(_MARK, found)
+    ids = [instance["id"] for instance in await connection.fetch(query, *args)]
+    if ids:
+        await lock_rows(connection, instances=ids)
+        await connection.execute(_MARK, ids)
         await connection.execute(_FORGET, row["uid"], row["revision"])
-    return found
+    return ids
 
 
 async def _check_not_stopped(connection: Any, row: Any) -> None:

@@ -17,7 +17,7 @@ CANDIDATES = ("gpuward", "postgres", "nobody")
 
 @dataclass(frozen=True)
 class Account:
-    """One operating-system account."""
+    """An operating-system account."""
 
     name: str
     uid: int
@@ -26,16 +26,12 @@ class Account:
 
     @property
     def is_ours(self) -> bool:
-        """Whether this process runs under it already, so that no switch and no change of owner is needed."""
+        """Whether this process runs under it, so that no switch and no change of owner is needed."""
         return self.uid == os.geteuid()
 
 
 def current_account() -> Account:
-    """The account of this process.
-
-    Raises:
-        EmbeddedPostgresError: the user id has no name, which PostgreSQL needs to start and to recognise its user.
-    """
+    """Raises EmbeddedPostgresError if the user id has no name, which PostgreSQL needs to start and to know its user."""
     uid = os.geteuid()
     try:
         return _account(pwd.getpwuid(uid))

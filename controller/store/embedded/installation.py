@@ -23,22 +23,20 @@ class EmbeddedPostgresError(RuntimeError):
 
 @dataclass(frozen=True)
 class Installation:
-    """One set of binaries; `root` contains the package's folder and that of the libraries that it is linked to."""
+    """A set of binaries; `root` contains the package's folder and that of its libraries."""
 
     root: Path
 
     @property
     def initdb(self) -> Path:
-        """The program that creates a cluster."""
         return self.root / _PACKAGE / _TREE / "bin" / "initdb"
 
     @property
     def postgres(self) -> Path:
-        """The server."""
         return self.root / _PACKAGE / _TREE / "bin" / "postgres"
 
     def must_reach(self) -> list[Path]:
-        """One file of every folder that the two programs read from."""
+        """A file of each folder from which the two programs read."""
         tree = self.root / _PACKAGE / _TREE
         shared = sorted((self.root / f"{_PACKAGE}.libs").glob("libpq-*"))
         return [
@@ -62,12 +60,12 @@ def installed() -> Installation:
             f"the embedded database needs the package {_DISTRIBUTION}: install gpuward[controller], "
             "or use a server of your own through GPUWARD_DATABASE_URL",
         )
-    found = Installation(Path(spec.submodule_search_locations[0]).parent)
-    if not found.postgres.exists():
+    installation = Installation(Path(spec.submodule_search_locations[0]).parent)
+    if not installation.postgres.exists():
         raise EmbeddedPostgresError(
             f"the installed {_DISTRIBUTION} lacks PostgreSQL {MAJOR}: install the version that gpuward requires",
         )
-    return found
+    return installation
 
 
 def copy_into(home: Path, source: Installation) -> Installation:

@@ -1,4 +1,4 @@
-"""Starts one program under another account; the program ends with its parent. Run as a script, never imported.
+"""Starts a program under another account; the program ends with its parent. Run as a script, never imported.
 
 It takes one JSON argument, `{"parent", "account": {"uid", "gid", "groups"} | null, "death_signal", "argv"}`, and
 becomes `argv`. With `"reach"` (a list of paths) in place of `argv` it prints the first folder or file on the way to

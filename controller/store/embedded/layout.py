@@ -1,8 +1,8 @@
 """Paths of the embedded PostgreSQL inside the data folder.
 
-Everything is below `DATA_DIR/postgres`. What root writes and PostgreSQL reads (configuration, copied binaries) is in
-folders of the controller's user; what PostgreSQL writes is in folders of its own account. The controller never writes
-into the latter, so the database's account cannot redirect root's writes by a link.
+Everything is below `DATA_DIR/postgres`. Files that root writes and PostgreSQL reads (configuration, copied binaries)
+are in folders of the controller's user; files that PostgreSQL writes are in folders of its own account. The controller
+never writes into the latter, so the database's account cannot redirect root's writes by a link.
 """
 
 import fcntl
@@ -23,13 +23,13 @@ _SOCKET_PATH_LIMIT = 107  # most bytes of a socket's path
 
 @dataclass(frozen=True)
 class Layout:
-    """The paths below one data folder, which must be absolute and free of links."""
+    """The paths below a data folder, which must be absolute and free of links."""
 
     data_dir: Path
 
     @property
     def home(self) -> Path:
-        """The folder that holds all the others."""
+        """The folder of all others."""
         return self.data_dir / "postgres"
 
     @property

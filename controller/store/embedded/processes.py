@@ -32,7 +32,7 @@ async def _spawn(
 ) -> asyncio.subprocess.Process:
     switch = None if account.is_ours else {"uid": account.uid, "gid": account.gid, "groups": account.groups}
     request |= {"parent": os.getpid(), "account": switch}
-    # None of our own variables: a PGPORT or PGOPTIONS for another server must not reach this one.
+    # Not our own variables: a PGPORT or PGOPTIONS for another server must not reach this server.
     environment = {"PATH": os.environ.get("PATH", os.defpath), "LC_ALL": "C", "TZ": "UTC"}
     try:
         return await asyncio.create_subprocess_exec(
@@ -110,8 +110,8 @@ async def clear_leftovers(layout: Layout) -> None:
     """Waits until no PostgreSQL process of an earlier run uses the data folder, and ends those that remain.
 
     The caller holds the data folder's lock, so such processes have lost their controller. A server that is shutting
-    down and the backends of a killed one usually end by themselves within moments. A backend in the middle of a
-    computation does not notice, and would keep every new server from starting.
+    down and the backends of a killed server usually end by themselves soon. A backend in the middle of a computation
+    does not notice, and would keep every new server from starting.
 
     Raises:
         EmbeddedPostgresError: a process remains after 10 s.
@@ -131,11 +131,11 @@ async def clear_leftovers(layout: Layout) -> None:
 
 
 def _working_in(layout: Layout) -> list[psutil.Process]:
-    # Identified by what the process list shows to all accounts: without CAP_SYS_PTRACE, as in most containers, root
-    # cannot read the working folder of another account's process.
+    # By title and command line, which all accounts can read: without CAP_SYS_PTRACE, as in most containers, root cannot
+    # read the working folder of another account's process.
     title = f"postgres: {layout.cluster_name}:"
     folders = {str(layout.cluster), str(layout.draft_cluster)}
-    found = []
+    leftovers = []
     for process in psutil.process_iter(["name"]):
         if process.info["name"] != "postgres":
             continue
@@ -144,8 +144,8 @@ def _working_in(layout: Layout) -> list[psutil.Process]:
         except psutil.Error:  # ended in the meantime, or a zombie
             continue
         if " ".join(argv).startswith(title) or not folders.isdisjoint(argv):
-            found.append(process)
-    return found
+            leftovers.append(process)
+    return leftovers
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:

@@ -66,7 +66,6 @@ class EmbeddedPostgres:
 
     @property
     def dsn(self) -> str:
-        """The address for asyncpg."""
         return self._layout.url("postgresql")
 
     @property
@@ -76,17 +75,15 @@ class EmbeddedPostgres:
 
     @property
     def pid(self) -> int | None:
-        """The server's process id; None without a server."""
         return self._process.pid if self._process is not None else None
 
     @property
     def restarts(self) -> int:
-        """The number of restarts after the server exited."""
         return self._restarts
 
     @property
     def last_error(self) -> str | None:
-        """Why the latest restart failed; None if it succeeded."""
+        """The error of the latest restart; None if it succeeded."""
         return self._last_error
 
     async def __aenter__(self) -> Self:
@@ -232,7 +229,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
 
 
 async def _probe(dsn: str) -> str | None:
-    """Runs one query; returns None, or why the server has not answered yet.
+    """Runs a query; returns None, or the reason why the server has not answered yet.
 
     Raises:
         EmbeddedPostgresError: the server answered, and refuses the controller for good.

@@ -22,10 +22,8 @@ def run_scripts(connection: Connection, files: Mapping[str, Path], last: str) ->
     revisions = RevisionMap(lambda: _scripts(connection, files))
 
     def missing(current: tuple[str, ...], _context: MigrationContext) -> list[MigrationStep]:
-        found = [
-            one for one in revisions.iterate_revisions(last, current, implicit_base=True) if isinstance(one, Script)
-        ]
-        return [MigrationStep.upgrade_from_script(revisions, script) for script in reversed(found)]
+        scripts = [s for s in revisions.iterate_revisions(last, current, implicit_base=True) if isinstance(s, Script)]
+        return [MigrationStep.upgrade_from_script(revisions, script) for script in reversed(scripts)]
 
     context = MigrationContext.configure(connection, opts={"fn": missing})
     with context.begin_transaction():
@@ -33,7 +31,7 @@ def run_scripts(connection: Connection, files: Mapping[str, Path], last: str) ->
 
 
 class _Module(ModuleType):
-    """What alembic reads of a revision's module."""
+    """A revision's module, as far as alembic reads it."""
 
     def __init__(self, path: Path, down_revision: str | None, connection: Connection) -> None:
         super().__init__(path.stem)

@@ -1,20 +1,22 @@
-"""The transaction that commits claims: checked row by row under lock, verified by the database's triggers."""
+"""What a placement pass writes: claims (checked row by row under lock, verified by triggers), victims, explanations."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from controller.domain.admission import Destination, PendingRow
+from controller.domain.admission import Destination, Holder, PendingRow
+from controller.domain.effects import StaleError
+from controller.domain.events import NewEvent
 from controller.domain.placement import Placed, PlannedClaim
-from controller.store.core.events import current_actor
-from controller.store.core.notify import CHANNEL, Hints, notify, notify_all, payloads
+from controller.store.core.events import CHANNEL, Hints, current_actor, notify, notify_all, payloads, write_events
+from controller.store.placement.pass_reads import STAYING
 from schemas.api.explain import Explain
 from schemas.api.view import to_plain
 
-# Two statements, since each is a round trip, which is most of the time of a single placement. This one locks and reads.
-# A count is known only once all of its rows are locked, so each lock waits for the previous one: instances, workers,
-# devices, each by its key.
+# Two statements, since round trips take most of the time of a single placement. This statement locks and reads. A count
+# is known only once all of its rows are locked, so each lock waits for the previous one: instances, workers, devices,
+# each by its key.
 _LOCK: Final = """
     with i as materialized (
         select id from instances where id = any($1) order by id for no key update),
@@ -24,7 +26,7 @@ _LOCK: Final = """
            and not cordoned and not draining and not conditions @> '[{"type": "DiskPressure"}]'
            and (select count(*) from i) is not null
          order by id for share)
-    select uuid, memory_mib - claimed_mib as whole_mib, reserved_mib, foreign_mib,
+    select uuid, memory_mib - claimed_mib as free_mib, reserved_mib, foreign_mib,
            cpu_milli - claimed_cpu_milli as cpu_milli, claims, exclusive_claims,
            w.id::text as worker_id, w.name as worker,
            w.id is not null and health = 'ok' and present and not mig_mode and not cordoned as usable,
@@ -68,23 +70,26 @@ _WRITE: Final = """
     woken as materialized (
         select count(pg_notify($5, payload)) as n from unnest($6::text[]) payload)
     select id from taken, woken"""
+_MARK: Final = """
+    update instances i set pushed_out_for = x.waits
+      from jsonb_to_recordset($1) as x (id text, epoch int, waits text, waits_epoch int), instances w
+     where i.id = x.id and i.epoch = x.epoch and i.phase = any($2) and i.pushed_out_for is null
+       and w.id = x.waits and w.epoch = x.waits_epoch and w.phase in ('pending', 'analyzing')
+ returning i.id, i.deployment_uid"""
 
 
 @dataclass(frozen=True, slots=True)
 class PlacedStart:
-    """A decision to commit: the claims, and the payload of each rank's start command.
-
-    `rendezvous_port`: of a gang, on the host of its leader; None if it is none.
-    """
+    """A decision to commit."""
 
     waiting: PendingRow
     placed: Placed
-    payloads: tuple[Mapping[str, Any], ...]
-    rendezvous_port: int | None = None
+    payloads: tuple[Mapping[str, Any], ...]  # of the start commands, by rank
+    rendezvous_port: int | None = None  # of a gang, on the host of its leader
 
     @property
     def epoch(self) -> int:
-        """The epoch of the claims: the next one."""
+        """The epoch of the claims."""
         return self.waiting.epoch + 1
 
 
@@ -126,7 +131,7 @@ async def commit_placements(
 class _Capacity:
     """Free capacity of a locked device, computed as the search does: shared claims get no reserved or used memory."""
 
-    whole_mib: int  # free memory, reserved memory included: an exclusive claim takes it too
+    free_mib: int  # free memory, reserved memory included: an exclusive claim takes it too
     reserved_mib: int
     foreign_mib: int
     cpu_milli: int
@@ -135,17 +140,16 @@ class _Capacity:
     ports: set[int]  # at which gangs meet there
 
     def has(self, claim: PlannedClaim) -> bool:
-        """Whether the claim fits. A resource that it does not ask for may be exhausted."""
+        """Whether the claim fits. A resource that it does not need may be exhausted."""
         if self.exclusive or (claim.cpu_milli and claim.cpu_milli > self.cpu_milli):
             return False
         if claim.exclusive:
-            return not self.claims and not self.foreign_mib and claim.memory_mib <= self.whole_mib
-        shared_mib = self.whole_mib - self.reserved_mib - self.foreign_mib
+            return not self.claims and not self.foreign_mib and claim.memory_mib <= self.free_mib
+        shared_mib = self.free_mib - self.reserved_mib - self.foreign_mib
         return not claim.memory_mib or claim.memory_mib <= shared_mib
 
     def take(self, claim: PlannedClaim) -> None:
-        """Subtracts the claim."""
-        self.whole_mib -= claim.memory_mib
+        self.free_mib -= claim.memory_mib
         self.cpu_milli -= claim.cpu_milli
         self.claims += 1
         self.exclusive = self.exclusive or claim.exclusive
@@ -162,7 +166,7 @@ async def _lock(connection: Any, starts: Sequence[PlacedStart]) -> tuple[dict[st
     usable = [row for row in rows if row["usable"]]
     capacity = {
         row["uuid"]: _Capacity(
-            whole_mib=row["whole_mib"],
+            free_mib=row["free_mib"],
             reserved_mib=row["reserved_mib"],
             foreign_mib=row["foreign_mib"],
             cpu_milli=row["cpu_milli"],
@@ -221,7 +225,7 @@ def _commands(start: PlacedStart) -> list[dict[str, Any]]:
 
 
 def _event(start: PlacedStart, workers: Mapping[str, str]) -> dict[str, Any]:
-    """With its subjects, whose names are at hand: looking them up for each event took longer than writing it."""
+    # With its subjects, whose names are known here: reading them for each event took longer than writing it.
     waiting, placed = start.waiting, start.placed
     gpus = [c.device for c in placed.claims if not c.device.startswith("host-")]
     where = ", ".join(workers[worker] for worker in placed.workers)
@@ -253,12 +257,15 @@ async def store_explanations(
     awaits_servers: Collection[str] = (),
     promised: Mapping[str, Destination] = MappingProxyType({}),
 ) -> None:
-    """Writes why instances stay pending: reason and explanation of each.
+    """Writes why instances stay pending. The caller has locked them, and omits those whose explanation is unchanged.
 
-    The caller has locked the instances, and leaves out those whose explanation has not changed. `also`: uids of other
-    deployments whose watchers are notified. `awaits_servers`: ids of instances for which capacity is reserved that
-    servers hold; the time for that runs from the first such call. `promised`: the place that is kept for an instance,
-    by its id.
+    Args:
+        connection: in a transaction.
+        unplaced: instances with reason and explanation.
+        also: uids of other deployments whose watchers are notified.
+        awaits_servers: ids of instances for which capacity is reserved that servers hold; the time for that runs from
+            the first such call.
+        promised: the places that are reserved for instances, by id.
     """
     await connection.execute(
         """update instances i
@@ -279,3 +286,52 @@ async def store_explanations(
         [asdict(place) if (place := promised.get(row.id)) is not None else None for row, _, _ in unplaced],
     )
     await notify(connection, "status", {row.deployment_uid for row, _, _ in unplaced}.union(also))
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """A pending instance with its victims."""
+
+    waiting: PendingRow
+    victims: tuple[Holder, ...]
+
+
+async def preempt_victims(connection: Any, preemptions: Sequence[Preemption]) -> set[str]:
+    """Marks the victims; their deployments' next step stops them. The caller has locked all instances.
+
+    Returns:
+        The deployments of the victims.
+
+    Raises:
+        StaleError: a victim, or the pending instance, has changed since it was read.
+    """
+    marks = [
+        {"id": o.instance, "epoch": o.epoch, "waits": preemption.waiting.id, "waits_epoch": preemption.waiting.epoch}
+        for preemption in preemptions
+        for o in preemption.victims
+    ]
+    rows = await connection.fetch(_MARK, marks, list(STAYING))
+    if len(rows) != len(marks):
+        raise StaleError("victims of a preemption")
+    deployment_of = {row["id"]: str(row["deployment_uid"]) for row in rows}
+    await write_events(connection, [_preempting(preemption, deployment_of) for preemption in preemptions])
+    return set(deployment_of.values())
+
+
+def _preempting(preemption: Preemption, deployment_of: dict[str, str]) -> NewEvent:
+    waiting, names = preemption.waiting, [o.instance for o in preemption.victims]
+    return NewEvent(
+        reason="preempting",
+        message=f"{waiting.id} of priority {waiting.priority} preempts {', '.join(names)}",
+        objects=(
+            f"deployment:{waiting.deployment_uid}",
+            f"instance:{waiting.id}",
+            *(f"deployment:{deployment_of[name]}" for name in names),
+            *(f"instance:{name}" for name in names),
+        ),
+        evidence={
+            "priority": waiting.priority,
+            "waited_s": round(waiting.waited_s, 3),
+            "leave": [{"instance": o.instance, "priority": o.priority, "gpus": o.gpus} for o in preemption.victims],
+        },
+    )

@@ -11,8 +11,7 @@ from controller.domain.placement import Need, PlannedClaim, need_from_json
 from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.specs import spec_from_json
-from controller.store.placement.inventory import planned_claim
-from controller.store.placement.pending import PLACEABLE, destination_from_json
+from controller.store.placement.pass_reads import PLACEABLE, destination_from_json, planned_claim
 from schemas.api.defrag import RelocationView
 from schemas.api.explain import Explain
 from schemas.api.view import from_plain
@@ -25,7 +24,7 @@ _QUEUED: Final = f"""
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
      where i.phase in ('pending', 'analyzing') and (i.not_before is null or i.not_before <= clock_timestamp())
        and {PLACEABLE}"""  # noqa: S608 - a constant, no input
-_MOST_GPUS: Final = 1_000  # of more, the moments of the rest stay unknown: each is looked up in the events
+_MOST_GPUS: Final = 1_000  # the times of more stay unknown: each is read from the events
 _WORKERS: Final = """
     select w.name, coalesce(case when w.phase in ('unreachable', 'lost') then l.last_seen end, w.phase_since) as since
       from workers w left join worker_liveness l on l.worker_id = w.id
@@ -42,8 +41,8 @@ _NAMED_GPUS: Final = """
      where d.kind = 'gpu' and (d.uuid = any($1) or (w.name = any($2) and w.name || ':' || d.index = any($1)))
      order by d.uuid"""
 _SHOWN: Final = 100
-# Only of deployments at rest: all of their instances run the newest revision. A task that never restarts would run
-# twice, and an instance that is being preempted frees its capacity anyway.
+# Only of deployments whose instances all run the newest revision. Not tasks that never restart, which would run twice,
+# nor victims of a preemption, which free their capacity anyway.
 _MOVABLE: Final = """
     select i.id, i.epoch, i.deployment_uid, i.revision, d.name, (d.spec ->> 'priority')::int as priority, r.spec,
            r.need, c.device, c.rank, c.memory_mib,
@@ -72,10 +71,10 @@ async def placed_counts(connection: Reader, uids: Iterable[str]) -> dict[str, Co
             group by i.deployment_uid, i.revision""",
         list(uids),
     )
-    found: dict[str, Counter[int]] = {}
+    counts: dict[str, Counter[int]] = defaultdict(Counter)
     for row in rows:
-        found.setdefault(str(row["deployment_uid"]), Counter())[row["revision"]] = row["n"]
-    return found
+        counts[str(row["deployment_uid"])][row["revision"]] = row["n"]
+    return counts
 
 
 async def known_needs(connection: Reader, input_hashes: Iterable[str]) -> dict[str, Need]:
@@ -95,20 +94,19 @@ async def newest_revisions(connection: Reader, uids: Sequence[str]) -> list[tupl
 
 
 class History(NamedTuple):
-    """What a failover or a restore of the database changes: what was read before may never have been."""
+    """Changes with a failover or a restore of the database, after which rows read before may never have existed."""
 
-    timeline: int | None  # of PostgreSQL; None: the server does not tell it
+    timeline: int | None  # of PostgreSQL; None: the server does not report it
     term: int  # of the lease
 
 
 async def read_horizon(connection: Reader) -> int:
-    """The oldest transaction that this snapshot may not see as finished. It only rises, but for a restored database."""
+    """The oldest transaction that this snapshot may not see as finished. Only a restored database lowers it."""
     (row,) = await connection.fetch("select pg_snapshot_xmin(pg_current_snapshot())::text as horizon")
     return int(row["horizon"])
 
 
 async def read_history(connection: Reader) -> History:
-    """The history of the database that this snapshot is of."""
     (row,) = await connection.fetch("select database_timeline() as timeline, term from lease where id = 1")
     return History(row["timeline"], row["term"])
 
@@ -120,14 +118,13 @@ async def count_queued(connection: Reader) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Absences:
-    """Moments by name of workers that are not ready, and by UUID of unhealthy GPUs. A missing key is unknown."""
+    """Since when workers are not ready and GPUs unhealthy. A missing key is unknown."""
 
-    workers: dict[str, datetime] = field(default_factory=dict)
-    gpus: dict[str, datetime] = field(default_factory=dict)
+    workers: dict[str, datetime] = field(default_factory=dict)  # by name
+    gpus: dict[str, datetime] = field(default_factory=dict)  # by UUID
 
 
 async def read_absences(connection: Reader) -> Absences:
-    """All of this moment."""
     workers = await connection.fetch(_WORKERS)
     gpus = await connection.fetch(_GPUS, _MOST_GPUS)
     return Absences(
@@ -138,24 +135,18 @@ async def read_absences(connection: Reader) -> Absences:
 
 @dataclass(frozen=True, slots=True)
 class NamedDevices:
-    """What names mean.
+    """Workers and GPUs of names in a spec."""
 
-    Attributes:
-        workers: the given workers that exist.
-        gpus: by given name, the UUIDs and vendors of the GPUs that it means; a UUID means itself.
-    """
-
-    workers: Collection[str]
-    gpus: Mapping[str, tuple[tuple[str, str], ...]]
+    workers: Collection[str]  # the given workers that exist
+    gpus: Mapping[str, tuple[tuple[str, str], ...]]  # UUIDs and vendors by given name, which may be a UUID
 
 
 async def named_devices(connection: Reader, workers: Collection[str], gpus: Collection[str]) -> NamedDevices:
-    """Looks the names up."""
     known = await connection.fetch(_NAMED_WORKERS, list(workers)) if workers else []
     owners = {name.rpartition(":")[0] for name in gpus}
-    found = await connection.fetch(_NAMED_GPUS, list(gpus), list(owners)) if gpus else []
+    rows = await connection.fetch(_NAMED_GPUS, list(gpus), list(owners)) if gpus else []
     meant: dict[str, tuple[tuple[str, str], ...]] = {}
-    for row in found:
+    for row in rows:
         for name in {row["uuid"], row["at"]}.intersection(gpus):
             meant[name] = (*meant.get(name, ()), (row["uuid"], row["vendor"]))
     return NamedDevices(frozenset(row["name"] for row in known), meant)
@@ -175,11 +166,7 @@ class Standing:
 
 
 async def standing_of(connection: Reader, instance: str) -> Standing:
-    """Reads it.
-
-    Raises:
-        NotFoundError: no instance has this id.
-    """
+    """Raises NotFoundError if no instance has this id."""
     rows = await connection.fetch(
         """select i.id, i.deployment_uid, i.phase, i.message, i.explain, r.spec, r.need
              from instances i join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
@@ -221,13 +208,13 @@ async def read_movable(connection: Reader) -> list[MovableRow]:
     for row in await connection.fetch(_MOVABLE):
         rows[row["id"]].append(row)
     needs: dict[tuple[Any, int], Need] = {}
-    found = []
+    movable = []
     for instance, claims in rows.items():
         first = claims[0]
         key = first["deployment_uid"], first["revision"]
         if key not in needs:
             needs[key] = need_from_json(first["need"])
-        found.append(
+        movable.append(
             MovableRow(
                 instance=instance,
                 epoch=first["epoch"],
@@ -240,7 +227,7 @@ async def read_movable(connection: Reader) -> list[MovableRow]:
                 priority=first["priority"],
             )
         )
-    return found
+    return movable
 
 
 async def read_relocations(connection: Reader) -> list[RelocationView]:
@@ -264,7 +251,7 @@ class DemandRow:
     spec: DeploymentSpec
     need: Need
     priority: int = 0
-    promised: Destination | None = None  # the place that the instances which it preempted leave for it
+    promised: Destination | None = None  # the place that its victims leave
 
 
 async def read_demands(connection: Reader, limit: int) -> list[DemandRow]:

@@ -13,8 +13,7 @@ from tenacity import retry, retry_if_exception_type, stop_after_attempt
 
 from controller.domain.events import NewEvent
 from controller.store.core.database import Database
-from controller.store.core.events import current_role, write_events
-from controller.store.core.notify import notify_all
+from controller.store.core.events import current_role, notify_all, write_events
 from controller.store.core.refusals import GenerationConflictError, InUseError
 from controller.store.policies.checks import problem_of_second_default, problems_of_coverage, problems_of_policies
 from controller.store.policies.effective import EFFECTIVE
@@ -67,7 +66,11 @@ async def apply_policy(
         ManifestError: it would be a second default, its window is too long, its `min_coverage` too small, or its
             signing secret does not exist, or is not for the deployments that it reports on.
     """
-    async with database.transaction() as connection:
+
+    async def check(connection: Any) -> None:
+        await _check(connection, name, spec, longest_window_s)
+
+    async with database.checked_transaction(check) as connection:
         outcome = await apply_policy_on(connection, name, spec, if_match=if_match, longest_window_s=longest_window_s)
         return AppliedPolicy(await policy_by_name(connection, name), outcome)
 

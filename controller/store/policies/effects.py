@@ -14,9 +14,8 @@ import orjson
 from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
 from controller.domain.policies import NewAction, PolicyEffects, PolicyFacts, VerdictWrite
-from controller.store.core.events import write_events
+from controller.store.core.events import notify_all, write_events
 from controller.store.core.guards import expect_rows, lock_rows
-from controller.store.core.notify import notify_all
 from schemas.manifest.policy import Webhook
 
 PolicyStep = tuple[PolicyFacts, PolicyEffects]

@@ -12,9 +12,8 @@ from controller.domain.events import NewEvent
 from controller.domain.instances import IntentFacts
 from controller.domain.scaling import ScalingReason, ScalingStep
 from controller.domain.wanted import follows_requests, kept_number
-from controller.store.core.events import write_events
+from controller.store.core.events import notify_all, write_events
 from controller.store.core.guards import expect_rows, lock_rows
-from controller.store.core.notify import notify_all
 from schemas.manifest.deployment import DeploymentSpec
 
 R = ScalingReason

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from controller.domain.queue_places import EXPIRES_S, Holder, PlacesAsk, PlacesGrant, lease_places, present
-from controller.store.core.notify import PLACES, notify
+from controller.store.core.events import PLACES, notify
 
 _LOCK: Final = 7_309_446_274  # an arbitrary constant: gateways ask one after another
 _HOLDERS: Final = """

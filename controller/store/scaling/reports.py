@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from controller.domain.scaling import GatewayLoad
-from controller.store.core.notify import CHANNEL
+from controller.store.core.events import CHANNEL
 from controller.store.scaling.queue_places import return_queue_places
 
 WAKE_S: Final = 60.0  # a wake lasts so long after the last request, unless it is withdrawn

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple
 
-from controller.store.core.notify import notify
+from controller.store.core.events import notify
 from controller.store.deployments.processes import lock_sessions
 from controller.store.telemetry.partitions import samples_range
 from schemas.wire import ProcessSample, Readings, SamplePeriod

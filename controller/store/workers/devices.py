@@ -8,8 +8,7 @@ from typing import Any, Final, Literal, NamedTuple
 from controller.domain.devices import MEMORY_SHRUNK, UNSTEADY, DeviceRow, KnownDevice
 from controller.domain.events import NewEvent
 from controller.store.core.database import Connection, Database, row_mapper
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.core.refusals import NotFoundError
 from controller.store.views.gpus import gpu_by_uuid
 from schemas.api.gpus import GpuView

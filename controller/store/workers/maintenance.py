@@ -6,8 +6,7 @@ from typing import Any, Final, Literal
 from controller.domain.events import NewEvent
 from controller.domain.workers import Drain, drain_of
 from controller.store.core.database import Database, Reader
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify_all
+from controller.store.core.events import notify_all, write_events
 from controller.store.core.refusals import InUseError, NotFoundError
 from controller.store.views.workers import worker_by_name
 from schemas.api.requests import DrainBody

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from controller.domain.events import NewEvent
 from controller.store.core.database import Connection, Database
-from controller.store.core.events import write_events
-from controller.store.core.notify import notify
+from controller.store.core.events import notify, write_events
 from controller.store.core.refusals import NotFoundError
 from controller.store.views.workers import worker_by_name
 from schemas.api.workers import WorkerView

@@ -120,7 +120,7 @@ class ScaledLedger:
         await self.step_needed()
 
     async def step_needed(self) -> None:
-        needed = await self.watch.look()
+        needed = await self.watch.poll()
         if needed:
             await self.autoscaler.step(sorted(needed))
 

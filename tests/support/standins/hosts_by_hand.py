@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 
 from controller.store.core.database import Database
-from controller.store.core.notify import notify
+from controller.store.core.events import notify
 from controller.store.deployments.commands import Answer, DueCommand, Target, take_due, write_answers
 from controller.store.deployments.processes import SessionReport, lock_sessions, write_reports
 from schemas.wire import ProcessReport

@@ -14,7 +14,7 @@ from controller.api.dry_run.manifests import ManifestEffect
 from controller.api.dry_run.rehearsal import Present
 from controller.domain.admission import Holder, Holders
 from controller.domain.placement import Need, PlannedClaim
-from controller.leader.placement_inputs import InventoryCache
+from controller.leader.placement_passes import InventoryCache
 from controller.store.access.secrets import put_secret
 from controller.store.core.database import Database
 from rig.simulated_args import known_here

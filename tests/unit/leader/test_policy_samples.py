@@ -49,7 +49,7 @@ def watching() -> Telemetry:
     ids=["use", "a-gap", "low-throughout"],
 )
 def test_what_a_long_backlog_tells_ends_below_since(between: list[Sample], low_since: float) -> None:
-    """The backlog of an agent that was cut off is longer than the window, and arrives in one look."""
+    """The backlog of an agent that was cut off is longer than the window, and arrives in one poll."""
     telemetry = watching()
     telemetry.trim()
     telemetry.put([*between, *samples(1000, 0)])

@@ -5,7 +5,7 @@ import socket
 
 import pytest
 
-from controller.leader.webhooks import RefusedTargetError, judging_sockets, refusal
+from controller.leader.webhooks import RefusedTargetError, checked_sockets, refusal
 
 PRIVATE = (
     "127.0.0.1", "127.9.9.9", "0.0.0.1", "10.1.2.3", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1",
@@ -19,7 +19,7 @@ PRIVATE = (
 def test_what_is_not_public_is_refused(address: str) -> None:
     assert refusal(address, ())
     with pytest.raises(RefusedTargetError):
-        judging_sockets(())((socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 80)))
+        checked_sockets(())((socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, 80)))
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "::ffff:8.8.8.8", "2001:4860:4860::8888", "64:ff9b::808:808"])

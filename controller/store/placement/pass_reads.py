@@ -1,11 +1,17 @@
-"""Pending instances in admission order, and the specs and needs of their revisions."""
+"""What a placement pass reads: workers, devices and claims; pending instances in admission order; their revisions.
 
-from collections.abc import Mapping, Sequence
+Workers and devices are read once, then only what changed. Each of their rows carries the transaction that last wrote
+it. A read returns the rows written by transactions that the snapshot before could not see as finished, so it misses
+none, whatever the order of commits.
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from controller.domain.admission import (
     Destination,
+    HeldClaim,
     Holder,
     Holders,
     Holding,
@@ -14,17 +20,38 @@ from controller.domain.admission import (
     RefusedStart,
     new_instance,
 )
-from controller.domain.effects import StaleError
-from controller.domain.events import NewEvent
-from controller.domain.placement import Need, need_from_json
-from controller.store.core.events import write_events
+from controller.domain.placement import (
+    ContainerRuntime,
+    DeviceState,
+    Need,
+    PlannedClaim,
+    WorkerFacts,
+    need_from_json,
+)
+from controller.store.core.database import Row, row_mapper
 from controller.store.deployments.observe import SECRET_SET_SINCE
 from controller.store.deployments.specs import spec_from_json
 from schemas.manifest.deployment import DeploymentSpec
 
+FROM_THE_START: Final = "0"
+planned_claim = row_mapper(PlannedClaim)
+# Each changed row carries the horizon. If none changed, the old horizon still holds.
+_WORKERS: Final = """
+    select id, name, phase, cordoned, draining, deleted_at, os, arch, driver, simulated, labels, engines, runtimes,
+           gpus_known, proxy_address, conditions @> '[{"type": "DiskPressure"}]' as disk_full,
+           pg_snapshot_xmin(pg_current_snapshot())::text as horizon
+      from workers where changed >= $1::text::xid8"""
+_DEVICES: Final = """
+    select d.*, w.deleted_at is not null as orphaned, pg_snapshot_xmin(pg_current_snapshot())::text as horizon
+      from devices d join workers w on w.id = d.worker_id
+     where d.changed >= $1::text::xid8"""
+_CLAIMS: Final = """
+    select c.instance_id, i.deployment_uid, c.device, d.worker_id, d.kind, c.rank, c.memory_mib, c.cpu_milli,
+           c.exclusive, c.position, c.rendezvous_port
+      from claims c join instances i on i.id = c.instance_id join devices d on d.uuid = c.device
+     where c.device = any($1)"""
 MOST_OF_DEPLOYMENT: Final = 2_000
-# Of an instance `i`, its deployment `d` and its revision `r`, where the instance's phase and backoff allow it:
-# whether it has a place in the queue.
+# Whether instance `i` of deployment `d` and revision `r` is queued, if its phase and backoff allow it.
 PLACEABLE: Final = """
     d.deleted_at is null and r.need is not null
     and (i.revision = d.revision or exists (
@@ -32,12 +59,11 @@ PLACEABLE: Final = """
 _NEXT_DUE: Final = """
     select extract(epoch from min(not_before) - clock_timestamp())::float8
       from instances where phase = 'pending' and not_before > clock_timestamp()"""
-# Only due ones: an instance in backoff comes again when its time is up. `last_worker`: of a gang, the worker whose
-# process failed; the other processes were stopped because of it. `preempting`: victims on a lost worker do not count,
-# as they may never end. `relocation_target`: a place that relocations free is reserved until the last relocated
-# instance has ended. The replacement of a drained or restarted instance preempts nothing: that one still runs. A user's
-# restart ends a backoff. If more are pending than one pass reads, each deployment is limited: else thousands that fit
-# nowhere would keep all others from being considered.
+# Not instances in backoff, which a user's restart ends. `last_worker`: of a gang, the worker whose process failed; the
+# other processes were stopped because of it. `preempting`: victims on a lost worker do not count, as they may never
+# end. `relocation_target`: a place that relocations free is reserved until the last relocated instance has ended. The
+# replacement of a drained or restarted instance preempts nothing, since the replaced instance still runs. If more are
+# pending than a pass reads, each deployment is limited: else thousands that fit nowhere would starve all others.
 _WAITING: Final = f"""
     with rooms as (
         select distinct on (key) key as instance_id, value as relocation_target
@@ -121,7 +147,7 @@ _REVISIONS: Final = """
         on r.deployment_uid = x.uid and r.generation = x.generation
      where r.need is not null"""
 RevisionKey = tuple[str, int]
-_STAYING: Final = ("scheduled", "starting", "running", "unhealthy", "backoff")
+STAYING: Final = ("scheduled", "starting", "running", "unhealthy", "backoff")
 # Instances on an unreachable worker are excluded: no agent could stop them.
 _HOLDERS: Final = """
     select i.id, i.epoch, extract(epoch from i.created_at)::float8 as queued_at,
@@ -138,38 +164,125 @@ _HOLDERS: Final = """
       from instances i join deployments d on d.uid = i.deployment_uid
      where (i.phase = 'stopping'
             or i.phase = any($1) and (not $2 or i.pushed_out_for is not null or d.deleted_at is not null))"""
-_MARK: Final = """
-    update instances i set pushed_out_for = x.waits
-      from jsonb_to_recordset($1) as x (id text, epoch int, waits text, waits_epoch int), instances w
-     where i.id = x.id and i.epoch = x.epoch and i.phase = any($2) and i.pushed_out_for is null
-       and w.id = x.waits and w.epoch = x.waits_epoch and w.phase in ('pending', 'analyzing')
- returning i.id, i.deployment_uid"""
+
+
+@dataclass(frozen=True, slots=True)
+class InventoryChanges:
+    """The rows written since a horizon."""
+
+    workers: Iterable[WorkerFacts]
+    deleted_workers: Collection[str]  # ids
+    devices: Iterable[DeviceState]
+    orphaned_devices: Collection[str]  # UUIDs of deleted workers' devices
+    device_uuids: Collection[str]  # of all devices that changed
+    claims: Iterable[tuple[str, HeldClaim]]  # all claims on those devices, each with its instance
+    horizon: str  # for the next read
+
+
+async def read_changes(connection: Any, horizon: str) -> InventoryChanges:
+    """Reads the rows written since `horizon`. The connection must be in one REPEATABLE READ transaction."""
+    workers = await connection.fetch(_WORKERS, horizon)
+    devices = await connection.fetch(_DEVICES, horizon)
+    uuids = [row["uuid"] for row in devices]
+    claims = await connection.fetch(_CLAIMS, uuids) if uuids else []
+    return InventoryChanges(
+        workers=(_worker(row) for row in workers if row["deleted_at"] is None),
+        deleted_workers=[str(row["id"]) for row in workers if row["deleted_at"] is not None],
+        devices=(_device(row) for row in devices if not row["orphaned"]),
+        orphaned_devices=[row["uuid"] for row in devices if row["orphaned"]],
+        device_uuids=uuids,
+        claims=_held(claims),
+        horizon=next((row["horizon"] for row in (*workers, *devices)), horizon),
+    )
+
+
+def _held(rows: Iterable[Row]) -> Iterator[tuple[str, HeldClaim]]:
+    for row in rows:
+        yield (
+            row["instance_id"],
+            HeldClaim(
+                deployment_uid=str(row["deployment_uid"]),
+                worker_id=str(row["worker_id"]),
+                gpu=row["kind"] == "gpu",
+                claim=planned_claim(row),
+                rendezvous_port=row["rendezvous_port"],
+            ),
+        )
+
+
+def _worker(row: Row) -> WorkerFacts:
+    return WorkerFacts(
+        id=str(row["id"]),
+        name=row["name"],
+        ready=row["phase"] == "ready" and row["gpus_known"],
+        schedulable=not row["cordoned"] and not row["draining"],
+        disk_full=row["disk_full"],
+        os=row["os"],
+        arch=row["arch"],
+        driver=row["driver"],
+        simulated=row["simulated"],
+        labels=row["labels"],
+        engines=None if row["engines"] is None else frozenset(row["engines"]),
+        containers=_containers(row["runtimes"]),
+        host=row["proxy_address"].rpartition(":")[0].strip("[]"),
+    )
+
+
+def _containers(runtimes: Iterable[dict[str, Any]]) -> ContainerRuntime | None:
+    docker = next((runtime for runtime in runtimes if runtime["name"] == "docker"), None)
+    return None if docker is None else ContainerRuntime(docker["usable"], docker["gpus"], docker["reason"])
+
+
+def _device(row: Row) -> DeviceState:
+    capability = row["compute_capability"]
+    return DeviceState(
+        uuid=row["uuid"],
+        worker_id=str(row["worker_id"]),
+        kind=row["kind"],
+        index=row["index"],
+        model=row["model"],
+        compute_capability=_capability(capability) if capability else None,
+        memory_mib=row["memory_mib"],
+        cpu_milli=row["cpu_milli"],
+        claimed_mib=row["claimed_mib"],
+        claimed_cpu_milli=row["claimed_cpu_milli"],
+        claims=row["claims"],
+        exclusive_claims=row["exclusive_claims"],
+        healthy=row["health"] == "ok" and row["present"],
+        mig_mode=row["mig_mode"],
+        vendor=row["vendor"] if row["kind"] == "gpu" else "",
+        reserved_mib=row["reserved_mib"],
+        foreign_mib=row["foreign_mib"],
+        parent=row["parent"],
+        cordoned=row["cordoned"],
+    )
+
+
+def _capability(text: str) -> tuple[int, int]:
+    major, _, minor = text.partition(".")
+    return int(major), int(minor or 0)
 
 
 @dataclass(frozen=True, slots=True)
 class RevisionRow:
-    """A revision as stored. If another version wrote it, parsing may fail, and must then fail for it alone."""
+    """A revision as stored. Parsing may fail if another version wrote it, which must not affect other revisions."""
 
     spec: Any
     need: Any
     commits: Mapping[str, str]  # of its models on the hub, by `org/name@revision`
 
     def parse(self) -> tuple[DeploymentSpec, Need]:
-        """The spec and the need.
-
-        Raises:
-            ValueError: this version cannot read the spec.
-        """
+        """Raises ValueError if this version cannot read the spec."""
         return spec_from_json(self.spec), need_from_json(self.need)
 
 
 @dataclass(frozen=True, slots=True)
 class PendingSnapshot:
-    """Pending instances, whether there are more, and in how many seconds the next backoff ends."""
+    """Pending instances in admission order."""
 
     instances: list[PendingRow]
-    more: bool
-    next_due_s: float | None
+    more: bool  # there are more than were read
+    next_due_s: float | None  # until the next backoff ends
 
 
 async def read_pending(
@@ -215,12 +328,11 @@ def _destination(stored: Any) -> Destination | None:
 
 
 def destination_from_json(stored: Any) -> Destination | None:
-    """A stored promised place; None if there is none."""
     return Destination(tuple(stored["workers"]), tuple(stored["gpus"])) if stored else None
 
 
 async def read_planned_copies(connection: Any) -> list[PendingRow]:
-    """The replacements of relocations that have not begun, each with its destination."""
+    """The replacements of relocations that have not started, each with its destination."""
     return [
         replace(
             new_instance(f"a replacement of {row['id']}", str(row["deployment_uid"]), row["name"], row["revision"]),
@@ -251,30 +363,21 @@ async def read_revisions(connection: Any, keys: Sequence[RevisionKey]) -> dict[R
     }
 
 
-@dataclass(frozen=True, slots=True)
-class Preemption:
-    """A pending instance, and the victims that stop for it."""
-
-    waiting: PendingRow
-    victims: tuple[Holder, ...]
-
-
 async def read_holders(connection: Any, holdings: Holdings, *, only_leaving: bool = False) -> Holders:
     """The instances that hold claims and can stop or are stopping.
 
-    In the REPEATABLE READ transaction in which their claims (`holdings`) were read. `only_leaving`: without those that
-    stay, since preemption and long waits alone concern them.
+    In the REPEATABLE READ transaction in which their claims (`holdings`) were read. `only_leaving` omits those that
+    stay, which matter only to preemption and reservations.
     """
-    found: dict[bool, list[Holder]] = {True: [], False: []}
-    relocating: list[Holder] = []
-    for row in await connection.fetch(_HOLDERS, list(_STAYING), only_leaving):
+    staying, leaving, relocating = list[Holder](), list[Holder](), list[Holder]()
+    for row in await connection.fetch(_HOLDERS, list(STAYING), only_leaving):
         holding = holdings.get(row["id"])
         if holding is not None:
-            one = _holder(row, holding)
-            found[row["leaving"]].append(one)
+            holder = _holder(row, holding)
+            (leaving if row["leaving"] else staying).append(holder)
             if row["relocating"] and not row["leaving"]:
-                relocating.append(one)
-    return Holders(tuple(found[False]), tuple(found[True]), tuple(relocating))
+                relocating.append(holder)
+    return Holders(tuple(staying), tuple(leaving), tuple(relocating))
 
 
 def _holder(row: Any, holding: Holding) -> Holder:
@@ -290,45 +393,4 @@ def _holder(row: Any, holding: Holding) -> Holder:
         lost_s=row["age_s"] if row["task"] else 0.0,
         protected=row["age_s"] < row["minimum_runtime"],
         serves=row["serves"],
-    )
-
-
-async def preempt_victims(connection: Any, preemptions: Sequence[Preemption]) -> set[str]:
-    """Marks the victims; their deployments' next step stops them. The caller has locked all instances.
-
-    Returns:
-        The deployments of the victims.
-
-    Raises:
-        StaleError: a victim, or the pending instance, has changed since it was read.
-    """
-    marks = [
-        {"id": o.instance, "epoch": o.epoch, "waits": preemption.waiting.id, "waits_epoch": preemption.waiting.epoch}
-        for preemption in preemptions
-        for o in preemption.victims
-    ]
-    rows = await connection.fetch(_MARK, marks, list(_STAYING))
-    if len(rows) != len(marks):
-        raise StaleError("victims of a preemption")
-    deployment_of = {row["id"]: str(row["deployment_uid"]) for row in rows}
-    await write_events(connection, [_event(preemption, deployment_of) for preemption in preemptions])
-    return set(deployment_of.values())
-
-
-def _event(preemption: Preemption, deployment_of: dict[str, str]) -> NewEvent:
-    waiting, names = preemption.waiting, [o.instance for o in preemption.victims]
-    return NewEvent(
-        reason="preempting",
-        message=f"{waiting.id} of priority {waiting.priority} preempts {', '.join(names)}",
-        objects=(
-            f"deployment:{waiting.deployment_uid}",
-            f"instance:{waiting.id}",
-            *(f"deployment:{deployment_of[name]}" for name in names),
-            *(f"instance:{name}" for name in names),
-        ),
-        evidence={
-            "priority": waiting.priority,
-            "waited_s": round(waiting.waited_s, 3),
-            "leave": [{"instance": o.instance, "priority": o.priority, "gpus": o.gpus} for o in preemption.victims],
-        },
     )
