@@ -25,7 +25,6 @@ from prometheus_client import CollectorRegistry
 
 from controller.daemon import tune_gc
 from controller.engines.registry import engine_for
-from controller.leading import Leading
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
 from controller.runtime.lease import Lease
@@ -40,6 +39,7 @@ from controller.store.deployments import apply as deployments
 from controller.store.deployments import verbs
 from controller.store.deployments.creations import Creations
 from controller.store.embedded import EmbeddedPostgres
+from controller.term import Leading
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.policy import MAX_WINDOW_S
 

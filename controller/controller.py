@@ -14,14 +14,13 @@ from aiohttp import web
 
 from controller.api.app import build_app
 from controller.api.context import ApiContext
-from controller.client_env import ClientEnvError
-from controller.first_key import publish_client_env
+from controller.client_env import ClientEnvError, publish_client_env
+from controller.database_watch import SchemaWatch, SpaceWatch
 from controller.gateway_process import GatewayProcess
 from controller.health import Readiness
 from controller.hub.hub import Hub
 from controller.hub.proxy_address import HostTrust
 from controller.leader.analyses import ModelCache, analyse_now
-from controller.leading import Leading, Resignation
 from controller.live.change_fanout import ChangeFanout
 from controller.live.known_secrets import KnownSecrets
 from controller.runtime.clock import Clock, SystemClock
@@ -30,12 +29,10 @@ from controller.runtime.lease import Lease
 from controller.runtime.metrics import HubMetrics, Metrics
 from controller.runtime.origin import GatewayTrust
 from controller.runtime.tasks import unless_stopped
-from controller.schema_watch import SchemaWatch
 from controller.secrets_key import ProxyKeyFile, drop_old_keys, renew_key
 from controller.serving import HTTP_CLOSE_S, Serving, listen, runner_of, serve_socket, serving_parts
 from controller.serving_tls import ServingTls
 from controller.settings import ControllerSettings
-from controller.space_watch import SpaceWatch
 from controller.store.access.key_reads import Principal
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.access.secrets import resolve_secrets
@@ -46,6 +43,7 @@ from controller.store.embedded.layout import Layout
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
 from controller.store.workers.lost_history import tell_promotion
+from controller.term import Leading, Resignation
 from http1.protocol.listening import PlainAcceptor
 from schemas.process_metrics import ProcessMetrics
 from schemas.version import __version__

@@ -15,7 +15,6 @@ import uvloop
 from controller.client_env import ClientEnvError
 from controller.controller import Controller
 from controller.data_folder import DataFolderError, locked_folder
-from controller.leading import Resignation
 from controller.open_database import CannotOpenError, open_database
 from controller.runtime.lease import expire_lease
 from controller.runtime.tasks import unless_stopped
@@ -28,6 +27,7 @@ from controller.store.access.secret_keys import SecretsKeyError
 from controller.store.core.database import Database, DatabaseUrlError
 from controller.store.core.migrate import SchemaTooNewError, UnsuitableEncodingError
 from controller.store.embedded import EmbeddedPostgresError
+from controller.term import Resignation
 from http1.daemon.open_files import raise_file_limit
 from http1.daemon.service_manager import READY, ServiceManager, until_signalled
 from schemas.log_lines import configure_logs

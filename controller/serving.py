@@ -21,7 +21,7 @@ from controller.api.server_log import ServerLog
 from controller.gateway_process import bind
 from controller.health import LoopLag
 from controller.runtime.clock import Clock
-from controller.runtime.serving_metrics import ServingMetrics
+from controller.runtime.metrics import ServingMetrics
 from controller.serving_tls import ServingTls
 from controller.settings import ControllerSettings
 from http1.bodies import Bodies

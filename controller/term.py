@@ -1,4 +1,4 @@
-"""One term of the leader: its reconcile loops and services, and which hints wake them. Composition only."""
+"""Leads while this controller holds the lease: the loops and services of one term, and the hints that wake them."""
 
 import asyncio
 import random
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 
-from controller.domain.access.redaction import Redaction
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.leader.analyses import Analyses
 from controller.leader.housekeeping import History, Housekeeping, Sealing
 from controller.leader.placement_passes import PlacementPasses
@@ -28,8 +28,9 @@ from controller.runtime.lease import LEADER_ERRORS, term_transaction
 from controller.runtime.loop import LoopSettings, ReconcileLoop, Reconciler
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
-from controller.store.access.secret_keys import SecretKeys
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
+from controller.store.core.events import acting
 from controller.store.core.notify import GONE, parse_gone
 from controller.store.deployments.failures import record_failure, record_quarantine
 from controller.store.deployments.start_times import absent_s, leave_out
@@ -277,3 +278,60 @@ def _services(
             database, term, clock, every_s=settings.rollup_every_s, keep_days=settings.keep_history_days
         ).run,
     }
+
+
+class Leading:
+    """Runs the current term and passes hints to it."""
+
+    def __init__(
+        self,
+        database: Database,
+        clock: Clock,
+        metrics: Metrics,
+        settings: ControllerSettings,
+        healthy_for_s: Callable[[], float],
+        *,
+        loop_lag_s: Callable[[], float] = lambda: 0.0,
+        keys: SecretKeys = NO_KEYS,
+        redaction: Callable[[], Redaction] = lambda: NOTHING_REDACTED,
+    ) -> None:
+        self._begin: Callable[[int], Term] = lambda term: Term(
+            database, term, clock, metrics, settings,
+            healthy_for_s=healthy_for_s, loop_lag_s=loop_lag_s, keys=keys, redaction=redaction,
+        )  # fmt: skip
+        self._term: Term | None = None
+
+    def hint(self, kind: str, id_: str | None) -> None:
+        if self._term is not None:
+            self._term.hint(kind, id_)
+
+    async def lead(self, term: int) -> None:
+        """Runs a term until cancelled."""
+        log.info("leadership acquired", term=term)
+        self._term = self._begin(term)
+        try:
+            with acting("leader"):
+                await self._term.run()
+        finally:
+            self._term = None
+            log.info("leadership lost", term=term)
+
+
+class Resignation:
+    """Ends a controller's leadership while it continues to serve.
+
+    Attributes:
+        asked: set it to resign.
+        done: set once this controller does not lead and will not lead again.
+    """
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Event()
+        self.done = asyncio.Event()
+
+    async def carry_out(self, leading: asyncio.Task[None]) -> None:
+        """Waits for `asked`, then ends the task that holds the lease or campaigns for it."""
+        await self.asked.wait()
+        leading.cancel()
+        await asyncio.wait({leading})
+        self.done.set()

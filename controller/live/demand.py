@@ -13,9 +13,9 @@ from controller.store.access.proxy_secrets import tell_proxy_keys
 from controller.store.core.database import Database
 from controller.store.core.notify import PLACES
 from controller.store.deployments.outcomes import report_outcomes
-from controller.store.scaling import reports
+from controller.store.scaling import gateways
+from controller.store.scaling.gateways import WAKE_S
 from controller.store.scaling.queue_places import lease_queue_places
-from controller.store.scaling.reports import WAKE_S
 
 __all__ = [
     "PLACES",
@@ -40,7 +40,7 @@ class Told:
 
 
 class DemandReports:
-    """One gateway process's reports.
+    """One gateway process's gateways.
 
     Args:
         database: to write to, on a connection of its own pool.
@@ -66,14 +66,14 @@ class DemandReports:
             new_keys = key_ids != self._told_keys
             # At once: between both it would count as a gateway without a key.
             async with connection.transaction() if new_keys else nullcontext():
-                anew = await reports.report_demand(connection, self._id, self._name, self._beat, told)
+                anew = await gateways.report_demand(connection, self._id, self._name, self._beat, told)
                 if anew or new_keys:
                     await tell_proxy_keys(connection, self._id, list(key_ids))
             self._told_keys = key_ids
             if counts:
                 await report_outcomes(connection, self._id, counts)
-            rank, gateways = await reports.rank_of(connection, self._id)
-        return Told(rank, gateways, anew)
+            rank, count = await gateways.rank_of(connection, self._id)
+        return Told(rank, count, anew)
 
     async def lease_places(self, asks: Sequence[PlacesAsk], in_touch_s: float) -> list[PlacesGrant]:
         """Asks for places in queues, and returns those that are not needed; see `lease_queue_places`."""
@@ -83,14 +83,14 @@ class DemandReports:
     async def wake(self, uid: str, request_id: str) -> None:
         """Asks for a deployment to wake; it ends by itself `WAKE_S` after the last call."""
         async with self._database.connection() as connection:
-            await reports.ask_wake(connection, self._id, uuid.UUID(uid), request_id)
+            await gateways.ask_wake(connection, self._id, uuid.UUID(uid), request_id)
 
     async def withdraw(self, uid: str) -> None:
         """No request waits for it here any more."""
         async with self._database.connection() as connection:
-            await reports.withdraw_wake(connection, self._id, uuid.UUID(uid))
+            await gateways.withdraw_wake(connection, self._id, uuid.UUID(uid))
 
     async def leave(self) -> None:
         async with self._database.connection() as connection:
-            await reports.leave(connection, self._id)
+            await gateways.leave(connection, self._id)
         self._told_keys = None

@@ -7,6 +7,7 @@ Unknown keys are looked up together, a batch at a time, so that a flood of wrong
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Final
 
@@ -14,8 +15,11 @@ import structlog
 
 from controller.live.change_fanout import ChangeFanout
 from controller.live.errors import UnknownWhileAwayError
+from controller.live.same_origin import cookie_in
 from controller.runtime.database import DATABASE_ERRORS, Connect
 from controller.store.access.key_reads import (
+    SECURE_SESSION_COOKIE,
+    SESSION_COOKIE,
     Principal,
     count_keys,
     find_keys,
@@ -26,6 +30,42 @@ from controller.store.access.key_reads import (
     session_credential,
 )
 from controller.store.access.key_use import NOTED_EVERY_S, note_use
+
+_KEY_FIELDS: Final = ("x-api-key", "api-key")
+# Behind TLS the name itself vouches that no other host has set the cookie, so it counts first.
+SESSION_COOKIES: Final = (SECURE_SESSION_COOKIE, SESSION_COOKIE)
+ValuesOf = Callable[[str], Sequence[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What is checked: a `key_credential`, or a `session_credential` for each of the session's cookies."""
+
+    texts: tuple[str, ...] = ()  # the first one that is valid counts; an empty one cannot be valid
+    by_cookie: bool = False  # a browser sends it with whatever page asks
+
+
+def credential_in(values_of: ValuesOf) -> Credential:
+    """The credential of a request; `values_of` gives all values of a field by its name in lower case."""
+    for authorization in values_of("authorization"):
+        scheme, _, key = authorization.strip().partition(" ")
+        if scheme.lower() == "bearer":
+            return Credential((key_credential(key.strip()),))
+    given = next((value for name in _KEY_FIELDS for value in values_of(name) if value), None)
+    if given is not None:
+        return Credential((key_credential(given),))
+    tokens = session_tokens(values_of("cookie"))
+    return Credential(tuple(map(session_credential, tokens)), by_cookie=True) if tokens else Credential()
+
+
+def session_tokens(cookies: Sequence[str]) -> list[str]:
+    """What the session's cookies hold in these `Cookie` fields; the first valid one counts.
+
+    A browser may have both: one that is over, from before its way here had TLS or lost it, hides no valid one.
+    """
+    together = "; ".join(cookies)
+    return [token for name in SESSION_COOKIES if (token := cookie_in(together, name))]
+
 
 __all__ = ["KeyRing", "Principal", "digest_of", "key_credential", "session_credential"]
 

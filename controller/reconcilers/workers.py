@@ -1,9 +1,10 @@
 """Workers' phases: observe → decide → apply. One key for all workers, since the breaker counts all of them."""
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from controller.decide.worker_phases import decide
@@ -11,7 +12,7 @@ from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
 from controller.domain.phases import WorkerPhase
 from controller.domain.workers import WorkerChange, WorkerEffects, WorkerSettings
-from controller.runtime.clock import ClockJumpWatch
+from controller.runtime.clock import JUMP_S
 from controller.runtime.lease import term_transaction
 from controller.runtime.outcome import Done, Outcome, Requeue
 from controller.store.core.database import Database
@@ -135,3 +136,25 @@ def _message(change: WorkerChange) -> str:
             return f"worker {change.name} is lost: {change.reason}; its claims are released {freed}"
         case WorkerPhase.JOINING:
             return f"worker {change.name} is joining"
+
+
+class ClockJumpWatch:
+    """Detects jumps of another machine's wall clock, against our monotonic one.
+
+    After a jump, older timestamps of that clock must not be used for durations.
+    """
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._last: tuple[float, datetime] | None = None
+        self._jumped_at = -math.inf
+
+    def steady_for_s(self, theirs: datetime) -> float:
+        """Seconds since the last detected jump of the other clock, which shows `theirs` now; infinite if none."""
+        ours = self._monotonic()
+        if self._last is not None:
+            drift_s = (theirs - self._last[1]).total_seconds() - (ours - self._last[0])
+            if abs(drift_s) > JUMP_S:
+                self._jumped_at = ours
+        self._last = (ours, theirs)
+        return ours - self._jumped_at

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.leading import Leading
 from controller.reconcilers.cancelling import CancellingReconciler
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
@@ -15,6 +14,7 @@ from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.core.database import Database
 from controller.store.deployments import verbs
+from controller.term import Leading
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.apply import apply_spec
 from support.leading.leader_term import LeaderTerm

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.leading import Leading
 from controller.runtime.clock import SystemClock
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.core.database import Database
+from controller.term import Leading
 from support.database.ledger import add_deployment, add_instance, rows
 from support.database.policy_ledger import PolicyLedger
 

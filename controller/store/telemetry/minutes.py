@@ -1,6 +1,6 @@
 """One-minute rollups of the samples, in the order of the samples' transactions, so that no late sample is missed.
 
-A minute's figures are of all samples that cover a part of it (`coverage.py`). The mean is weighted by covered time.
+A minute's figures are of all samples that cover a part of it (`COVERED`). The mean is weighted by covered time.
 The maximum is of all these samples, since a peak may lie on either side of the minute's edge.
 """
 
@@ -8,7 +8,17 @@ from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from controller.store.telemetry.coverage import READ, covered_since
+READ: Final = "coalesce({0}.read_s, {0}.period_s) * interval '1 s'"  # what a sample covers, at most
+
+
+def covered_since(sample: str, partition: str) -> str:
+    """Where the time that a sample covers begins.
+
+    `sample`: the alias of `samples`. `partition`: the columns that distinguish series.
+    """
+    before = f"lag({sample}.at) over (partition by {partition} order by {sample}.at)"
+    return f"greatest({before}, {sample}.at - {READ.format(sample)})"
+
 
 # `partitions.py` creates and drops the partitions.
 OLDEST_PARTITION: Final = """

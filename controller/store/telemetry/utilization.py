@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from controller.store.core.database import Reader, row_mapper
 from controller.store.core.refusals import NotFoundError
-from controller.store.telemetry.coverage import covered_since
+from controller.store.telemetry.minutes import covered_since
 from schemas.api.history import SeriesView, UtilizationView, WatchView
 
 MAX_TRACKS: Final = 512

@@ -11,12 +11,12 @@ from prometheus_client import CollectorRegistry
 
 from controller import term as composed
 from controller.domain.restart_delays import RestartSettings
-from controller.leading import Leading
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.core.database import Database
+from controller.term import Leading
 from support.leading.lifecycle import PATIENT, RESTARTS, Crew
 
 RESYNC_S = 0.1
