@@ -77,7 +77,7 @@ class Term:
         self._clock = clock
         self._metrics = metrics
         self._rng = random.Random()  # noqa: S311 - jitter only, no secret depends on it
-        self._told = False
+        self._reported = False
         self._settled = False
         self._analyses = Analyses(
             clock=clock,
@@ -109,11 +109,11 @@ class Term:
             _ONE_AT_A_TIME,
         )
         self._all_workers = WorkersReconciler(
-            database, term, healthy_for_s=healthy_for_s, settings=settings.workers, told=self._agents_told
+            database, term, healthy_for_s=healthy_for_s, settings=settings.workers, reported=self._agents_reported
         )
         self._workers = self._loop(self._all_workers, _ONE_AT_A_TIME)
         self._adoption = self._loop(
-            AdoptionReconciler(database, term, told=lambda: self._told, settled=self._settle), _ONE_AT_A_TIME
+            AdoptionReconciler(database, term, reported=lambda: self._reported, settled=self._settle), _ONE_AT_A_TIME
         )
         self._relocations = self._loop(
             RelocationsReconciler(database, term, at_once=settings.relocations_at_once), _ONE_AT_A_TIME
@@ -209,10 +209,10 @@ class Term:
             uid, deleted_at = parsed
             self._analyses.cancel(uid, committed_at=deleted_at)
 
-    def _agents_told(self) -> None:
+    def _agents_reported(self) -> None:
         """Agents have reported what runs since the database last lost commits, if it ever did."""
-        if not self._told:
-            self._told = True
+        if not self._reported:
+            self._reported = True
             self._adoption.add(EVERYTHING)
 
     def _settle(self) -> None:

@@ -1,7 +1,11 @@
-"""All valid keys and browsers' sessions in memory, so that requests are checked at once, also without the database.
+"""The credential of a request, and all valid keys and sessions in memory, which check it also without the database.
 
-One task reads them on a connection of its own: at its start, at each change, and where a count each `POLL_S` differs.
-Unknown keys are looked up together, a batch at a time, so that a flood of wrong keys costs few queries.
+A key is given as `Authorization: Bearer`, `x-api-key` or `api-key`, and a browser's session in a cookie. Where a key is
+given, only it counts, valid or not. `Authorization` of another scheme, or an empty one, is not for Gpuward: a reverse
+proxy with a login of its own sends `Basic` with every request.
+
+One task reads keys on a connection of its own: at its start, at each change, and where a count each `POLL_S` differs.
+Unknown keys are queried in batches, so that a flood of wrong keys costs few queries.
 """
 
 import asyncio
@@ -31,22 +35,35 @@ from controller.store.access.key_reads import (
 )
 from controller.store.access.key_use import NOTED_EVERY_S, note_use
 
-_KEY_FIELDS: Final = ("x-api-key", "api-key")
+__all__ = ["KeyRing", "Principal", "digest_of", "key_credential", "session_credential"]
+
+log = structlog.get_logger(__name__)
+
 # Behind TLS the name itself vouches that no other host has set the cookie, so it counts first.
 SESSION_COOKIES: Final = (SECURE_SESSION_COOKIE, SESSION_COOKIE)
-ValuesOf = Callable[[str], Sequence[str]]
+ANSWER_S: Final = 1.0  # the longest wait of a request for the database
+POLL_S: Final = 0.8
+SPACING_S: Final = 0.05  # between two reads, so at most 20 a second
+BATCH: Final = 1024
+MAX_UNKNOWN: Final = 4096  # keys that wait for a query
+_KEY_FIELDS: Final = ("x-api-key", "api-key")
+_CONNECT_LIMIT_S: Final = 3.0
+_READ_LIMIT_S: Final = 2.0
+_RETRY_S: Final = 0.5
+_STOP_LIMIT_S: Final = 2.0
+_MAX_KEY_CHARS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What is checked: a `key_credential`, or a `session_credential` for each of the session's cookies."""
+    """A `key_credential`, or a `session_credential` for each of the session's cookies."""
 
-    texts: tuple[str, ...] = ()  # the first one that is valid counts; an empty one cannot be valid
-    by_cookie: bool = False  # a browser sends it with whatever page asks
+    texts: tuple[str, ...] = ()  # the first valid text counts; an empty text is not valid
+    by_cookie: bool = False  # a browser sends it for pages of any origin
 
 
-def credential_in(values_of: ValuesOf) -> Credential:
-    """The credential of a request; `values_of` gives all values of a field by its name in lower case."""
+def credential_in(values_of: Callable[[str], Sequence[str]]) -> Credential:
+    """Returns a request's credential; `values_of` returns all values of a field by its name in lower case."""
     for authorization in values_of("authorization"):
         scheme, _, key = authorization.strip().partition(" ")
         if scheme.lower() == "bearer":
@@ -59,28 +76,10 @@ def credential_in(values_of: ValuesOf) -> Credential:
 
 
 def session_tokens(cookies: Sequence[str]) -> list[str]:
-    """What the session's cookies hold in these `Cookie` fields; the first valid one counts.
-
-    A browser may have both: one that is over, from before its way here had TLS or lost it, hides no valid one.
-    """
-    together = "; ".join(cookies)
-    return [token for name in SESSION_COOKIES if (token := cookie_in(together, name))]
-
-
-__all__ = ["KeyRing", "Principal", "digest_of", "key_credential", "session_credential"]
-
-log = structlog.get_logger(__name__)
-
-ANSWER_S: Final = 1.0  # the longest wait of a request for the database
-POLL_S: Final = 0.8
-SPACING_S: Final = 0.05  # between two reads, so at most 20 a second
-BATCH: Final = 1024
-MAX_UNKNOWN: Final = 4096  # keys that wait for a look-up
-_CONNECT_LIMIT_S: Final = 3.0
-_READ_LIMIT_S: Final = 2.0
-_RETRY_S: Final = 0.5
-_STOP_LIMIT_S: Final = 2.0
-_MAX_KEY_CHARS: Final = 256
+    """Returns the tokens of the session's cookies in these `Cookie` fields; the first valid token counts."""
+    # A browser may send both cookies, of which one ended when its connection gained or lost TLS.
+    header = "; ".join(cookies)
+    return [token for name in SESSION_COOKIES if (token := cookie_in(header, name))]
 
 
 class KeyRing:
@@ -89,9 +88,9 @@ class KeyRing:
     Args:
         connect: opens a connection to the database that no other work uses.
         changes: wakes it at each change of kind `key`.
-        ended: called with the credentials, as `Principal.credential`, that are valid no longer.
+        ended: called with the credentials, as `Principal.credential`, that are no longer valid.
         away: called with whether the database is away, when that changes.
-        local: keys of this process alone, by their hash. They are stored nowhere and cannot be revoked.
+        local: keys of this process alone, by their hash. They are not stored and cannot be revoked.
     """
 
     def __init__(
@@ -111,16 +110,15 @@ class KeyRing:
         self._known: dict[bytes, Principal] = {}
         self._ends_at: dict[bytes, float] = {}  # of keys that expire, by the loop's clock
         self._counted: tuple[float, ...] | None = None  # keys, sessions and changes at the last full read
-        self._unknown: dict[bytes, asyncio.Future[bool]] = {}  # to whether the look-up succeeded
+        self._unknown: dict[bytes, asyncio.Future[bool]] = {}  # results: whether the query succeeded
         self._away = False
         self._changed = False
         self._wake = asyncio.Event()
         self._used: set[str] = set()  # ids of keys, to be noted
         self._noted_s = -math.inf
-        self.task: asyncio.Task[None] | None = None  # from `start`. It ends only by a defect
+        self.task: asyncio.Task[None] | None = None  # from `start`. It ends only by a bug, which `authenticate` raises
 
     def start(self) -> None:
-        """Starts the task that reads. It ends only by a defect, which `authenticate` then raises."""
         self.task = asyncio.create_task(self._run(), name="key-ring")
 
     async def stop(self) -> None:
@@ -129,24 +127,24 @@ class KeyRing:
             await asyncio.wait([self.task], timeout=_STOP_LIMIT_S)
 
     async def authenticate(self, key: str) -> Principal | None:
-        """The owner of a key, or of a `session_credential`; None if it is unknown or over. Waits at most `ANSWER_S`.
+        """Returns the owner of a key or `session_credential`; None if unknown or expired. Waits at most `ANSWER_S`.
 
         Raises:
-            UnknownWhileAwayError: the key is not known here, and the database is away.
+            UnknownWhileAwayError: the key is not in memory, and the database is away.
         """
         known = self.known(key)
-        if known is not None or not _may_be_one(key):
+        if known is not None or not _may_be_key(key):
             return known
         digest = hash_secret(key)
         if not self._has_expired(digest):
-            await self._look_up(digest)
+            await self._query(digest)
         return None if self._has_expired(digest) else self._known.get(digest)
 
     async def first_owner(self, credentials: Sequence[str]) -> Principal | None:
-        """The owner of the first of these that is valid, as `authenticate`.
+        """Returns the owner of the first valid credential, as `authenticate`.
 
         Raises:
-            UnknownWhileAwayError: none is known here, and the database is away.
+            UnknownWhileAwayError: no credential is in memory, and the database is away.
         """
         unknown: UnknownWhileAwayError | None = None
         for credential in credentials:
@@ -162,7 +160,7 @@ class KeyRing:
         return None
 
     def known(self, key: str) -> Principal | None:
-        """The owner of a key that is in memory; None for any other."""
+        """Returns the owner of a key that is in memory; else None."""
         return self.owner(digest_of(key))
 
     def owner(self, digest: bytes) -> Principal | None:
@@ -174,7 +172,7 @@ class KeyRing:
         return self._known.get(digest) or self._local.get(digest)
 
     def note_use(self, principal: Principal) -> None:
-        """Notes that its key was used just now; it is written with others, once a minute."""
+        """Notes the use of its key, which is written once a minute together with others."""
         if len(self._used) < MAX_UNKNOWN and principal not in self._local.values():
             self._used.add(principal.key_id)
 
@@ -198,15 +196,15 @@ class KeyRing:
             else:
                 self._ends_at.pop(digest, None)
 
-    async def _look_up(self, digest: bytes) -> None:
-        """Returns once a read that began after the call has put the key among the known ones, if it exists."""
-        asked = self._unknown.get(digest)
-        if asked is None and not self._away and len(self._unknown) < MAX_UNKNOWN:
-            asked = self._unknown[digest] = asyncio.get_running_loop().create_future()
+    async def _query(self, digest: bytes) -> None:
+        """Returns once a read that started after the call has put the key into memory, if it exists."""
+        query = self._unknown.get(digest)
+        if query is None and not self._away and len(self._unknown) < MAX_UNKNOWN:
+            query = self._unknown[digest] = asyncio.get_running_loop().create_future()
             self._wake.set()
-        if asked is not None:
-            await asyncio.wait({asked}, timeout=ANSWER_S)
-        if asked is None or not asked.done() or not asked.result():
+        if query is not None:
+            await asyncio.wait({query}, timeout=ANSWER_S)
+        if query is None or not query.done() or not query.result():
             raise UnknownWhileAwayError(
                 "the database is away, and this key is not among those in memory; try again in a moment"
             )
@@ -250,7 +248,7 @@ class KeyRing:
             connection.terminate()
 
     async def _refresh(self, connection: Any) -> None:
-        """Reads all keys if they have changed; calls back with those that are gone."""
+        """Reads all keys if they have changed; ends those that are gone."""
         counted = await _read(count_keys(connection))
         if self._changed or counted != self._counted:
             self._changed = False
@@ -266,14 +264,14 @@ class KeyRing:
         self._away = False
 
     def _forget_expired(self) -> None:
-        """Ends what expired while the database is away, which then tells of no end."""
+        """Ends keys that expire while the database is away."""
         before = self._roles()
         for digest in filter(self._has_expired, self._ends_at):
             self._known.pop(digest, None)
         self._end_gone(before)
 
     def _end_gone(self, before: set[tuple[str, str]]) -> None:
-        """What a stream may show hangs on the role: with another one it ends too."""
+        # A changed role ends a credential too, because a stream's content depends on the role.
         gone = {credential for credential, _ in before - self._roles()}
         if gone:
             self._ended(frozenset(gone))
@@ -283,9 +281,9 @@ class KeyRing:
 
     async def _read_unknown(self, connection: Any) -> None:
         batch = tuple(islice(self._unknown, BATCH))
-        found = await _read(find_keys(connection, batch))
-        self._known.update(found)
-        self._note_ends(found)
+        keys = await _read(find_keys(connection, batch))
+        self._known.update(keys)
+        self._note_ends(keys)
         self._answer(batch, succeeded=True)
 
     def _answer(self, digests: tuple[bytes, ...], *, succeeded: bool) -> None:
@@ -303,11 +301,11 @@ class KeyRing:
 
 
 def digest_of(key: str) -> bytes:
-    """What a key is known by; empty for what is none."""
-    return hash_secret(key) if _may_be_one(key) else b""
+    """The hash by which a key is known; empty for text that cannot be a key."""
+    return hash_secret(key) if _may_be_key(key) else b""
 
 
-def _may_be_one(key: str) -> bool:
+def _may_be_key(key: str) -> bool:
     return len(key) <= _MAX_KEY_CHARS and may_be_credential(key)
 
 

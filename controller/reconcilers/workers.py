@@ -1,4 +1,4 @@
-"""Workers' phases: observe → decide → apply. One key for all workers, since the breaker counts all of them."""
+"""Workers' phases: observe → decide → apply. A single key for all workers, since the breaker counts all of them."""
 
 import math
 import time
@@ -21,7 +21,7 @@ from controller.store.core.notify import notify
 from controller.store.workers import phases
 
 ALL: Final = "all"
-_GATHER_S: Final = 2e-4  # for each worker that a step reads
+_GATHER_S: Final = 2e-4  # per worker that a step reads
 _MOST_GATHER_S: Final = 1.0
 _MAX_HEALTHY_S: Final = 86_400.0  # beyond any limit on silence, and far inside what a date can hold
 
@@ -30,12 +30,12 @@ class WorkersReconciler:
     """Writes workers' phases. All times are the database's, so the controller's clock cannot make a worker lost.
 
     Args:
-        database: where to read and write.
-        term: the term that it leads.
-        healthy_for_s: seconds for which the hub has written all heartbeats and taken in all agents.
+        database: to read and write.
+        term: of this leader.
+        healthy_for_s: seconds for which the hub has written all heartbeats and accepted all agents.
         settings: limits.
         monotonic: seconds that never go backwards; they reveal that the database's clock was set.
-        told: called with each step, once agents have told what runs since the database last lost commits.
+        reported: called by each step, once agents have reported their processes since the last loss of commits.
     """
 
     kind = "worker"
@@ -48,30 +48,29 @@ class WorkersReconciler:
         healthy_for_s: Callable[[], float],
         settings: WorkerSettings | None = None,
         monotonic: Callable[[], float] = time.monotonic,
-        told: Callable[[], None] = lambda: None,
+        reported: Callable[[], None] = lambda: None,
     ) -> None:
         self._database = database
         self._jumps = ClockJumpWatch(monotonic)
         self._term = term
         self._healthy_for_s = healthy_for_s
-        self._told = told
+        self._reported = reported
         self._settings = settings or WorkerSettings()
         self._workers = 0
 
     @property
     def gather_s(self) -> float:
-        """How long hints wait for others: a step reads all workers, so its cost must not come with each one."""
+        """Delay by which hints wait for others, because each step reads all workers."""
         return min(_GATHER_S * self._workers, _MOST_GATHER_S)
 
     async def list_keys(self) -> Collection[str]:
-        """The one key."""
         return [ALL]
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
         """Brings all workers' phases in line with their heartbeats.
 
         Raises:
-            StaleError: another term leads, or all workers to write have changed; nothing was written.
+            StaleError: another term leads, or each of the workers has changed since; nothing was written.
         """
         healthy_s = self._healthy_for_s()
         async with self._database.snapshot() as connection:
@@ -86,12 +85,12 @@ class WorkersReconciler:
         if effects.changes and not await self._apply(effects):
             after_s = self.gather_s
         if effects.settles or not effects.unsettled:
-            self._told()
+            self._reported()
         outcome: Outcome = Done() if after_s is None else Requeue(after_s)
         return dict.fromkeys(keys, outcome)
 
     async def _apply(self, effects: WorkerEffects) -> bool:
-        """Writes the changes of workers that are still as they were read. Returns whether those are all of them."""
+        """Writes the changes of workers that have not changed since the read; returns whether all were written."""
         async with term_transaction(self._database, self._term) as connection:
             written = await phases.write_phases(connection, effects.changes)
             if not written:
@@ -150,7 +149,7 @@ class ClockJumpWatch:
         self._jumped_at = -math.inf
 
     def steady_for_s(self, theirs: datetime) -> float:
-        """Seconds since the last detected jump of the other clock, which shows `theirs` now; infinite if none."""
+        """Seconds since the last detected jump of the other clock, which now shows `theirs`; infinite without one."""
         ours = self._monotonic()
         if self._last is not None:
             drift_s = (theirs - self._last[1]).total_seconds() - (ours - self._last[0])

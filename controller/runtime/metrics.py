@@ -1,4 +1,4 @@
-"""What the controller counts of its work, under the contract's names. Figures that are read from rows are not here."""
+"""Counters of one process under their public names. Figures that are read from rows are in `store/views/metrics.py`."""
 
 import contextlib
 from collections.abc import Callable, Mapping
@@ -17,11 +17,7 @@ CountOutcome: TypeAlias = Literal["started", "completed", "cancelled", "failed"]
 
 
 class Metrics:
-    """Counters and histograms of one controller, for its loops, computations and placement.
-
-    Args:
-        registry: one for each controller, so that several controllers can run in one process.
-    """
+    """Loops, computations and placement. Each controller has its own registry: a process may run several."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._reconcile_seconds = Histogram(
@@ -81,55 +77,45 @@ class Metrics:
             self._evaluations.labels(verdict)
 
     def observed(self, kind: str, outcome: str, seconds: float) -> None:
-        """One key of `kind` got `outcome` from a step that took `seconds`."""
         self._reconcile_seconds.labels(kind, _OUTCOME_LABELS.get(outcome, outcome)).observe(seconds)
 
     def depth(self, kind: str, n: int) -> None:
-        """`n` keys of `kind` are ready and wait for a worker."""
         self._queue_depth.labels(kind).set(n)
 
     def in_flight(self, n: int) -> None:
-        """`n` computations have a child now."""
         self._in_flight.set(n)
 
     def count(self, purpose: str, outcome: CountOutcome) -> None:
-        """A computation was admitted (`started`), or has ended."""
         self._computations.labels(purpose, outcome).inc()
 
     def cancel_seconds(self, seconds: float) -> None:
-        """A cancelled computation was gone `seconds` after the commit that made it obsolete."""
         self._cancel_seconds.observe(max(seconds, 0.0))
 
     def placed(self, outcome: str, n: int) -> None:
-        """`n` instances were `placed`, `unplaced` or `lost` to a race."""
+        """`outcome`: `placed`, `unplaced`, or `lost` to a race."""
         if n:
             self._placements.labels(outcome).inc(n)
 
     def placement_seconds(self, seconds: float) -> None:
-        """An instance's claims were committed `seconds` after it became pending."""
         self._placement_seconds.observe(max(seconds, 0.0))
 
     def started(self, durations: Mapping[str, float]) -> None:
-        """A start took so many seconds in each of these phases."""
         for phase, seconds in durations.items():
             self._starts.labels(phase).observe(max(seconds, 0.0))
 
     def restarted(self, deployment: str) -> None:
-        """An instance of a deployment restarts after an end."""
         self._restarts.labels(deployment).inc()
 
     def finished(self, deployment: str) -> None:
-        """A deployment is gone: its series ends."""
         with contextlib.suppress(KeyError):  # none of its instances ever restarted
             self._restarts.remove(deployment)
 
     def judged(self, verdict: str) -> None:
-        """A utilization policy judged an instance `idle`, `busy` or `unknown`."""
         self._evaluations.labels(verdict).inc()
 
 
 class HubMetrics:
-    """Counters of what agents send and cannot be taken."""
+    """Agents' readings and sampling periods that the hub does not accept."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._impossible = Counter(
@@ -144,17 +130,12 @@ class HubMetrics:
         )
 
     def doubted(self, impossible: int, dropped: int) -> None:
-        """A message had so many impossible readings, and so many sampling periods that could not be taken."""
         self._impossible.inc(impossible)
         self._dropped.inc(dropped)
 
 
 class ServingMetrics:
-    """Counters and gauges of one controller's server.
-
-    Args:
-        registry: as of `Metrics`.
-    """
+    """The API's server: bodies, the event loop, and the certificate of its port."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -184,7 +165,7 @@ class ServingMetrics:
         )
 
     def certificate(self, expires_s: Callable[[], float], problem: Callable[[], str]) -> None:
-        """`expires_s` returns when the certificate of the port ends; `problem`, why its files cannot be used now."""
+        """`problem`: why the files of the port's certificate cannot be used now; empty if they can."""
         ends = Gauge(
             "gpuward_certificate_expiry_timestamp_seconds",
             "When the certificate of the public port ends, in seconds since 1970; absent without TLS.",
@@ -199,7 +180,6 @@ class ServingMetrics:
         failed.set_function(lambda: float(bool(problem())))
 
     def authority(self, expires_s: float) -> None:
-        """`expires_s`: when the certificate of the authority ends that agents and clients learn."""
         Gauge(
             "gpuward_certificate_authority_expiry_timestamp_seconds",
             "When the certificate authority ends that agents and clients learn, in seconds since 1970; absent without.",
@@ -207,13 +187,11 @@ class ServingMetrics:
         ).set(expires_s)
 
     def body_refused(self, bound: str) -> None:
-        """A request's body did not fit into the bound of its `key` or of `all`."""
+        """`bound`: `key` or `all`."""
         self._bodies_refused.labels(bound).inc()
 
     def bodies_held(self, read: Callable[[], float]) -> None:
-        """`read` returns the bytes that bodies hold."""
         self._bodies_held.set_function(read)
 
     def loop_lag(self, read: Callable[[], float]) -> None:
-        """`read` returns the event loop's recent lag in seconds."""
         self._loop_lag.set_function(read)
