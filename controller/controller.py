@@ -1,4 +1,4 @@
-"""One controller: its parts, and in which order they start and end."""
+"""One controller: its parts, and the order of their start and end."""
 
 import asyncio
 import os
@@ -42,7 +42,7 @@ from controller.store.core.notify import GONE
 from controller.store.embedded.layout import Layout
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
-from controller.store.workers.lost_history import tell_promotion
+from controller.store.workers.lost_history import record_promotion
 from controller.term import Leading, Resignation
 from http1.protocol.listening import PlainAcceptor
 from schemas.process_metrics import ProcessMetrics
@@ -50,21 +50,21 @@ from schemas.version import __version__
 
 log = structlog.get_logger(__name__)
 
-# Of the pool's connections, so that a flood of requests leaves the others to the controller's own work. With fewer
-# requests at once each one's statements follow closely, and the event loop comes round sooner. In a storm of requests
-# 6, 4 and 3 gave the same rate, and with 3 a cancel took half as long as with 6.
+# A flood of requests leaves the pool's other connections to the controller's own work. With fewer requests at once the
+# statements of each follow closely, and the event loop comes round sooner. In a storm of requests 6, 4 and 3 gave the
+# same rate, and with 3 a cancel took half as long as with 6.
 _API_CONNECTIONS: Final = 4
 
 
 class Controller:
-    """Serves the API and agents, and leads while it holds the lease, for as long as `run` runs.
+    """Serves the API and agents, and leads while it holds the lease, until `run` returns.
 
     Args:
-        settings: validated settings.
-        database: open, with a schema that this version knows.
+        settings: of this controller.
+        database: open, with a schema of this version.
         local_keys: keys of this process alone, by their hash.
         gateway_log: file for the gateway's log; None: this process's stderr.
-        tls: the certificate of the public port; None if it speaks no TLS.
+        tls: the certificate of the public port; None: no TLS.
         keys: encrypt secrets.
     """
 
@@ -106,12 +106,12 @@ class Controller:
         """Serves until `stop` is set; then refuses new work, releases the lease and closes the connections.
 
         Raises:
-            CannotListenError: the port cannot be had.
-            ClientEnvError: the file with the controller's address for clients cannot be written.
+            CannotListenError: the port cannot be bound.
+            ClientEnvError: client.env cannot be written.
         """
         runner = runner_of(build_app(self._api_context(), more_routes=self._hub.routes()))
         await runner.setup()
-        await self._known_secrets.refresh()  # before anything is shown
+        await self._known_secrets.refresh()  # before the first answer
         gateway: GatewayProcess | None = None
         try:
             url, gateway = await self._listen(runner)
@@ -198,7 +198,7 @@ class Controller:
     async def _make_ready(
         self, url: str, stop: asyncio.Event, on_ready: Callable[[str], None]
     ) -> ClientEnvError | None:
-        """Writes client.env, then calls back, unless `stop` is set before. Returns why the file cannot be written."""
+        """Writes client.env, then calls `on_ready`, unless `stop` is set before. Returns the error of the file."""
         try:
             ca = None if self._serving.tls is None else self._serving.tls.ca
             writing = publish_client_env(self._database, self._settings.data_dir, url, ca)
@@ -224,7 +224,7 @@ class Controller:
 
     def _hint(self, kind: str, id_: str | None) -> None:
         self._leading.hint(kind, id_)  # first: it may end computations
-        if kind == GONE:  # a hint about the deployment follows, for everything else
+        if kind == GONE:  # a hint about the deployment follows
             return
         self._changes.publish(kind, id_)
         self._hub.wake(kind, id_)
@@ -233,7 +233,7 @@ class Controller:
             self._schema.wake()
 
     def _note_space(self, full: bool) -> None:
-        """Has all watchers read again why nothing happens; with space again everything is tried again, too."""
+        """Has all watchers read again, as objects get the reason of a full disk. With space again, wakes everything."""
         if full:
             self._changes.publish(EVERYTHING, None)
         else:
@@ -255,7 +255,7 @@ def _lease(settings: ControllerSettings, database: Database, holder: str, clock:
         ttl_s=settings.lease_ttl_s,
         renew_s=settings.lease_ttl_s * 0.3,
         unfit=why_outdated,
-        promoted=tell_promotion,
+        promoted=record_promotion,
     )
 
 
@@ -268,7 +268,6 @@ def _hub(
     keys: SecretKeys,
     known_secrets: KnownSecrets,
 ) -> Hub:
-    """Talks to agents; what it counts of them and what they tell of their processes are metrics."""
     hub = Hub(
         database,
         clock,

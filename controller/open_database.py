@@ -99,27 +99,27 @@ async def _check_version(database: Database) -> None:
 
 
 def reason_to_end(error: Exception, dsn: str) -> str | None:
-    """Why waiting for the database cannot help, and what to do; None if it may help. Never contains the password."""
+    """Returns why waiting for the database cannot help, and what to do; None if it may help. Without the password."""
     match error:
         case PoolerError():
             return str(error)
         case asyncpg.ProtocolViolationError() if "startup parameter" in str(error):  # poolers' wording
-            what = f"refuses a setting of the URL: {error}; take it out of GPUWARD_DATABASE_URL"
+            why = f"refuses a setting of the URL: {error}; take it out of GPUWARD_DATABASE_URL"
         case asyncpg.InvalidPasswordError() | asyncpg.InvalidAuthorizationSpecificationError():
-            what = f"refuses this user: {error}; check user and password in GPUWARD_DATABASE_URL (or PGPASSWORD)"
+            why = f"refuses this user: {error}; check user and password in GPUWARD_DATABASE_URL (or PGPASSWORD)"
         case asyncpg.InvalidCatalogNameError():
-            what = f"lacks it: {error}; create it, or correct the name in GPUWARD_DATABASE_URL"
+            why = f"lacks it: {error}; create it, or correct the name in GPUWARD_DATABASE_URL"
         case asyncpg.InsufficientPrivilegeError() | asyncpg.InvalidSchemaNameError():  # a schema that it may not use
-            what = f"denies a right: {error}; make the user of GPUWARD_DATABASE_URL the owner of the database"
+            why = f"denies a right: {error}; make the user of GPUWARD_DATABASE_URL the owner of the database"
         case ssl.SSLCertVerificationError():
-            what = f"shows a certificate that is not trusted: {error}; set sslrootcert in the URL to its CA"
+            why = f"shows a certificate that is not trusted: {error}; set sslrootcert in the URL to its CA"
         case ValueError() if not isinstance(error, asyncpg.PostgresError):
             return (  # its text may repeat parts of a password
                 "GPUWARD_DATABASE_URL: malformed; write postgresql://user:password@host:5432/db, "
                 "with special characters of user and password percent-encoded"
             )
         case asyncpg.PostgresError() if not is_database_trouble(error):
-            what = f"cannot be migrated: {error}; use an empty database, or one that an older gpuward has migrated"
+            why = f"cannot be migrated: {error}; use an empty database, or one that an older gpuward has migrated"
         case _:
             return None
-    return f"the database at {describe_dsn(dsn)} {what}"
+    return f"the database at {describe_dsn(dsn)} {why}"

@@ -35,16 +35,15 @@ from controller.store.core.notify import GONE, parse_gone
 from controller.store.deployments.failures import record_failure, record_quarantine
 from controller.store.deployments.start_times import absent_s, leave_out
 
-# Few workers and large batches. What arrives while a step runs is taken together by the next one, so under load the
-# cost of a step is shared, and an idle cluster does not wait for batches to fill. The second worker runs while the
-# first one waits for a lock.
+# Few workers and large batches. The next step takes all keys that arrive while a step runs, so under load the cost of a
+# step is shared, and an idle cluster does not wait for batches to fill. The second worker runs while the first waits
+# for a lock.
 _INSTANCES: Final = LoopSettings(workers=2, batch_size=256)
-# Its step is one narrow read, so all keys go together.
+# Its step is a narrow read, so it takes all keys together.
 _CANCELLING: Final = LoopSettings(workers=1, batch_size=4096)
-# One step at a time: the series of samples belong to it alone.
+# One step at a time, since steps share the series of samples.
 _POLICIES: Final = LoopSettings(workers=1, batch_size=256)
-# A deployment that was just written is about to be placed and started. Policies, whose windows are tens of seconds,
-# wait for that and take its consequences together.
+# A new deployment is about to be placed and started. Policies, whose windows are tens of seconds, wait for that.
 _JUDGED_WITHIN_S: Final = 0.1
 _ONE_AT_A_TIME: Final = LoopSettings(workers=1, batch_size=1, resync_s=20.0)
 
@@ -52,7 +51,7 @@ _ABSENCE_LIMIT_S: Final = 10.0
 
 log = structlog.get_logger(__name__)
 
-Services = dict[str, Callable[[], Coroutine[Any, Any, None]]]  # by name, each runs until cancelled
+Services = dict[str, Callable[[], Coroutine[Any, Any, None]]]  # by name; each runs until cancelled
 
 
 class Term:
@@ -151,7 +150,7 @@ class Term:
             await self._analyses.aclose()
 
     async def _leave_out_absence(self) -> None:
-        """Before any loop moves an instance: its start does not count the time without a leader."""
+        """Excludes the time without a leader from instances' starts, before any loop moves an instance."""
         try:
             async with asyncio.timeout(_ABSENCE_LIMIT_S), term_transaction(self._database, self._number) as connection:
                 if (seconds := await absent_s(connection, self._audit_every_s)) > 0:
@@ -160,7 +159,6 @@ class Term:
             log.warning("time without a leader not left out of starts", error=str(error) or type(error).__name__)
 
     def hint(self, kind: str, id_: str | None) -> None:
-        """Adds the keys that a hint may concern."""
         if kind == GONE and id_ is not None:
             self._end_analysis(id_)
             return
@@ -169,7 +167,7 @@ class Term:
                 self._cancelling.add_all()
                 self._instances.add_all()
             else:
-                # A changed deployment's analysis may have to be cancelled: that comes before everything else.
+                # First, since a changed deployment's analysis may be obsolete.
                 analyzing = self._analyses.running(id_)
                 if analyzing and kind == "deployment":
                     self._recheck_analysis(id_)
@@ -184,15 +182,13 @@ class Term:
         self._hint_placement(kind)
 
     def _hint_placement(self, kind: str) -> None:
-        """A worker, or what keeps an instance from starting, has changed."""
-        if kind in ("worker", "*"):  # of a large fleet that returns there are many
+        if kind in ("worker", "*"):  # a large fleet that returns sends many
             self._workers.add(EVERYTHING, after_s=self._all_workers.gather_s)
             self._wake_placement(after_s=self._all_workers.gather_s)
         elif kind == "secret":
             self._wake_placement()
 
     def _judge(self, kind: str, uid: str | None) -> None:
-        """Policies and the autoscaler look at it soon; the autoscaler at those alone whose replicas follow requests."""
         if uid is None:
             self._policies.add_all()
             self._scaling.add_all()
@@ -204,19 +200,19 @@ class Term:
                 self._scaling.add(uid, after_s=_JUDGED_WITHIN_S)
 
     def _end_analysis(self, gone: str) -> None:
-        """Ends the analysis of a deployment that is deleted for certain: nothing has to be read first."""
+        """Ends the analysis of a deleted deployment without a read, since a deletion is never undone."""
         if (parsed := parse_gone(gone)) is not None:
             uid, deleted_at = parsed
             self._analyses.cancel(uid, committed_at=deleted_at)
 
     def _agents_reported(self) -> None:
-        """Agents have reported what runs since the database last lost commits, if it ever did."""
+        """Agents have reported their processes since the database last lost commits."""
         if not self._reported:
             self._reported = True
             self._adoption.add(EVERYTHING)
 
     def _settle(self) -> None:
-        """What runs is in the ledger: instances may be placed, started and stopped."""
+        """All processes are in the ledger: instances may be placed, started and stopped."""
         if not self._settled:
             self._settled = True
             self._instances.add_all()
@@ -251,7 +247,6 @@ def _services(
     keys: SecretKeys,
     redaction: Callable[[], Redaction],
 ) -> Services:
-    """Services that no loop wakes."""
     return {
         "webhooks": Webhooks(
             database,
@@ -321,17 +316,17 @@ class Resignation:
     """Ends a controller's leadership while it continues to serve.
 
     Attributes:
-        asked: set it to resign.
+        requested: set it to resign.
         done: set once this controller does not lead and will not lead again.
     """
 
     def __init__(self) -> None:
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
         self.done = asyncio.Event()
 
     async def carry_out(self, leading: asyncio.Task[None]) -> None:
-        """Waits for `asked`, then ends the task that holds the lease or campaigns for it."""
-        await self.asked.wait()
+        """Waits for `requested`, then ends the task that holds the lease or campaigns for it."""
+        await self.requested.wait()
         leading.cancel()
         await asyncio.wait({leading})
         self.done.set()

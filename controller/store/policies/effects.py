@@ -39,15 +39,7 @@ async def carry_out_policies(connection: Any, steps: Sequence[PolicyStep]) -> No
     await end_actions(connection, ending)
     for facts, action in acting:
         await _act(connection, facts, action)
-    await write_events(
-        connection,
-        [
-            NewEvent(
-                a.reason, a.message, a.objects, {"deployment": facts.name, **a.evidence}, f"policy:{a.policy.name}"
-            )
-            for facts, a in acting
-        ],
-    )
+    await write_events(connection, [_event(facts.name, action) for facts, action in acting])
     limited = {facts.uid for facts, action in acting if action.limit is not None}
     await notify_all(connection, {"deployment": limited, "status": {facts.uid for facts, _ in steps}})
 
@@ -58,7 +50,7 @@ def _event(deployment: str, action: NewAction) -> NewEvent:
 
 
 async def end_actions(connection: Any, uids: Collection[str]) -> None:
-    """Ends the open actions on these deployments: what they freed is wanted again, or no longer exists."""
+    """Ends the open actions on these deployments."""
     if uids:
         await connection.execute(
             """update policy_actions set ended_at = clock_timestamp()
@@ -68,7 +60,7 @@ async def end_actions(connection: Any, uids: Collection[str]) -> None:
 
 
 async def _guard(connection: Any, facts: Mapping[str, PolicyFacts], actions: Sequence[NewAction]) -> None:
-    """Checks and locks deployments, intents, policies and instances: they are as the decision saw them."""
+    """Locks deployments, intents, policies and instances, and checks that they are as in the decision's snapshot."""
     await lock_rows(connection, deployments=list(facts), instances=[i for a in actions for i, _ in a.instances])
     await expect_rows(
         connection,
@@ -102,8 +94,8 @@ async def _guard(connection: Any, facts: Mapping[str, PolicyFacts], actions: Seq
             where deployment_uid = any($1::uuid[])""",
         list(facts),
     )
-    found = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
-    if found != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in facts.items() for i in f.intents}:
+    stored = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
+    if stored != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in facts.items() for i in f.intents}:
         raise StaleError("intents of a deployment that a policy limits")
     if await connection.fetchval(
         """select 1 from wakes where deployment_uid = any($1::uuid[]) and source = 'user'

@@ -13,7 +13,7 @@ from controller.store.core.refusals import InUseError, NotFoundError
 from controller.store.scaling.queue_places import return_queue_places
 from schemas.api.usage import GatewayView
 
-WAKE_S: Final = 60.0  # a wake lasts so long after the last request, unless it is withdrawn
+WAKE_S: Final = 60.0  # a wake lasts this long after the last request, unless it is withdrawn
 
 _REPLACED_S: Final = 5.0  # a process of the same name that has not reported for that long is gone
 _REPORT: Final = """
@@ -61,9 +61,9 @@ async def report_demand(
     Args:
         connection: in no transaction, or in one of its own.
         gateway: the process.
-        name: it takes the place of an earlier process of this name once that is silent.
+        name: it replaces an earlier process of this name once that is silent.
         beat: rises with each report.
-        loads: by deployment; those that did not change may be left out.
+        loads: by deployment; unchanged loads may be left out.
     """
     order = sorted(loads, key=str)
     is_new = await connection.fetchval(
@@ -83,25 +83,24 @@ async def report_demand(
 
 
 async def rank_of(connection: Any, gateway: uuid.UUID) -> tuple[int, int]:
-    """A gateway's rank among all that report, from 0, and how many these are."""
+    """Returns a gateway's rank among all that report, from 0, and their number."""
     row = await connection.fetchrow(_RANK, gateway)
     return row["rank"], max(row["gateways"], 1)
 
 
 async def leave(connection: Any, gateway: uuid.UUID) -> None:
-    """A gateway ends in an orderly way: it is no longer missed, and its wakes end."""
+    """Removes the rows of a gateway that ends in order."""
     await connection.execute("delete from wakes where source = 'gateway:' || $1::text", str(gateway))
     await return_queue_places(connection, gateway)
     await connection.execute("delete from gateways where id = $1", gateway)
 
 
 async def ask_wake(connection: Any, gateway: uuid.UUID, deployment: uuid.UUID, request_id: str) -> None:
-    """Asks for a sleeping deployment to wake, or prolongs that. It ends by itself `WAKE_S` after the last call."""
+    """Requests or prolongs the wake of a sleeping deployment. It expires `WAKE_S` after the last call."""
     await connection.execute(_WAKE, deployment, str(gateway), request_id, WAKE_S, CHANNEL)
 
 
 async def withdraw_wake(connection: Any, gateway: uuid.UUID, deployment: uuid.UUID) -> None:
-    """No request waits at this gateway any more."""
     await connection.execute(_WITHDRAW, deployment, str(gateway), CHANNEL)
 
 
@@ -124,17 +123,15 @@ _FORGET: Final = (
 
 
 async def list_gateways(connection: Reader) -> list[GatewayView]:
-    """Every process of a gateway, by name, also those that no longer report."""
+    """Lists every process of a gateway, by name, also those that no longer report."""
     rows = await connection.fetch(_LIST, SILENT_S)
     return [view_of(GatewayView, row) for row in rows]
 
 
 async def forget_gateway(database: Database, name: str) -> None:
-    """A gateway is gone for good: nothing waits for its reports any more. One that comes back is a member again.
+    """Removes a gateway that is gone for good, so that its reports are no longer missing. It may return later.
 
-    Args:
-        database: to write to.
-        name: of a process, or of a gateway with all its processes that are silent.
+    `name`: of a process, or of a gateway whose silent processes are all removed.
 
     Raises:
         NotFoundError: no gateway has this name.

@@ -1,4 +1,4 @@
-"""GPUs' utilization over a window, in a few values: recent ones from the samples, older ones from the minutes."""
+"""GPUs' utilization over a window, in a few values: recent values from the samples, older ones from the minutes."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ _BY_WORKER: Final = """
     select d.uuid as device, w.name as worker, '' as instance_id, 'epoch'::timestamptz as since
       from devices d join workers w on w.id = d.worker_id
      where d.kind = 'gpu' and w.name = $1 and w.deleted_at is null order by d.index limit $2"""
-# Only the newest epoch: older ones may still be fenced. Usage before the claim is not the instance's.
+# Only the newest epoch: older epochs may still be fenced. Usage before the claim is not the instance's.
 _BY_INSTANCE: Final = """
     select c.device, w.name as worker, case when c.exclusive then '' else c.instance_id end as instance_id,
            c.created_at as since
@@ -117,14 +117,14 @@ async def read_utilization(
 ) -> UtilizationView:
     """The last `window_s` seconds of each track, the highest value of each slot. In one REPEATABLE READ transaction."""
     slot_s = window_s / SLOTS
-    (moment,) = await connection.fetch("select now() as until, now() - $1 * interval '1 s' as begin", window_s)
+    (window,) = await connection.fetch("select now() as until, now() - $1 * interval '1 s' as begin", window_s)
     columns = [t.device for t in tracks], [t.instance_id for t in tracks], [t.since for t in tracks]
     query = _FINE if window_s <= FINE_UP_TO_S else _COARSE
-    found: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    for row in await connection.fetch(query, *columns, moment["begin"], slot_s, SLOTS):
-        found[row["device"], row["instance_id"]][row["slot"]] = round(row["high"], 1)
+    highs: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+    for row in await connection.fetch(query, *columns, window["begin"], slot_s, SLOTS):
+        highs[row["device"], row["instance_id"]][row["slot"]] = round(row["high"], 1)
     return UtilizationView(
-        until=moment["until"],
+        until=window["until"],
         window_s=window_s,
         slot_s=slot_s,
         series=[
@@ -132,7 +132,7 @@ async def read_utilization(
                 gpu=t.device,
                 worker=t.worker,
                 instance=t.instance_id,
-                values=[found[t.device, t.instance_id].get(slot) for slot in range(SLOTS)],
+                values=[highs[t.device, t.instance_id].get(slot) for slot in range(SLOTS)],
             )
             for t in tracks
         ],

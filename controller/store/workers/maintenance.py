@@ -26,7 +26,7 @@ HEARTBEAT_WITHIN_S: Final = 15
 
 
 async def set_maintenance(database: Database, name: str, verb: WorkerVerb, how: DrainBody | None = None) -> WorkerView:
-    """Cordons (no new instances), drains (no new instances, and running ones leave) or undoes both.
+    """Cordons (no new instances), drains (running instances leave, too) or undoes both.
 
     `how`: of a drain; None: the defaults.
 
@@ -58,7 +58,7 @@ def drain_in(row: Any) -> Drain | None:
 async def delete_worker(database: Database, name: str, *, confirm_dead: bool = False) -> None:
     """Deletes a worker. Its claims are released only if the operator confirms that the host is dead.
 
-    `confirm_dead`: the host is dead for certain, so that none of its processes can still run.
+    `confirm_dead`: the host is dead for certain, so that no process of it can still run.
 
     Raises:
         NotFoundError: no live worker has this name.
