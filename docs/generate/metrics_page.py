@@ -149,7 +149,7 @@ def _read_from_rows() -> Iterator[MetricFacts]:
     details |= {name: 1 for name, value in details.items() if value is None}
     figures = replace(figures, gpus={("w", "g"): GpuFigures(healthy=True, details=details)})
     figures = replace(figures, fleet=_fleet())
-    figures = replace(figures, rollouts={("d", "2"): RolloutFigures(1, 0.1, stands=False)})
+    figures = replace(figures, rollouts={("d", "2"): RolloutFigures(1, 0.1, halted=False)})
     text = figures_text(figures, leading=True, version="0").decode()
     for family in text_string_to_metric_families(text):
         sample = family.samples[0]

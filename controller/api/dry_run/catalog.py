@@ -21,7 +21,7 @@ from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.unplaced import explain_unplaced
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.cached_search import find
-from controller.store.views.paging import read_moment
+from controller.store.views.paging import read_time
 from schemas.api.catalog import CatalogFit, CatalogLayout, CatalogModel, CatalogView
 from schemas.api.needs import LayoutView
 from schemas.api.view import to_json
@@ -77,7 +77,7 @@ async def get(request: web.Request) -> web.Response:
 
 async def _look(app: web.Application) -> bytes:
     async with asyncio.timeout(READ_LIMIT_S), app[KEPT_INVENTORY].moment() as moment:
-        at = await read_moment(moment.connection)
+        at = await read_time(moment.connection)
     found = await app[PASSES].run(judged, moment.seen.inventory, at)  # without a limit, which would not end its thread
     return to_json(found)
 

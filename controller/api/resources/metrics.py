@@ -197,7 +197,7 @@ def _rollouts(figures: Figures) -> list[Metric]:
             "gpuward_rollout_stands",
             "1 if a rollout is paused, has failed or was aborted, else 0; absent once it is complete.",
             labels,
-            ((key, float(one.stands)) for key, one in found),
+            ((key, float(one.halted)) for key, one in found),
         ),
     ]
 

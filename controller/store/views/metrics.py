@@ -13,7 +13,7 @@ from controller.store.views.gpus import DETAILS_GOOD_FOR_S, FREE_MIB, READING_GO
 from schemas.manifest.resources import bounds_of
 
 _MIB: Final = 2**20
-# A claimed GPU is claimed, whatever its state: what would be unusable without the claim is so once it is released.
+# A claimed GPU counts as claimed in each state; it may count as unusable once the claim is released.
 _CAPACITY: Final = f"""
     select model, count(*) filter (where claims > 0) as claimed, count(*) filter (where claims = 0 and usable) as free,
            count(*) filter (where claims = 0 and not usable) as unusable, sum(memory_mib)::bigint as total_mib,
@@ -67,7 +67,7 @@ _STATE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """Of GPUs of one model: numbers and bytes, by state."""
+    """Numbers and memory of GPUs of one model, by state."""
 
     gpus: Mapping[str, int]
     memory_bytes: Mapping[str, int]
@@ -75,10 +75,10 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """A number of things, and the age of the oldest in seconds."""
+    """A number of objects."""
 
     number: int
-    oldest_s: float
+    oldest_s: float  # age
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ class Idle:
 
 @dataclass(frozen=True, slots=True)
 class Replicas:
-    """Of one deployment."""
+    """Replicas of one deployment."""
 
     wanted: int
     ready: int
@@ -117,7 +117,6 @@ class FleetFigures:
 
 
 async def read_fleet(connection: Reader) -> FleetFigures:
-    """Reads all figures; the connection must be in one REPEATABLE READ transaction."""
     audit = await read_audit_result(connection)
     deployments = await connection.fetch(_REPLICAS)
     (state,) = await connection.fetch(_STATE)
@@ -162,16 +161,16 @@ INLINE = "(inline)"  # no policy object can have this name
 
 @dataclass(frozen=True, slots=True)
 class RolloutFigures:
-    """A rollout that is not complete. `weight`: share of the requests, from 0 to 1; None: none is set."""
+    """A rollout that is not complete."""
 
     available: int
-    weight: float | None
-    stands: bool
+    weight: float | None  # share of the requests, from 0 to 1; None: not set
+    halted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class GpuFigures:
-    """A GPU's health (None: unknown), and its details as stored: by name, without unknown ones."""
+    """A GPU's health (None: unknown), and its known details by name."""
 
     healthy: bool | None
     details: Mapping[str, Any]
@@ -187,7 +186,7 @@ class Figures:
     utilization: dict[tuple[str, str], float]  # by worker and GPU
     freed_gpu_s: dict[str, float]  # by policy, of all deployments
     wanted: dict[tuple[str, str], int] = field(default_factory=dict)  # the autoscaler's, by deployment and dry run
-    withheld: dict[str, int] = field(default_factory=dict)  # replicas of these that caps keep away, by deployment
+    withheld: dict[str, int] = field(default_factory=dict)  # of these by caps, by deployment
     silent_gateways: int = 0
     rollouts: dict[tuple[str, str], RolloutFigures] = field(default_factory=dict)  # by deployment and new revision
     gpus: dict[tuple[str, str], GpuFigures] = field(default_factory=dict)  # by worker and UUID
@@ -195,7 +194,7 @@ class Figures:
 
 
 async def read_figures(connection: Reader) -> Figures:
-    """Reads all figures; the connection must be in one REPEATABLE READ transaction."""
+    """Reads in one REPEATABLE READ transaction."""
     instances = await connection.fetch("select phase, count(*) as n from instances group by phase")
     workers = await connection.fetch("select phase, count(*) as n from workers where deleted_at is null group by phase")
     claimed = await connection.fetch(
@@ -239,7 +238,7 @@ async def read_figures(connection: Reader) -> Figures:
              from scaling_status s join deployments d on d.uid = s.deployment_uid and d.deleted_at is null"""
     )
     rollouts = await connection.fetch(
-        """select d.name, o.revision, o.available, o.weight, o.paused or o.state in ('failed', 'aborted') as stands
+        """select d.name, o.revision, o.available, o.weight, o.paused or o.state in ('failed', 'aborted') as halted
              from rollouts o join deployments d on d.uid = o.deployment_uid and d.deleted_at is null
             where o.state <> 'complete' and o.stable <> o.revision"""
     )
@@ -261,7 +260,7 @@ async def read_figures(connection: Reader) -> Figures:
         gpus={(row["worker"], row["uuid"]): GpuFigures(row["healthy"], row["details"] or {}) for row in gpus},
         rollouts={
             (row["name"], str(row["revision"])): RolloutFigures(
-                row["available"], None if row["weight"] is None else row["weight"] / 100, row["stands"]
+                row["available"], None if row["weight"] is None else row["weight"] / 100, row["halted"]
             )
             for row in rollouts
         },
