@@ -43,7 +43,7 @@ from controller.store.embedded.layout import Layout
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
 from controller.store.workers.lost_history import record_promotion
-from controller.term import Leading, Resignation
+from controller.term import Leading, Resignation, Term
 from http1.protocol.listening import PlainAcceptor
 from schemas.process_metrics import ProcessMetrics
 from schemas.version import __version__
@@ -94,9 +94,12 @@ class Controller:
         self._space = SpaceWatch(database, embedded, self._note_space)
         self._lease = _lease(settings, database, holder, clock)
         self._hub = _hub(settings, database, holder, clock, self._serving, keys, self._known_secrets)
+        metrics = Metrics(self._serving.registry)
         self._leading = Leading(
-            database, clock, Metrics(self._serving.registry), settings, self._hub.healthy_for_s,
-            loop_lag_s=self._serving.lag.seconds, keys=keys, redaction=self._known_secrets.redaction,
+            lambda term: Term(
+                database, term, clock, metrics, settings, self._hub.healthy_for_s,
+                loop_lag_s=self._serving.lag.seconds, keys=keys, redaction=self._known_secrets.redaction,
+            )
         )  # fmt: skip
         self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
         self._proxy_key_file = ProxyKeyFile(database, keys)

@@ -73,11 +73,7 @@ _REFUSED = (
 
 
 def back_up(settings: ControllerSettings, path: Path, *, overwrite: bool, progress: Progress) -> Manifest:
-    """Writes a backup of the controller's database.
-
-    Raises:
-        HostCommandError: it cannot be taken.
-    """
+    """Writes a backup of the controller's database. Raises HostCommandError if it cannot be taken."""
 
     async def take(folder: Path, stack: AsyncExitStack) -> Manifest:
         check_folder(folder, external=settings.database_url is not None)

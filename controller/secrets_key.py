@@ -185,11 +185,7 @@ class ProxyKeyFile:
         await self._keep()
 
     def write(self) -> None:
-        """Writes the keys where they have changed. Blocks.
-
-        Raises:
-            SecretsKeyError: it cannot be written.
-        """
+        """Writes the keys where they have changed. Blocks. Raises SecretsKeyError if it cannot be written."""
         with self._writing:
             texts = self._keys.branch(PURPOSE).texts()
             if self._file is not None and texts and texts != self._written:

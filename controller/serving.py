@@ -57,11 +57,7 @@ class Serving:
 
 
 def serving_parts(settings: ControllerSettings, tls: ServingTls | None, clock: Clock) -> Serving:
-    """Builds the parts with their metrics.
-
-    Raises:
-        ServingTlsError: the authority's file cannot be used.
-    """
+    """Builds the parts with their metrics. Raises ServingTlsError if the authority's file cannot be used."""
     registry = CollectorRegistry()
     metrics = ServingMetrics(registry)
     authority_ends = None if tls is None else tls.authority_ends()

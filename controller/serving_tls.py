@@ -44,11 +44,7 @@ class ServingTls:
         return f"https://{_reachable(host, names)}:{port}"
 
     def known_authority(self) -> KnownAuthority | None:
-        """The authority in join tokens.
-
-        Raises:
-            ServingTlsError: the authority's file cannot be used.
-        """
+        """The authority in join tokens. Raises ServingTlsError if the authority's file cannot be used."""
         if self.ca is None:
             return None
         try:

@@ -55,7 +55,7 @@ Services = dict[str, Callable[[], Coroutine[Any, Any, None]]]  # by name; each r
 
 
 class Term:
-    """The loops and services of one term; the arguments are those of `Leading`."""
+    """The loops and services of one term."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class Term:
         clock: Clock,
         metrics: Metrics,
         settings: ControllerSettings,
-        *,
         healthy_for_s: Callable[[], float],
-        loop_lag_s: Callable[[], float],
-        keys: SecretKeys,
-        redaction: Callable[[], Redaction],
+        *,
+        loop_lag_s: Callable[[], float] = lambda: 0.0,
+        keys: SecretKeys = NO_KEYS,
+        redaction: Callable[[], Redaction] = lambda: NOTHING_REDACTED,
     ) -> None:
         self._database = database
         self._number = term
@@ -276,24 +276,10 @@ def _services(
 
 
 class Leading:
-    """Runs the current term and passes hints to it."""
+    """Runs the current term, which `begin` makes by its number, and passes hints to it."""
 
-    def __init__(
-        self,
-        database: Database,
-        clock: Clock,
-        metrics: Metrics,
-        settings: ControllerSettings,
-        healthy_for_s: Callable[[], float],
-        *,
-        loop_lag_s: Callable[[], float] = lambda: 0.0,
-        keys: SecretKeys = NO_KEYS,
-        redaction: Callable[[], Redaction] = lambda: NOTHING_REDACTED,
-    ) -> None:
-        self._begin: Callable[[int], Term] = lambda term: Term(
-            database, term, clock, metrics, settings,
-            healthy_for_s=healthy_for_s, loop_lag_s=loop_lag_s, keys=keys, redaction=redaction,
-        )  # fmt: skip
+    def __init__(self, begin: Callable[[int], Term]) -> None:
+        self._begin = begin
         self._term: Term | None = None
 
     def hint(self, kind: str, id_: str | None) -> None:

@@ -25,11 +25,7 @@ def check_url(url: str) -> None:
 
 
 async def open_lazily(url: str) -> Database:
-    """Opens no connection yet: the database may be away.
-
-    Raises:
-        DatabaseUrlError: the URL is not a PostgreSQL URL.
-    """
+    """Opens no connection yet: the database may be away. Raises DatabaseUrlError if the URL is not a PostgreSQL URL."""
     return await Database.open(normalise_dsn(url), pool_size=_CONNECTIONS, check=False)
 
 

@@ -94,8 +94,4 @@ class EventFeed(SharedFeed[NewEvents]):
     """The feed of new events."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__()
-        self._database = database
-
-    def _begin_reading(self) -> Reading[NewEvents]:
-        return _EventReading(self._database)
+        super().__init__(lambda: _EventReading(database))

@@ -82,8 +82,4 @@ class GpuFeed(SharedFeed[Round]):
     """The feed of GPUs' figures."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__()
-        self._database = database
-
-    def _begin_reading(self) -> Reading[Round]:
-        return _GpuReading(self._database)
+        super().__init__(lambda: _GpuReading(database))

@@ -89,13 +89,8 @@ class ObjectFeed(SharedFeed[Batch]):
     def __init__(
         self, database: Database, changes: ChangeFanout, redaction: Redactions = lambda: NOTHING_REDACTED
     ) -> None:
-        super().__init__()
-        self._database = database
+        super().__init__(lambda: _ObjectReading(database, changes, redaction))
         self._changes = changes
-        self._redaction = redaction
-
-    def _begin_reading(self) -> Reading[Batch]:
-        return _ObjectReading(self._database, self._changes, self._redaction)
 
     @asynccontextmanager
     async def watch(self, key_id: str, wanted: Wanted) -> AsyncIterator[ObjectStream]:

@@ -140,17 +140,15 @@ class Reading(ABC, Generic[B]):
             stream.end("the database cannot be read")
 
 
-class SharedFeed(ABC, Generic[B]):
+class SharedFeed(Generic[B]):
     """Holds the reader while there are watchers, and for `LINGER_S` after the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_reading: Callable[[], Reading[B]]) -> None:
+        self._new_reading = new_reading
         self._reading: Reading[B] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._linger: asyncio.TimerHandle | None = None  # ends the reader; there is one while it has no watchers
         self._stopped = False
-
-    @abstractmethod
-    def _begin_reading(self) -> Reading[B]: ...
 
     @asynccontextmanager
     async def attached(self, stream: Stream[B]) -> AsyncIterator[None]:
@@ -162,7 +160,7 @@ class SharedFeed(ABC, Generic[B]):
         if self._stopped:
             raise WatchEndedError("the server stops")
         if self._reading is None or self._reading.task.done():
-            self._reading = self._begin_reading()
+            self._reading = self._new_reading()
         reading = self._reading
         self._keep()
         reading.watchers += 1

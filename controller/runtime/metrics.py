@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Literal, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -20,58 +21,43 @@ class Metrics:
     """Loops, computations and placement. Each controller has its own registry: a process may run several."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._reconcile_seconds = Histogram(
+        counter, histogram = partial(Counter, registry=registry), partial(Histogram, registry=registry)
+        gauge = partial(Gauge, registry=registry)
+        self._reconcile_seconds = histogram(
             "gpuward_reconcile_seconds",
             "Time of one reconcile step, per key and outcome.",
             ["kind", "outcome"],
-            registry=registry,
             buckets=_STEP_BUCKETS,
         )
-        self._queue_depth = Gauge(
-            "gpuward_queue_depth", "Keys that are ready and wait for a worker.", ["kind"], registry=registry
-        )
-        self._in_flight = Gauge(
-            "gpuward_computations_in_flight", "Child processes of computations that are running.", registry=registry
-        )
-        self._computations = Counter(
+        self._queue_depth = gauge("gpuward_queue_depth", "Keys that are ready and wait for a worker.", ["kind"])
+        self._in_flight = gauge("gpuward_computations_in_flight", "Child processes of computations that are running.")
+        self._computations = counter(
             "gpuward_computations_total",
             "Computations; at rest started equals completed + cancelled + failed.",
             ["purpose", "outcome"],
-            registry=registry,
         )
-        self._cancel_seconds = Histogram(
+        self._cancel_seconds = histogram(
             "gpuward_computation_cancel_seconds",
             "From the commit that made a computation obsolete until it was gone.",
-            registry=registry,
             buckets=_CANCEL_BUCKETS,
         )
-        self._placements = Counter(
-            "gpuward_placements_total", "Placement decisions on pending instances.", ["outcome"], registry=registry
+        self._placements = counter("gpuward_placements_total", "Placement decisions on pending instances.", ["outcome"])
+        self._placement_seconds = histogram(
+            "gpuward_placement_seconds", "From pending to committed claims.", buckets=_PLACEMENT_BUCKETS
         )
-        self._placement_seconds = Histogram(
-            "gpuward_placement_seconds",
-            "From pending to committed claims.",
-            registry=registry,
-            buckets=_PLACEMENT_BUCKETS,
-        )
-        self._starts = Histogram(
+        self._starts = histogram(
             "gpuward_start_seconds",
             "Time that starts of instances took, by phase, and in all (`total`).",
             ["phase"],
-            registry=registry,
             buckets=_START_BUCKETS,
         )
-        self._restarts = Counter(
+        self._restarts = counter(
             "gpuward_instance_restarts_total",
             "Restarts of a deployment's instances after an end, counted by the leader since it leads.",
             ["deployment"],
-            registry=registry,
         )
-        self._evaluations = Counter(
-            "gpuward_policy_evaluations_total",
-            "Verdicts of utilization policies on instances.",
-            ["verdict"],
-            registry=registry,
+        self._evaluations = counter(
+            "gpuward_policy_evaluations_total", "Verdicts of utilization policies on instances.", ["verdict"]
         )
         for verdict in ("idle", "busy", "unknown"):
             self._evaluations.labels(verdict)

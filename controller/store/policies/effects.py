@@ -23,11 +23,7 @@ PolicyStep = tuple[PolicyFacts, PolicyEffects]
 
 
 async def carry_out_policies(connection: Any, steps: Sequence[PolicyStep]) -> None:
-    """Applies all effects or none.
-
-    Raises:
-        StaleError: a row that an action rests on has changed since it was read.
-    """
+    """Applies all effects or none. Raises StaleError if a row that an action rests on has changed since it was read."""
     acting = [(facts, action) for facts, effects in steps for action in effects.actions]
     ending = [facts.uid for facts, effects in steps if effects.end_actions]
     if acting:

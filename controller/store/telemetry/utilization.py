@@ -81,11 +81,7 @@ async def tracks_of_gpus(connection: Reader, uuids: Sequence[str]) -> list[Track
 
 
 async def tracks_of_worker(connection: Reader, worker: str) -> list[Track]:
-    """The GPUs of a worker.
-
-    Raises:
-        NotFoundError: no live worker has this name.
-    """
+    """The GPUs of a worker. Raises NotFoundError if no live worker has this name."""
     await _must_exist(connection, "select 1 from workers where name = $1 and deleted_at is null", "worker", worker)
     return _tracks(await connection.fetch(_BY_WORKER, worker, MAX_TRACKS))
 

@@ -134,11 +134,7 @@ def _rollout_status(row: Any, spec: DeploymentSpec) -> RolloutStatus:
 
 
 async def revisions_of(connection: Reader, name: str) -> RevisionList:
-    """The revisions of a live deployment.
-
-    Raises:
-        NotFoundError: no live deployment has this name.
-    """
+    """The revisions of a live deployment. Raises NotFoundError if no live deployment has this name."""
     rows = await connection.fetch(_REVISIONS, name)
     if not rows:
         raise _missing(name)
@@ -202,11 +198,7 @@ async def deployments_by_uid(connection: Reader, uids: Iterable[str] | None = No
 
 
 async def deployment_by_uid(connection: Reader, uid: str) -> DeploymentView:
-    """One deployment.
-
-    Raises:
-        NotFoundError: it does not exist, or is finished.
-    """
+    """One deployment. Raises NotFoundError if it does not exist, or is finished."""
     views = await deployments_by_uid(connection, [uid])
     if not views:
         raise NotFoundError(f"deployment {uid} does not exist any more")

@@ -66,11 +66,7 @@ async def list_events(
     cursor: str | None = None,
     wanted: EventFilter = EVERY_EVENT,
 ) -> Page[EventView]:
-    """One page, newest first.
-
-    Raises:
-        BadCursorError: the cursor was not issued for this list.
-    """
+    """One page, newest first. Raises BadCursorError if the cursor was not issued for this list."""
     before = open_cursor(cursor, (int,)) or [None]
     after, age = (None, wanted.after) if isinstance(wanted.after, timedelta) else (wanted.after, None)
     # Unused filters are left out of the query, so that the plan suits the used ones.

@@ -50,11 +50,7 @@ class DeploymentLogs:
 async def deployment_logs(
     connection: Reader, deployment: str, *, instances: list[str] | None = None, rank: int | None = None
 ) -> DeploymentLogs:
-    """`instances` and `rank` None: all.
-
-    Raises:
-        NotFoundError: there is no such deployment.
-    """
+    """`instances` and `rank` None: all. Raises NotFoundError if there is no such deployment."""
     known = await connection.fetch("select bool_or(deleted_at is null) from deployments where name = $1", deployment)
     if (exists := known[0][0]) is None:
         raise NotFoundError(f"no deployment is named {deployment!r}; `gpuward get deployments` lists them")

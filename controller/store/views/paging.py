@@ -27,11 +27,7 @@ def seal(key: Sequence[str | int]) -> str:
 
 
 def open_cursor(cursor: str | None, kinds: Sequence[type]) -> list[Any] | None:
-    """The sort key in a cursor; None for the first page.
-
-    Raises:
-        BadCursorError: its values are not of these kinds.
-    """
+    """The sort key in a cursor; None for the first page. Raises BadCursorError if its values are not of these kinds."""
     if not cursor:
         return None
     try:

@@ -56,11 +56,7 @@ class KnownPolicy(NamedTuple):
 
 
 async def list_policies(connection: Reader, *, limit: int, cursor: str | None = None) -> Page[PolicyView]:
-    """One page by name.
-
-    Raises:
-        BadCursorError: the cursor was not issued for this list.
-    """
+    """One page by name. Raises BadCursorError if the cursor was not issued for this list."""
     after = open_cursor(cursor, (str,)) or [""]
     rows = await connection.fetch(f"{_POLICIES} where p.name > $1 order by p.name limit $2", *after, limit + 1)
     return page_of([_view(row) for row in rows], limit, lambda view: (view.name,))

@@ -53,11 +53,7 @@ _WORKERS: Final = f"""
 
 
 async def list_workers(connection: Reader, *, limit: int, cursor: str | None = None) -> Page[WorkerView]:
-    """One page by name.
-
-    Raises:
-        BadCursorError: the cursor was not issued for this list.
-    """
+    """One page by name. Raises BadCursorError if the cursor was not issued for this list."""
     after = open_cursor(cursor, (str, str)) or ["", "00000000-0000-0000-0000-000000000000"]
     query = f"""{_WORKERS} where (w.name, w.id) > ($1::text, ($2::text)::uuid) and {_SHOWN}
                 order by w.name, w.id limit $3"""
