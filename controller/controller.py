@@ -59,13 +59,7 @@ _API_CONNECTIONS: Final = 4
 class Controller:
     """Serves the API and agents, and leads while it holds the lease, until `run` returns.
 
-    Args:
-        settings: of this controller.
-        database: open, with a schema of this version.
-        local_keys: keys of this process alone, by their hash.
-        gateway_log: file for the gateway's log; None: this process's stderr.
-        tls: the certificate of the public port; None: no TLS.
-        keys: encrypt secrets.
+    `local_keys`: keys of this process alone, by their hash. `gateway_log` None: this process's stderr.
     """
 
     def __init__(

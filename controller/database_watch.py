@@ -63,12 +63,8 @@ class SpaceWatch:
     """Reports when the disk of the database is full, and when it no longer is.
 
     A refused write reveals a full disk to the part of this process that wanted to write. This class makes that visible,
-    and ends it once a write has space.
-
-    Args:
-        database: of this process.
-        folder: of the embedded database; None: the database is on another host, whose disk only errors reveal.
-        changed: called with whether the disk is full, when that changes.
+    and ends it once a write has space. `folder`: of the embedded database; None: the database is on another host, whose
+    disk only errors reveal. `changed` is called with whether the disk is full.
     """
 
     def __init__(self, database: Database, folder: Path | None, changed: Callable[[bool], None]) -> None:

@@ -35,13 +35,8 @@ _REPLACED: Final = b"replaced"
 class GatewayProcess:
     """Starts and restarts the gateway until `stop`.
 
-    Args:
-        settings: of the controller.
-        listening: the public port's sockets, one for each process.
-        api: path of the controller's socket.
-        dsn: of the database.
-        output: file for its log; None: this process's stderr.
-        tls: files of the port's certificate and key; None: no TLS.
+    `listening`: the public port's sockets, one for each process. `api`: path of the controller's socket. `output`: for
+    its log; None: this process's stderr. `tls`: files of certificate and key.
     """
 
     def __init__(
@@ -168,11 +163,7 @@ class GatewayProcess:
 
 
 async def bind(host: str, port: int, count: int) -> list[socket.socket]:
-    """Opens the public port's sockets. They listen at once: connections wait until the gateway serves.
-
-    Raises:
-        OSError: the address is taken, or not this host's.
-    """
+    """Opens the public port's listening sockets. Raises OSError if the address is taken, or not this host's."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _BIND_S
     while True:

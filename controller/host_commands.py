@@ -124,11 +124,7 @@ def put_back(
 
 
 def reset_key(settings: ControllerSettings) -> Path:
-    """Creates an administrator's key and writes it to `client.env`; returns that file. Other keys stay valid.
-
-    Raises:
-        HostCommandError: the folder or the database cannot be used.
-    """
+    """Writes a new administrator's key to `client.env`; returns that file. Raises HostCommandError if it cannot."""
 
     async def reset(folder: Path, stack: AsyncExitStack) -> Path:
         check_folder(folder, external=settings.database_url is not None)
@@ -173,11 +169,7 @@ def _run(settings: ControllerSettings, work: Callable[[Path, AsyncExitStack], Co
 
 
 def check_folder(folder: Path, *, external: bool) -> None:
-    """Refuses a folder that is not a controller's, before anything is written there.
-
-    Raises:
-        HostCommandError: it is not, or this account may not write there.
-    """
+    """Raises HostCommandError if the folder is not a controller's, or this account may not write there."""
     if not (folder / FILE_NAME).exists() and (external or not (folder / "postgres").exists()):
         raise HostCommandError(
             f"--data-dir: {folder} is not the data folder of a controller; name the one that your controller uses"

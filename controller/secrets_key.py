@@ -50,11 +50,7 @@ def own_key_file(settings: ControllerSettings) -> Path | None:
 
 
 def open_keys(settings: ControllerSettings, *, make: bool = True) -> SecretKeys:
-    """Reads the keys. With `make`, makes one at the first start with the embedded database. Blocks.
-
-    Raises:
-        SecretsKeyError: a key cannot be read, or is malformed.
-    """
+    """Reads the keys; `make`: makes a key at the first start with the embedded database. SecretsKeyError. Blocks."""
     own = own_key_file(settings)
     file = own or settings.secrets_key_file
     if own is not None and not own.exists():
@@ -78,11 +74,7 @@ def open_keys(settings: ControllerSettings, *, make: bool = True) -> SecretKeys:
 
 
 def write_key_file(file: Path, keys: tuple[str, ...]) -> None:
-    """Writes keys, the present one first, readable only to this user.
-
-    Raises:
-        SecretsKeyError: it cannot be written.
-    """
+    """Writes keys, the present one first, readable only to this user. Raises SecretsKeyError if it cannot."""
     draft = file.with_suffix(".new")
     try:
         with suppress(FileNotFoundError):
@@ -98,11 +90,7 @@ def write_key_file(file: Path, keys: tuple[str, ...]) -> None:
 
 
 def renew_key(settings: ControllerSettings, keys: SecretKeys) -> None:
-    """Adds a new first key to this controller's own file, or reads the file of the setting again. Blocks.
-
-    Raises:
-        SecretsKeyError: the file cannot be read or written.
-    """
+    """Adds a new first key to the own file, or reads the setting's file again. Raises SecretsKeyError. Blocks."""
     own = own_key_file(settings)
     if own is not None:
         write_key_file(own, (new_key(), *own.read_text(encoding="ascii").split()))
@@ -161,11 +149,7 @@ async def protect_secrets(database: Database, keys: SecretKeys) -> None:
 
 
 def proxy_keys(settings: ControllerSettings) -> tuple[str, ...]:
-    """The keys for gateways of other hosts, the present one first; empty: this controller has no key. Blocks.
-
-    Raises:
-        SecretsKeyError: its key cannot be read.
-    """
+    """The keys for gateways of other hosts, the present one first; may be empty. Raises SecretsKeyError. Blocks."""
     return open_keys(settings, make=False).branch(PURPOSE).texts()
 
 

@@ -146,10 +146,8 @@ def _is_loopback(host: str) -> bool:
 async def serve_socket(server: web.Server, folder: Path) -> tuple[Path, PlainAcceptor]:
     """Serves gateways of this host on `controller.sock`, which only this user may open.
 
-    The socket gets a folder of its own if the folder's path is too long or another controller serves there.
-
-    Returns:
-        The socket's path, and the acceptor to close.
+    The socket gets a folder of its own if the folder's path is too long or another controller serves there. Returns its
+    path, and the acceptor to close.
     """
     path = folder / SOCKET_NAME
     try:

@@ -54,11 +54,7 @@ class ServingTls:
             raise ServingTlsError(f"{self.ca} cannot be used: {error}; give a certificate in PEM") from error
 
     def authority_ends(self) -> datetime | None:
-        """The end of the authority's certificate; None: agents learn no authority.
-
-        Raises:
-            ServingTlsError: the authority's file cannot be used.
-        """
+        """The end of the authority's certificate; None: agents learn no authority. Raises as `known_authority`."""
         known = self.known_authority()
         return None if known is None else describe(known.certificate).ends
 
@@ -84,11 +80,7 @@ class ServingTls:
 
 
 def serving_tls(settings: ControllerSettings) -> ServingTls | None:
-    """The certificate of the settings or the data folder; None: neither has one, and the port has no TLS.
-
-    Raises:
-        ServingTlsError: it cannot be used.
-    """
+    """The certificate of the settings or the data folder, if any. Raises ServingTlsError if it cannot be used."""
     authority = Authority(settings.data_dir)
     try:
         if settings.tls_cert is not None and settings.tls_key is not None:

@@ -299,16 +299,11 @@ class Leading:
 
 
 class Resignation:
-    """Ends a controller's leadership while it continues to serve.
-
-    Attributes:
-        requested: set it to resign.
-        done: set once this controller does not lead and will not lead again.
-    """
+    """Ends a controller's leadership while it continues to serve."""
 
     def __init__(self) -> None:
-        self.requested = asyncio.Event()
-        self.done = asyncio.Event()
+        self.requested = asyncio.Event()  # set it to resign
+        self.done = asyncio.Event()  # this controller does not lead and will not lead again
 
     async def carry_out(self, leading: asyncio.Task[None]) -> None:
         """Waits for `requested`, then ends the task that holds the lease or campaigns for it."""

@@ -40,13 +40,7 @@ class ReportAnswer:
 
 
 class DemandReports:
-    """Reports of one gateway process.
-
-    Args:
-        database: of this process.
-        name: of the gateway; a new process of this name replaces a dead one.
-        proxy_keys: open the secrets of agents' proxies.
-    """
+    """Reports of one gateway process. A new process of the same `name` replaces a dead one."""
 
     def __init__(self, database: Database, name: str, proxy_keys: ProxyKeys = NO_PROXY_KEYS) -> None:
         self._proxy_keys = proxy_keys

@@ -88,7 +88,7 @@ class KeyRing:
     Args:
         connect: opens a connection to the database that no other work uses.
         changes: wakes it at each change of kind `key`.
-        ended: called with the credentials, as `Principal.credential`, that are no longer valid.
+        ended: called with credentials (`Principal.credential`) that are no longer valid.
         away: called with whether the database is away, when that changes.
         local: keys of this process alone, by their hash. They are not stored and cannot be revoked.
     """
@@ -141,11 +141,7 @@ class KeyRing:
         return None if self._has_expired(digest) else self._known.get(digest)
 
     async def first_owner(self, credentials: Sequence[str]) -> Principal | None:
-        """Returns the owner of the first valid credential, as `authenticate`.
-
-        Raises:
-            UnknownWhileAwayError: no credential is in memory, and the database is away.
-        """
+        """The owner of the first valid credential. Raises UnknownWhileAwayError as `authenticate`."""
         unknown: UnknownWhileAwayError | None = None
         for credential in credentials:
             try:

@@ -22,15 +22,9 @@ _Stamp = tuple[int, int, int] | None
 
 
 class ProxyKeys:
-    """The keys of one gateway process.
+    """The keys of one gateway process. Raises ValueError for a malformed key, OSError if the file cannot be read.
 
-    Args:
-        file: may be created later. None: no keys.
-        named: a setting names the file. If not, this account may lack the right to read it.
-
-    Raises:
-        ValueError: a key is malformed.
-        OSError: the file cannot be read.
+    `file`: may be created later. `named`: a setting names it; if not, this account may lack the right to read it.
     """
 
     def __init__(self, file: Path | None, *, named: bool = True) -> None:

@@ -47,11 +47,7 @@ class Stream(Generic[B]):
         self._render = render
 
     def snapshot(self) -> bytes:
-        """Renders the present state. It is not kept, since it is large.
-
-        Raises:
-            WatchEndedError: the stream has ended.
-        """
+        """Renders the present state, which is large and not kept. Raises WatchEndedError if the stream has ended."""
         if self._ended or self._render is None:
             raise WatchEndedError(self._ended or "the watcher is not attached")
         self._has_snapshot = True
@@ -109,11 +105,7 @@ class Reading(ABC, Generic[B]):
             stream.put(batch)
 
     async def begin(self, stream: Stream[B]) -> None:
-        """Waits for the first read, then attaches the stream.
-
-        Raises:
-            WatchEndedError: the read failed, or took too long.
-        """
+        """Waits for the first read, then attaches the stream. Raises WatchEndedError if it fails or takes too long."""
         try:
             async with asyncio.timeout(READ_LIMIT_S):
                 await self._first.wait()
@@ -152,11 +144,7 @@ class SharedFeed(Generic[B]):
 
     @asynccontextmanager
     async def attached(self, stream: Stream[B]) -> AsyncIterator[None]:
-        """Feeds the stream while the context lasts; its snapshot is available from the start.
-
-        Raises:
-            WatchEndedError: the database cannot be read, or the server stops.
-        """
+        """Feeds the stream while the context lasts. Raises WatchEndedError if a read fails, or the server stops."""
         if self._stopped:
             raise WatchEndedError("the server stops")
         if self._reading is None or self._reading.task.done():

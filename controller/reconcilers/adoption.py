@@ -21,11 +21,8 @@ _UNDECIDED_S: Final = 1.0
 class AdoptionReconciler:
     """Has a single key. Until its first step has settled the ledger nothing is placed, started or stopped.
 
-    Args:
-        database: has the reports of processes.
-        term: of this leader.
-        reported: whether agents have reported their processes, or have had the time to.
-        settled: called after each step: running processes are in the ledger.
+    `reported`: whether agents have reported their processes, or have had the time to. `settled` is called after each
+    step: running processes are in the ledger.
     """
 
     kind = "adoption"
@@ -42,11 +39,7 @@ class AdoptionReconciler:
         return (EVERYTHING,)
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
-        """Decides on all orphans, once agents have reported their processes.
-
-        Raises:
-            StaleError: another term leads; nothing was written.
-        """
+        """Decides on all orphans. Raises StaleError, and writes nothing, if another term leads."""
         async with self._database.connection() as connection:
             unsettled, orphans = await adoption.is_unsettled(connection)
         if unsettled and not self._reported():

@@ -30,10 +30,7 @@ class WorkersReconciler:
     """Writes workers' phases. All times are the database's, so the controller's clock cannot make a worker lost.
 
     Args:
-        database: to read and write.
-        term: of this leader.
         healthy_for_s: seconds for which the hub has written all heartbeats and accepted all agents.
-        settings: limits.
         monotonic: seconds that never go backwards; they reveal that the database's clock was set.
         reported: called by each step, once agents have reported their processes since the last loss of commits.
     """

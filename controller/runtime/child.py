@@ -52,12 +52,7 @@ class ChildTimeout(ChildFailure):
 
 
 class ChildCrashed(ChildFailure):
-    """The child exited without an answer.
-
-    Attributes:
-        exit_code: as `subprocess` gives it: negative for a signal; None if we killed it.
-        stderr_tail: the last kilobytes of its stderr.
-    """
+    """The child exited without an answer. `exit_code`: negative for a signal; None if we killed it."""
 
     def __init__(self, exit_code: int | None, stderr_tail: str) -> None:
         super().__init__(f"the child exited without an answer (exit code {exit_code}): {stderr_tail[-500:].strip()}")
@@ -66,13 +61,7 @@ class ChildCrashed(ChildFailure):
 
 
 class ChildError(ChildFailure):
-    """The function in the child raised.
-
-    Attributes:
-        type: class name of the exception.
-        message: its text.
-        retryable: the exception's attribute `retryable`; without one, whether it is a connection error or a timeout.
-    """
+    """The function in the child raised an exception of the class `type`."""
 
     def __init__(self, type_name: str, message: str, *, retryable: bool) -> None:
         super().__init__(f"{type_name}: {message}")
@@ -98,7 +87,7 @@ async def run_child(
     Args:
         target: "module:function", a plain function of one JSON value that returns one.
         payload: a JSON value.
-        deadline_s: seconds, including the start of the process.
+        deadline_s: includes the start of the process.
         memory_bytes: address space (RLIMIT_AS); an interpreter alone takes about 32 MiB.
         on_start: gets a function that kills the child's group at once. A cancel of this call does so a little later.
         on_working: called once the child calls the loaded target, which a busy machine delays by seconds.
@@ -257,12 +246,8 @@ def _signal_group(pgid: int, number: int) -> bool:
 class ChildPipes:
     """Sends `request` to the child; collects its answer and the end of its stderr. Does not handle the process.
 
-    Args:
-        process: started with three pipes, unbuffered.
-        request: its complete stdin.
-        max_answer_bytes: `answer` returns b"" in place of a longer answer.
-        stderr_tail_bytes: kept of stderr's end.
-        on_first: called at the first bytes of its stdout.
+    `process`: started with three unbuffered pipes. `answer` returns b"" in place of more than `max_answer_bytes`.
+    `on_first`: called at the first bytes of its stdout.
     """
 
     # Not asyncio's subprocess streams, because the start-up of their child watcher can be cancelled half-way, and

@@ -48,8 +48,6 @@ class Computations:
     Args:
         on_done: `(owner, input_hash, result or exception)`, called once for every owner that has not cancelled. An
             exception has `retryable`, as ChildFailure has. It must not raise, nor start or cancel anything itself.
-        clock: measures cancels.
-        metrics: counts computations.
         pool_size: children at once; by default twice the cores that this process may use.
         max_waiting: bound on the queue for slots; beyond it `on_done` gets a RetryableError at once.
         slice_s: the LIFO slot's time slice.

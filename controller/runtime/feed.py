@@ -45,11 +45,7 @@ class ChangeFeed:
     connection, because otherwise an idle connection cannot be distinguished from a dead one.
 
     Args:
-        connect: opens the connection.
         on_hint: `(kind, id)`; kind "*" is all kinds, id None all of the kind. Must not raise.
-        clock: for waits and ages.
-        rng: for the jitter of reconnects.
-        channel: of LISTEN.
         probe_s: between probes.
         probe_timeout_s: limit on connecting, LISTEN and each probe.
         backoff: delays between attempts to connect.

@@ -84,11 +84,7 @@ class TermLost(StaleError):  # noqa: N818 - named by the event
 
 
 async def check_term(connection: Any, term: int) -> None:
-    """Guards the open transaction of `connection`: `term` leads until it ends.
-
-    Raises:
-        TermLost: another term leads.
-    """
+    """Guards the open transaction: `term` leads until it ends. Raises TermLost if another term leads."""
     leading = await connection.fetchval(TERM_GUARD_SQL)
     if leading != term:
         raise TermLost(f"term {term} is over, term {leading} leads")
@@ -102,11 +98,7 @@ class Transactions(Protocol):
 
 @asynccontextmanager
 async def term_transaction(database: Transactions, term: int) -> AsyncIterator[Any]:
-    """Yields a connection inside a transaction of the leader: `term` leads until it ends.
-
-    Raises:
-        TermLost: another term leads.
-    """
+    """Yields a connection in a transaction during which `term` leads. Raises TermLost if another term leads."""
     async with database.transaction() as connection:
         await check_term(connection, term)
         yield connection
@@ -140,15 +132,12 @@ class Lease:
     """Campaigns for the lease, and leads while it holds the lease.
 
     Args:
-        connect: opens a dedicated connection.
         holder: a unique name of this process.
-        clock: for the term's end and for waits.
         ttl_s: without renewal, after which another controller may take over.
         renew_s: between renewals.
         margin_s: the term ends this long before the lease could expire; by default a fifth of `ttl_s`.
         poll_s: between a follower's reads of the lease, with jitter.
         stop_limit_s: limit on the end of a cancelled leader task.
-        rng: for jitter.
         unfit: called with the lease's connection before each term; returns why this process must not lead.
         promoted: called in the transaction in which a term starts on another timeline of the database.
         channel: of the NOTIFY that wakes the followers at a release.
@@ -203,13 +192,11 @@ class Lease:
         self._woken.set()
 
     async def run(self, lead: Lead) -> None:
-        """Campaigns and lead in turns until cancelled, or until `lead` returns; then releases the lease.
+        """Campaigns and leads in turns until cancelled, or until `lead` returns; then releases the lease.
 
-        Args:
-            lead: called with the term, as a task that is cancelled when the term is over.
+        `lead` is called with the term, as a task that is cancelled when the term is over. Its exceptions are raised.
 
         Raises:
-            Exception: from `lead`.
             RuntimeError: the cancelled leader task did not end. The process must exit, or two controllers might lead.
         """
         try:

@@ -74,13 +74,8 @@ class ReconcileLoop(Generic[K]):
     """Runs one reconciler over its keys. `run` may be called once.
 
     Args:
-        reconciler: its steps.
-        clock: measures steps.
-        rng: for jitter.
-        metrics: counters.
         on_quarantine: `(key, error, attempts)`, called once when a key is quarantined; writes a visible condition.
         on_terminal: `(key, error)`, called at each terminal outcome; writes a visible condition.
-        settings: limits.
     """
 
     def __init__(

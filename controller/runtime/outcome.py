@@ -22,17 +22,11 @@ class Requeue:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The step failed in a way that may pass; the loop retries with a growing backoff.
+    """The step failed in a way that may pass; the loop retries with a growing backoff."""
 
-    Attributes:
-        error: a sentence for people.
-        cls: the error's class name, for logs and conditions.
-        counts: it may be the key's own fault, so that repeated failures quarantine the key.
-    """
-
-    error: str
-    cls: str = "RetryableError"
-    counts: bool = True
+    error: str  # a sentence for people
+    cls: str = "RetryableError"  # the error's class name, for logs and conditions
+    counts: bool = True  # it may be the key's own fault, so that repeated failures quarantine the key
 
 
 @dataclass(frozen=True, slots=True)

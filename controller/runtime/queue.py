@@ -37,9 +37,8 @@ class KeyedQueue(Generic[K]):
     once when its holder calls `done`. Of two adds the earlier time wins. Urgent keys leave first; otherwise the order
     is first come, first served.
 
-    Args:
-        max_keys: bound on distinct keys in all three places. A key beyond it sets `overflow` and is dropped;
-            the queue's owner then adds every key again once there is capacity.
+    `max_keys` bounds distinct keys in all three places. A key beyond it sets `overflow` and is dropped; the queue's
+    owner then adds every key again once there is capacity.
     """
 
     def __init__(self, *, max_keys: int = 1_000_000) -> None:
@@ -91,11 +90,7 @@ class KeyedQueue(Generic[K]):
             self._place(key, due)
 
     async def take(self, limit: int = 1) -> list[K]:
-        """Waits, without a limit, until a key is ready; hands out up to `limit` keys, to be given back with `done`.
-
-        Raises:
-            QueueClosedError: the queue was closed.
-        """
+        """Waits, without a limit, until a key is ready; hands out up to `limit` keys, to be given back with `done`."""
         while not self._closed and self.depth == 0:
             taker = asyncio.get_running_loop().create_future()
             self._takers.append(taker)
@@ -119,11 +114,7 @@ class KeyedQueue(Generic[K]):
         return taken
 
     def done(self, key: K) -> None:
-        """Gives `key` back; it becomes due again if it was added in the meantime.
-
-        Raises:
-            KeyError: the key is not handed out.
-        """
+        """Gives back a key that is handed out; it becomes due again if it was added in the meantime."""
         due = self._held.pop(key)
         if due is not None and not self._closed:
             self._place(key, due)

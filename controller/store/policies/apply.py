@@ -55,12 +55,7 @@ async def apply_policy(
 ) -> AppliedPolicy:
     """Creates or changes the policy `name`.
 
-    Args:
-        database: to write to.
-        name: of the policy.
-        spec: the new spec.
-        if_match: required present generation; 0: the policy must not exist.
-        longest_window_s: retention of samples.
+    `if_match`: required present generation; 0: the policy must not exist. `longest_window_s`: retention of samples.
 
     Raises:
         GenerationConflictError: the policy is at another generation.

@@ -35,14 +35,10 @@ async def problems_of_deployments(
     also_known: Collection[str] = (),
     secrets: bool = True,
 ) -> list[FieldProblem]:
-    """Problems of the policies of deployments.
+    """Problems of the policies of deployments, given by their path in the manifest.
 
-    Args:
-        connection: to read from.
-        specs: by their path in the manifest; an empty path for a manifest of one document.
-        longest_window_s: retention of samples.
-        also_known: names of policies that will exist by then.
-        secrets: check that named secrets exist.
+    `longest_window_s`: retention of samples. `also_known`: names of policies that will exist by then. `secrets`: check
+    that named secrets exist.
     """
     names = {path: name for path, spec in specs.items() if (name := named_policy(spec)) is not None}
     query = "select name from policies where name = any($1)"

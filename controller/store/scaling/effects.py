@@ -53,11 +53,7 @@ _NUMBER: Final = """
 
 
 async def carry_out_scaling(connection: Any, steps: Sequence[ScalingStep]) -> None:
-    """Writes all numbers or none.
-
-    Raises:
-        StaleError: a deployment that gets a number has changed since it was read.
-    """
+    """Writes all numbers or none. Raises StaleError if a deployment that gets a number has changed since the read."""
     changing = [step for step in steps if step.applies and not step.facts.spec.scaling.dry_run]
     if changing:
         await _guard(connection, changing)

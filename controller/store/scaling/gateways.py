@@ -58,12 +58,8 @@ async def report_demand(
 ) -> bool:
     """Writes a gateway's presence, and its demand where that has changed; returns whether its presence is new.
 
-    Args:
-        connection: in no transaction, or in one of its own.
-        gateway: the process.
-        name: it replaces an earlier process of this name once that is silent.
-        beat: rises with each report.
-        loads: by deployment; unchanged loads may be left out.
+    It replaces an earlier process of this `name` once that is silent. `beat` rises with each report. `loads`: by
+    deployment, without unchanged ones. The connection is in no transaction, or in one of its own.
     """
     order = sorted(loads, key=str)
     is_new = await connection.fetchval(

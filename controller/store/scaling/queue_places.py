@@ -27,15 +27,10 @@ _EXPIRE: Final = """
 async def lease_queue_places(
     connection: Any, gateway: uuid.UUID, asks: Sequence[PlacesAsk], in_touch_s: float
 ) -> list[PlacesGrant]:
-    """Returns the places that a gateway holds after these requests. Run it in a transaction.
+    """Returns the places that a gateway holds after these requests, at most one for each deployment. In a transaction.
 
-    Where it lacks places, the other gateways are notified, and return places that they do not need.
-
-    Args:
-        connection: in a transaction.
-        gateway: the process.
-        asks: at most one for each deployment.
-        in_touch_s: for which the gateway has sent requests without a gap.
+    Where it lacks places, the other gateways are notified, and return places that they do not need. `in_touch_s`: time
+    for which the gateway has sent requests without a gap.
     """
     await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
     holders: dict[str, dict[str, Holder]] = {}

@@ -183,15 +183,9 @@ def days(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]
 async def add_usage(
     connection: Reader, sums: Sums, begin: datetime, end: datetime, minimums: Mapping[str, int], default: int
 ) -> None:
-    """Adds used and wasted GPU seconds from `begin` to `end`, which should be one of the `days`.
+    """Adds used and wasted GPU seconds of one of the `days` to `sums`. In a transaction of its own.
 
-    Args:
-        connection: in a transaction of its own.
-        sums: to add to.
-        begin: inclusive.
-        end: exclusive.
-        minimums: percent below which a minute is wasted, by deployment's uid.
-        default: the minimum of all other deployments.
+    `minimums`: percent below which a minute is wasted, by deployment's uid. `default`: the minimum of others.
     """
     claims = await connection.fetch(_CLAIMS, begin, end)
     by_gpu = (list(of_gpu) for _, of_gpu in groupby(claims, key=lambda claim: claim["device"]))

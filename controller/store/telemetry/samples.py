@@ -64,19 +64,13 @@ class NoPartitionError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SessionSamples:
-    """Samples of one connection.
-
-    Attributes:
-        boot_id: of the host, from the connection's hello: sequence numbers rise between two boots.
-        offset_s: from the agent's clock to our monotonic one.
-        periods: in any order, possibly repeated.
-    """
+    """Samples of one connection."""
 
     worker_id: str
     session: int
-    boot_id: str
-    offset_s: float
-    periods: Sequence[SamplePeriod]
+    boot_id: str  # of the host, from the connection's hello: sequence numbers rise between two boots
+    offset_s: float  # from the agent's clock to our monotonic clock
+    periods: Sequence[SamplePeriod]  # in any order, possibly repeated
 
 
 @dataclass(frozen=True, slots=True)

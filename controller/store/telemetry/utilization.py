@@ -87,21 +87,13 @@ async def tracks_of_worker(connection: Reader, worker: str) -> list[Track]:
 
 
 async def tracks_of_instance(connection: Reader, instance: str) -> tuple[list[Track], str]:
-    """The GPUs of an instance since it claimed them (its own part of shared ones), and its deployment's uid.
-
-    Raises:
-        NotFoundError: no instance has this id.
-    """
+    """The GPUs of an instance since its claims, and its deployment's uid. Raises NotFoundError for an unknown id."""
     uid = await _must_exist(connection, "select deployment_uid from instances where id = $1", "instance", instance)
     return _tracks(await connection.fetch(_BY_INSTANCE, [instance], MAX_TRACKS)), str(uid)
 
 
 async def tracks_of_deployment(connection: Reader, deployment: str) -> tuple[list[Track], str]:
-    """The GPUs of a deployment's instances (of the last deployment of that name, if deleted), and its uid.
-
-    Raises:
-        NotFoundError: no deployment has this name.
-    """
+    """The GPUs of a deployment's instances, and its uid. Raises NotFoundError if no deployment had this name."""
     query = "select uid from deployments where name = $1 order by deleted_at desc nulls first limit 1"
     uid = await _must_exist(connection, query, "deployment", deployment)
     rows = await connection.fetch("select id from instances where deployment_uid = $1", uid)

@@ -129,16 +129,7 @@ async def read_attention(
     certificates: Sequence[CertificateFacts] = (),
     space: DatabaseSpace | None = None,
 ) -> AttentionFacts:
-    """Reads in one REPEATABLE READ transaction.
-
-    Args:
-        connection: to read from.
-        leading: this controller is the leader.
-        violations: of the last audit.
-        secret_keys: of this controller.
-        certificates: of this controller.
-        space: of the database, as this controller knows it.
-    """
+    """Reads in one REPEATABLE READ transaction. `leading`: this controller is the leader."""
     leader = leading or await read_holder(connection) is not None
     return AttentionFacts(
         at=await read_time(connection),

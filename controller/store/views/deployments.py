@@ -142,11 +142,7 @@ async def revisions_of(connection: Reader, name: str) -> RevisionList:
 
 
 async def revision_specs(connection: Reader, name: str, numbers: Sequence[int]) -> list[DeploymentSpec]:
-    """The specs of these revisions of a live deployment.
-
-    Raises:
-        NotFoundError: no live deployment has this name, or a revision is not kept.
-    """
+    """The specs of these revisions. Raises NotFoundError if the deployment is not live, or a revision not kept."""
     rows = await connection.fetch(_SPECS, name, list(numbers))
     if not rows:
         raise _missing(name)
@@ -163,11 +159,7 @@ def _missing(name: str) -> NotFoundError:
 
 
 async def load_of(connection: Reader, name: str) -> DeploymentLoad:
-    """The gateways' last reports of a deployment, at most a second old.
-
-    Raises:
-        NotFoundError: no deployment has this name.
-    """
+    """The gateways' last reports, at most a second old. Raises NotFoundError if no deployment has this name."""
     rows: list[Any] = await connection.fetch(_LOAD, name, SILENT_S)
     if not rows:
         raise NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists them")
@@ -175,11 +167,7 @@ async def load_of(connection: Reader, name: str) -> DeploymentLoad:
 
 
 async def list_deployments(connection: Reader, *, limit: int, cursor: str | None = None) -> Page[DeploymentView]:
-    """One page by name; includes deleted deployments until they are finished.
-
-    Raises:
-        BadCursorError: the cursor was not issued for this list.
-    """
+    """One page by name, with deleted, unfinished ones. Raises BadCursorError if the cursor is of another list."""
     after = open_cursor(cursor, (str, str)) or ["", "00000000-0000-0000-0000-000000000000"]
     query = """select * from deployments where (name, uid) > ($1::text, ($2::text)::uuid) order by name, uid limit $3"""
     views = await views_of(connection, await connection.fetch(query, *after, limit + 1))
@@ -206,11 +194,7 @@ async def deployment_by_uid(connection: Reader, uid: str) -> DeploymentView:
 
 
 async def deployment_by_name(connection: Reader, name: str) -> DeploymentView:
-    """The live deployment of this name; else the last deleted one that is not finished.
-
-    Raises:
-        NotFoundError: there is neither.
-    """
+    """The live deployment of this name, else the last deleted, unfinished one. Raises NotFoundError without either."""
     query = """select * from deployments where name = $1
                 order by deleted_at is null desc, deleted_at desc limit 1"""
     views = await views_of(connection, await connection.fetch(query, name))

@@ -13,19 +13,12 @@ from schemas.api.events import EventView
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Selects events.
+    """Selects events."""
 
-    Attributes:
-        about: for each object its names in events, such as `deployment:<uid>`; an event must have one name of each.
-        reasons: any of these; empty: all.
-        since_id: only later events.
-        after: only events after this time, or after this long before now.
-    """
-
-    about: Sequence[Sequence[str]] = ()
-    reasons: Sequence[str] = ()
-    since_id: int | None = None
-    after: datetime | timedelta | None = None
+    about: Sequence[Sequence[str]] = ()  # for each object its names in events; an event must have one name of each
+    reasons: Sequence[str] = ()  # any of these; empty: all
+    since_id: int | None = None  # only later events
+    after: datetime | timedelta | None = None  # only events after this time, or after this long before now
 
 
 _COLUMNS: Final = "id, at, reason, message, evidence, objects, subjects, actor, request_id"

@@ -65,11 +65,7 @@ async def gpu_figures(connection: Reader) -> list[GpuFigure]:
 async def list_gpus(
     connection: Reader, *, limit: int, cursor: str | None = None, worker: str | None = None
 ) -> Page[GpuView]:
-    """One page by worker and index; optionally of one worker.
-
-    Raises:
-        BadCursorError: the cursor was not issued for this list.
-    """
+    """One page by worker and index. Raises BadCursorError if the cursor was not issued for this list."""
     after = open_cursor(cursor, (str, int, str)) or ["", -1, ""]
     query = f"""{_GPUS} and (w.name, d.index, d.uuid) > ($1::text, $2::int, $3::text)
                 and ($4::text is null or w.name = $4) order by w.name, d.index, d.uuid limit $5"""

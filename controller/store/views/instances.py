@@ -75,11 +75,7 @@ async def list_instances(
     deployment: str | None = None,
     worker: str | None = None,
 ) -> Page[InstanceView]:
-    """One page by id; optionally of one deployment or of one worker, by name.
-
-    Raises:
-        BadCursorError: the cursor was not issued for this list.
-    """
+    """One page by id. Raises BadCursorError if the cursor was not issued for this list."""
     after = open_cursor(cursor, (str,)) or [""]
     query = f"""{_INSTANCES}
         where i.id > $1 and ($2::text is null or d.name = $2)
@@ -109,11 +105,7 @@ async def instance_by_id(connection: Reader, instance: str) -> InstanceView:
 
 
 async def log_source(connection: Reader, instance: str, rank: int = 0) -> LogSource | None:
-    """The worker on which this rank runs or ran last; None if it never ran.
-
-    Raises:
-        NotFoundError: no instance has this id.
-    """
+    """The worker of this rank's newest start; None if it never ran. Raises NotFoundError if no instance has this id."""
     rows = await connection.fetch(
         f"""select w.name, w.phase, w.proxy_address, {PROXY_SECRET}, w.proxy_certificate
              from instances i

@@ -71,11 +71,7 @@ async def workers_by_id(connection: Reader, ids: Iterable[str] | None = None) ->
 
 
 async def worker_by_name(connection: Reader, name: str) -> WorkerView:
-    """The live worker of this name; else the last deleted one with claims left.
-
-    Raises:
-        NotFoundError: there is neither.
-    """
+    """The live worker of this name, else the last deleted one with claims. Raises NotFoundError without either."""
     query = f"""{_WORKERS} where w.name = $1 and {_SHOWN}
                 order by w.deleted_at is null desc, w.deleted_at desc limit 1"""
     rows = await connection.fetch(query, name)

@@ -96,10 +96,9 @@ class ForeignUse:
 
 
 async def write_liveness(connection: Connection, states: Sequence[ConnectionState]) -> set[str]:
-    """Writes the state of connections; each worker at most once. Skips outdated sessions and deleted workers.
+    """Writes the state of connections, each worker at most once; returns the ids of workers that were written.
 
-    Returns:
-        The ids of the workers that were written.
+    Skips outdated sessions and deleted workers.
     """
     rows = await connection.fetch(
         _SEEN,
@@ -119,11 +118,7 @@ async def newest_sessions(connection: Connection, sessions: Sequence[tuple[str, 
 
 
 async def write_readings(connection: Connection, readings: Sequence[Reading]) -> list[ForeignUse]:
-    """Writes the latest reading of each device; each device at most once for a worker.
-
-    Returns:
-        The GPUs whose foreign memory appeared, disappeared or changed by much.
-    """
+    """Writes readings, each device at most once for a worker; returns GPUs whose foreign memory changed by much."""
     if not readings:
         return []
     rows = await connection.fetch(

@@ -93,11 +93,7 @@ async def delete_worker(database: Database, name: str, *, confirm_dead: bool = F
 
 
 async def live_workers(connection: Reader, names: Iterable[str]) -> list[Any]:
-    """The rows of the live workers with these names, each with `read_at`, the time of the database.
-
-    Raises:
-        NotFoundError: no live worker has one of the names.
-    """
+    """Rows with `read_at`, the time of the database. Raises NotFoundError if no live worker has one of the names."""
     wanted = list(names)
     rows = await connection.fetch(
         "select *, clock_timestamp() as read_at from workers where name = any($1) and deleted_at is null", wanted

@@ -115,36 +115,25 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """A hello's session.
-
-    Attributes:
-        at: the database's time of the hello.
-        proxy_secret: of requests to the agent's proxy from now on.
-        held: another agent with this credential was connected a moment ago, or the worker is quarantined for that:
-            no report of this agent is believed, and it gets no command.
-        quarantine: of the worker, `newly` by this hello.
-        reports_first: the ledger lost commits and this worker has not reported its processes since: processes with a
-            receipt may have been lost with them.
-        has_orphans: orphans that it reported are recorded already.
-        has_unread: its receipts could not be read when they counted.
-        receipt_key: opens receipts; None: no key of this controller opens it.
-        before: number of the worker's session before this one.
-    """
+    """A hello's session."""
 
     session: int
     term: int
-    at: datetime
+    at: datetime  # of the hello, by the database's clock
     rebooted: bool
-    term_ahead: bool  # the agent has now seen a later term than the leader's
-    proxy_secret: str
+    term_ahead: bool  # the agent has received a later term than the leader's
+    proxy_secret: str  # of requests to the agent's proxy from now on
+    # Another agent with this credential was connected a moment ago, or the worker is quarantined for that: no report of
+    # this agent is believed, and it gets no command.
     held: bool = False
     quarantine: Quarantine | None = None
-    newly: bool = False
+    newly: bool = False  # quarantined by this hello
+    # The ledger lost commits and this worker has not reported its processes since: those with a receipt may be lost.
     reports_first: bool = False
-    has_orphans: bool = False
-    has_unread: bool = False
-    receipt_key: bytes | None = b""
-    before: int = 0
+    has_orphans: bool = False  # orphans that it reported are recorded already
+    has_unread: bool = False  # its receipts could not be read when they counted
+    receipt_key: bytes | None = b""  # opens receipts; None: no key of this controller opens it
+    before: int = 0  # number of the worker's session before this one
 
     @property
     def lost_some(self) -> bool:
@@ -189,17 +178,8 @@ async def begin_session(
     `write_connected` comes last in the transaction. The number is above the agent's last one, which a ledger that lost
     commits may not know.
 
-    Args:
-        connection: in the transaction of the hello.
-        worker_id: of the credential.
-        hello: the agent's hello.
-        proxy_address: of its proxy.
-        identity: distinguishes two agents with one credential.
-        place: where an operator finds the agent.
-        judge: decides on a quarantine.
-        credential_hash: of the agent's credential.
-        proven: the agent has shown a proof of what it received. From now on it is believed only with a proof.
-        keys: of secrets.
+    `identity` distinguishes two agents with one credential. `place`: where an operator finds the agent. `judge` decides
+    on a quarantine. `proven`: the agent has shown a proof of what it received; from now on it needs a proof.
 
     Raises:
         WorkerGoneError: the worker is deleted.

@@ -22,18 +22,13 @@ _WRITE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """Labels and networks of one worker.
+    """Labels and networks of one worker."""
 
-    Attributes:
-        labels: count if their keys are trusted.
-        networks: in which its proxy's address may differ from its agent's; None: it joined before networks were
-            required, and any address is allowed.
-        proxy_address: HOST:PORT in its last accepted hello; else empty.
-    """
-
-    labels: Mapping[str, str]
+    labels: Mapping[str, str]  # count if their keys are trusted
+    # In which its proxy's address may differ from its agent's; None: it joined before networks were required, and any
+    # address is allowed.
     networks: tuple[str, ...] | None = None
-    proxy_address: str = ""
+    proxy_address: str = ""  # HOST:PORT in its last accepted hello
 
 
 async def read_stated(connection: Connection, worker_id: str) -> Stated:
