@@ -50,7 +50,7 @@ def own_key_file(settings: ControllerSettings) -> Path | None:
 
 
 def open_keys(settings: ControllerSettings, *, make: bool = True) -> SecretKeys:
-    """Reads the keys; `make`: makes a key at the first start with the embedded database. SecretsKeyError. Blocks."""
+    """Reads the keys; `make`: makes one for an embedded database without a key. Raises SecretsKeyError. Blocks."""
     own = own_key_file(settings)
     file = own or settings.secrets_key_file
     if own is not None and not own.exists():
