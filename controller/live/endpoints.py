@@ -46,7 +46,7 @@ class Endpoint:
     address: str  # HOST:PORT of the worker's proxy
     secret: str
     limits: ServingLimits = field(default_factory=ServingLimits)
-    request_model: str | None = None  # what its server expects as `model`; None: any name
+    request_model: str | None = None  # the `model` that its server expects; None: any name
     max_in_flight: int = SERVES_AT_ONCE  # requests at this instance, from all gateways
     revision: str = ""  # its generation
     adapters: Mapping[str, str] = field(default_factory=dict)  # of its revision, each with the `model` of its requests

@@ -75,7 +75,7 @@ class WorkersReconciler:
         self._workers = len(snapshot.workers)
         if snapshot.term != self._term:
             raise StaleError(f"term {self._term} is over, term {snapshot.term} leads")
-        # After a jump of the clock every last heartbeat looks hours old, or in the future: silence counts from now on.
+        # After a jump of the clock every last heartbeat seems hours old, or in the future: silence counts from now on.
         counted_s = min(healthy_s, self._jumps.steady_for_s(snapshot.now), _MAX_HEALTHY_S)
         effects = decide(snapshot, snapshot.now - timedelta(seconds=counted_s), self._settings)
         after_s = effects.requeue_after_s

@@ -1,4 +1,4 @@
-"""Applies policies' effects for many deployments in one transaction, guarded by what was read.
+"""Applies policies' effects for many deployments in one transaction, guarded by the rows that were read.
 
 The caller has checked its term in the same transaction. A lost guard raises, and the transaction rolls back. Verdicts
 have no guard but their epoch: they are derived, and the next evaluation corrects them.

@@ -1,4 +1,4 @@
-"""Writes the autoscaler's numbers, guarded by what was read: generation and intents of each deployment.
+"""Writes the autoscaler's numbers, guarded by the rows that were read: generation and intents of each deployment.
 
 The caller has checked its term in the same transaction. A lost guard raises, and the transaction rolls back.
 """

@@ -22,7 +22,7 @@ _REPORT: Final = """
     here as (
         insert into gateways as g (id, name, beat) values ($1, $2, $3)
         on conflict (id) do update set beat = excluded.beat, seen_at = now() returning xmax = 0 as is_new),
-    told as (
+    demand as (
     insert into gateway_demand as d (gateway_id, deployment_uid, mean, in_flight, waiting, arrived, replicas)
     select $1, x.uid, x.mean, x.in_flight, x.waiting, x.arrived, x.replicas
       from unnest($4::uuid[], $5::real[], $6::int[], $7::int[], $8::bigint[], $10::jsonb[])
@@ -38,7 +38,7 @@ _RANK: Final = """
       from gateways where seen_at > now() - interval '10 s' or id = $1"""
 # Only the first request of a wake counts: the leader is notified once.
 _WAKE: Final = """
-    with asked as (
+    with wake as (
         insert into wakes as w (deployment_uid, source, request_id, expires_at)
         select d.uid, 'gateway:' || $2::text, $3, now() + make_interval(secs => $4)
           from deployments d where d.uid = $1 and d.deleted_at is null
@@ -47,7 +47,7 @@ _WAKE: Final = """
                request_id = case when w.expires_at < now() then excluded.request_id else w.request_id end,
                created_at = case when w.expires_at < now() then now() else w.created_at end
         returning created_at = now() as is_new)
-    select pg_notify($5, 'wake ' || $1::text) from asked where is_new"""
+    select pg_notify($5, 'wake ' || $1::text) from wake where is_new"""
 _WITHDRAW: Final = """
     with gone as (delete from wakes where deployment_uid = $1 and source = 'gateway:' || $2::text returning 1)
     select pg_notify($3, 'wake ' || $1::text) from gone"""

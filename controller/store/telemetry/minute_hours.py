@@ -49,7 +49,7 @@ _NEXT: Final = f"""
       left join packed_hours p using (hour)
      where p.hour is null or p.up_to is not null
      order by hour desc limit 1"""  # noqa: S608 - constants
-# The next GPUs of the day, by one look into the index for each.
+# The next GPUs of the day, by one index search for each.
 _GPUS: Final = """
     with recursive gpu as (
         (select device, 1 as n from sample_minutes

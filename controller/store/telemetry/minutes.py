@@ -29,7 +29,7 @@ PORTION: Final = 60_000  # samples of one roll-up, approximately: a transaction 
 _PROGRESS: Final = "select horizon::text, clock_timestamp() as now from rollup_progress where id = 1 for update"
 _HORIZON: Final = "select pg_snapshot_xmin(pg_current_snapshot())::text"
 _NTH: Final = "select tx::text from samples where tx >= $1::text::xid8 order by tx offset $2 limit 1"
-# The bounds of what is read: samples that cover a fresh sample's minutes, and the one before each.
+# The bounds of the read: samples that cover a fresh sample's minutes, and the one before each.
 _BOUNDS: Final = f"""
     select date_bin('1 min', min(f.at - {READ.format("f")}), 'epoch') as first, max(f.at) as last,
            max({READ.format("f")}) as reach

@@ -25,7 +25,7 @@ _COLUMNS: Final = "id, at, reason, message, evidence, objects, subjects, actor, 
 # Not `id <> all ($2)`, because a kept plan would search all of `$2` for each event.
 _ABOVE: Final = f"""
     select {_COLUMNS} from events e
-     where id > $1 and not exists (select 1 from unnest($2::bigint[]) seen where seen = e.id)
+     where id > $1 and not exists (select 1 from unnest($2::bigint[]) known where known = e.id)
      order by id limit $3"""  # noqa: S608 - constants, no input
 EVERY_EVENT: Final = EventFilter()
 _LIVE: Final = {

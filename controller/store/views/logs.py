@@ -73,8 +73,8 @@ async def earlier_logs(
     rows = await connection.fetch(
         f"""select p.instance_id as id, p.rank, p.epoch, w.name, w.phase, w.proxy_address, {PROXY_SECRET},
                   w.proxy_certificate
-             from unnest($2::text[], $3::bigint[], $4::bigint[]) as asked (instance, rank, epoch)
-             join processes p on p.instance_id = asked.instance and p.rank = asked.rank and p.epoch = asked.epoch
+             from unnest($2::text[], $3::bigint[], $4::bigint[]) as start (instance, rank, epoch)
+             join processes p on p.instance_id = start.instance and p.rank = start.rank and p.epoch = start.epoch
              join instances i on i.id = p.instance_id
              join deployments d on d.uid = i.deployment_uid and d.name = $1
              join workers w on w.id = p.worker_id {JOIN_PROXY_SECRET}

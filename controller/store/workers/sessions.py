@@ -187,15 +187,15 @@ async def begin_session(
     before = await connection.fetchrow(_BEFORE, worker_id, ALIVE_WITHIN_S)
     if before is None:
         raise WorkerGoneError(worker_id)
-    seen = [HelloSeen(datetime.fromisoformat(h["at"]), h["identity"], h["address"]) for h in before["recent_hellos"]]
+    hellos = [HelloSeen(datetime.fromisoformat(h["at"]), h["identity"], h["address"]) for h in before["recent_hellos"]]
     new = HelloSeen(before["at"], identity, place)
-    duplicate = bool(before["alive"]) and bool(seen) and seen[-1].identity != new.identity
-    seen = [*seen, new][-HELLOS_KEPT:]
-    quarantine = judge(seen) or _present(before, seen)
+    duplicate = bool(before["alive"]) and bool(hellos) and hellos[-1].identity != new.identity
+    hellos = [*hellos, new][-HELLOS_KEPT:]
+    quarantine = judge(hellos) or _present(before, hellos)
     held = duplicate or (quarantine is not None and quarantine.reason == TWO_IDENTITIES)
     row = await connection.fetchrow(
         _HELLO, worker_id, hello.boot_id, hello.agent_version, hello.highest_term, proxy_address, hello.protocol,
-        [{"at": h.at.isoformat(), "identity": h.identity, "address": h.address} for h in seen],
+        [{"at": h.at.isoformat(), "identity": h.identity, "address": h.address} for h in hellos],
         quarantine and quarantine.until, quarantine.reason if quarantine else "", held, hello.certificate,
         hello.highest_session, proven,
     )  # fmt: skip
@@ -212,7 +212,7 @@ async def begin_session(
         quarantine=quarantine,
         newly=quarantine is not None and not before["quarantined"],
         reports_first=before["unsettled"]
-        or (before["cut_at"] is not None and (not seen[:-1] or seen[-2].at < before["cut_at"])),
+        or (before["cut_at"] is not None and (not hellos[:-1] or hellos[-2].at < before["cut_at"])),
         has_orphans=before["has_orphans"],
         has_unread=before["has_unread"],
         receipt_key=await opened_receipt_key(before, keys),
@@ -247,11 +247,11 @@ async def write_connected(connection: Connection, worker_id: str, session: int) 
     await connection.execute(_CONNECTED, worker_id, session)
 
 
-def _present(before: Any, seen: Sequence[HelloSeen]) -> Quarantine | None:
+def _present(before: Any, hellos: Sequence[HelloSeen]) -> Quarantine | None:
     """A quarantine by an earlier hello that lasts yet."""
     if not before["quarantined"]:
         return None
-    addresses = tuple(dict.fromkeys(hello.address for hello in seen))
+    addresses = tuple(dict.fromkeys(hello.address for hello in hellos))
     return Quarantine(before["quarantine_reason"], before["quarantined_until"], addresses)
 
 
