@@ -25,7 +25,6 @@ from prometheus_client import CollectorRegistry
 
 from controller.daemon import tune_gc
 from controller.engines.registry import engine_for
-from controller.leading import Leading
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
 from controller.runtime.lease import Lease
@@ -40,6 +39,7 @@ from controller.store.deployments import apply as deployments
 from controller.store.deployments import verbs
 from controller.store.deployments.creations import Creations
 from controller.store.embedded import EmbeddedPostgres
+from controller.term import Leading, Term
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.policy import MAX_WINDOW_S
 
@@ -68,7 +68,8 @@ async def leader(database: Database) -> AsyncIterator[None]:
     settings = ControllerSettings(
         unreachable_after_s=86_400, lost_after_s=86_400, audit_every_s=86_400, database_url=None
     )
-    leading = Leading(database, clock, Metrics(CollectorRegistry()), settings, lambda: 0.0)
+    metrics = Metrics(CollectorRegistry())
+    leading = Leading(lambda term: Term(database, term, clock, metrics, settings, lambda: 0.0))
     feed = ChangeFeed(database.listen_connection, leading.hint, clock)
     lease = Lease(database.listen_connection, "bench", clock)
     tasks = [asyncio.create_task(feed.run()), asyncio.create_task(lease.run(leading.lead))]

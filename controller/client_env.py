@@ -1,9 +1,23 @@
 """`client.env`: the controller's URL and an administrator's key, for clients on the same machine."""
 
+import asyncio
 import os
 from pathlib import Path
+from typing import Final
 
-FILE_NAME = "client.env"
+import structlog
+
+from controller.runtime.database import DATABASE_ERRORS
+from controller.store.access.key_reads import find_keys, hash_secret
+from controller.store.access.keys import create_first_key
+from controller.store.core.database import Database
+from http1.daemon.log_limit import LogLimit
+
+log = structlog.get_logger(__name__)
+
+FILE_NAME: Final = "client.env"
+_WAIT_LOGGED_S: Final = 10.0
+_RETRY_S: Final = 0.5
 
 
 class ClientEnvError(Exception):
@@ -11,9 +25,9 @@ class ClientEnvError(Exception):
 
 
 def write_client_env(data_dir: Path, url: str, key: str | None, ca: Path | None = None) -> None:
-    """Writes the file atomically with mode 0600; without a new key it keeps the one in the existing file.
+    """Writes the file atomically with mode 0600. Without a new key it keeps the key of the existing file.
 
-    `ca`: the certificate of the authority by which clients know the controller; None: those of their system.
+    `ca`: certificate of the authority by which clients verify the controller; None: the authorities of their system.
 
     Raises:
         ClientEnvError: the folder cannot be written.
@@ -41,18 +55,15 @@ def write_client_env(data_dir: Path, url: str, key: str | None, ca: Path | None 
 
 
 def stored_url(data_dir: Path) -> str | None:
-    """The URL in the file; None without one."""
     return _existing(data_dir / FILE_NAME, "GPUWARD_URL")
 
 
 def stored_ca(data_dir: Path) -> Path | None:
-    """The authority's certificate in the file; None without one."""
-    found = _existing(data_dir / FILE_NAME, "GPUWARD_CA")
-    return None if found is None else Path(found)
+    path = _existing(data_dir / FILE_NAME, "GPUWARD_CA")
+    return None if path is None else Path(path)
 
 
 def stored_key(data_dir: Path) -> str | None:
-    """The key in the file; None without one."""
     return _existing(data_dir / FILE_NAME, "GPUWARD_API_KEY")
 
 
@@ -62,3 +73,33 @@ def _existing(path: Path, name: str) -> str | None:
     except FileNotFoundError:
         return None
     return next((line.partition("=")[2] for line in lines if line.startswith(f"{name}=")), None)
+
+
+async def publish_client_env(database: Database, folder: Path, url: str, ca: Path | None = None) -> bool:
+    """Writes the file, with the first administrator's key at the first start. Waits for the database; returns True.
+
+    Raises:
+        ClientEnvError: the file cannot be written.
+    """
+    waiting = LogLimit(_WAIT_LOGGED_S)
+    while True:
+        try:
+            first = await create_first_key(database, keep=lambda key: write_client_env(folder, url, key, ca))
+            if first is None:
+                write_client_env(folder, url, None, ca)
+                await _warn_of_revoked_key(database, folder)
+        except DATABASE_ERRORS as error:
+            if waiting.admit("database") is not None:
+                why = str(error) or type(error).__name__
+                log.warning("waiting for the database, client.env is not written yet", error=why)
+            await asyncio.sleep(_RETRY_S)
+        else:
+            return True
+
+
+async def _warn_of_revoked_key(database: Database, folder: Path) -> None:
+    key = stored_key(folder)
+    async with database.connection() as connection:
+        valid = key is not None and await find_keys(connection, [hash_secret(key)])
+    if not valid:
+        log.warning("the key in client.env is not valid; for a new one run: gpuward key reset")

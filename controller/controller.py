@@ -1,4 +1,4 @@
-"""One controller: its parts, and in which order they start and end."""
+"""One controller: its parts, and the order of their start and end."""
 
 import asyncio
 import os
@@ -14,14 +14,13 @@ from aiohttp import web
 
 from controller.api.app import build_app
 from controller.api.context import ApiContext
-from controller.client_env import ClientEnvError
-from controller.first_key import publish_client_env
+from controller.client_env import ClientEnvError, publish_client_env
+from controller.database_watch import SchemaWatch, SpaceWatch
 from controller.gateway_process import GatewayProcess
 from controller.health import Readiness
 from controller.hub.hub import Hub
 from controller.hub.proxy_address import HostTrust
 from controller.leader.analyses import ModelCache, analyse_now
-from controller.leading import Leading, Resignation
 from controller.live.change_fanout import ChangeFanout
 from controller.live.known_secrets import KnownSecrets
 from controller.runtime.clock import Clock, SystemClock
@@ -30,12 +29,10 @@ from controller.runtime.lease import Lease
 from controller.runtime.metrics import HubMetrics, Metrics
 from controller.runtime.origin import GatewayTrust
 from controller.runtime.tasks import unless_stopped
-from controller.schema_watch import SchemaWatch
 from controller.secrets_key import ProxyKeyFile, drop_old_keys, renew_key
 from controller.serving import HTTP_CLOSE_S, Serving, listen, runner_of, serve_socket, serving_parts
 from controller.serving_tls import ServingTls
 from controller.settings import ControllerSettings
-from controller.space_watch import SpaceWatch
 from controller.store.access.key_reads import Principal
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.access.secrets import resolve_secrets
@@ -45,29 +42,24 @@ from controller.store.core.migrate import why_outdated
 from controller.store.embedded.layout import Layout
 from controller.store.telemetry.partitions import SampleRetention
 from controller.store.views.leader import read_holder
-from controller.store.workers.lost_history import tell_promotion
+from controller.store.workers.lost_history import record_promotion
+from controller.term import Leading, Resignation, Term
 from http1.protocol.listening import PlainAcceptor
 from schemas.process_metrics import ProcessMetrics
 from schemas.version import __version__
 
 log = structlog.get_logger(__name__)
 
-# Of the pool's connections, so that a flood of requests leaves the others to the controller's own work. With fewer
-# requests at once each one's statements follow closely, and the event loop comes round sooner. In a storm of requests
-# 6, 4 and 3 gave the same rate, and with 3 a cancel took half as long as with 6.
+# A flood of requests leaves the pool's other connections to the controller's own work. With fewer requests at once the
+# statements of each follow closely, and the event loop comes round sooner. In a storm of requests 6, 4 and 3 gave the
+# same rate, and with 3 a cancel took half as long as with 6.
 _API_CONNECTIONS: Final = 4
 
 
 class Controller:
-    """Serves the API and agents, and leads while it holds the lease, for as long as `run` runs.
+    """Serves the API and agents, and leads while it holds the lease, until `run` returns.
 
-    Args:
-        settings: validated settings.
-        database: open, with a schema that this version knows.
-        local_keys: keys of this process alone, by their hash.
-        gateway_log: file for the gateway's log; None: this process's stderr.
-        tls: the certificate of the public port; None if it speaks no TLS.
-        keys: encrypt secrets.
+    `local_keys`: keys of this process alone, by their hash. `gateway_log` None: this process's stderr.
     """
 
     def __init__(
@@ -96,9 +88,12 @@ class Controller:
         self._space = SpaceWatch(database, embedded, self._note_space)
         self._lease = _lease(settings, database, holder, clock)
         self._hub = _hub(settings, database, holder, clock, self._serving, keys, self._known_secrets)
+        metrics = Metrics(self._serving.registry)
         self._leading = Leading(
-            database, clock, Metrics(self._serving.registry), settings, self._hub.healthy_for_s,
-            loop_lag_s=self._serving.lag.seconds, keys=keys, redaction=self._known_secrets.redaction,
+            lambda term: Term(
+                database, term, clock, metrics, settings, self._hub.healthy_for_s,
+                loop_lag_s=self._serving.lag.seconds, keys=keys, redaction=self._known_secrets.redaction,
+            )
         )  # fmt: skip
         self._feed = ChangeFeed(database.listen_connection, self._hint, clock)
         self._proxy_key_file = ProxyKeyFile(database, keys)
@@ -108,12 +103,12 @@ class Controller:
         """Serves until `stop` is set; then refuses new work, releases the lease and closes the connections.
 
         Raises:
-            CannotListenError: the port cannot be had.
-            ClientEnvError: the file with the controller's address for clients cannot be written.
+            CannotListenError: the port cannot be bound.
+            ClientEnvError: client.env cannot be written.
         """
         runner = runner_of(build_app(self._api_context(), more_routes=self._hub.routes()))
         await runner.setup()
-        await self._known_secrets.refresh()  # before anything is shown
+        await self._known_secrets.refresh()  # before the first answer
         gateway: GatewayProcess | None = None
         try:
             url, gateway = await self._listen(runner)
@@ -200,7 +195,7 @@ class Controller:
     async def _make_ready(
         self, url: str, stop: asyncio.Event, on_ready: Callable[[str], None]
     ) -> ClientEnvError | None:
-        """Writes client.env, then calls back, unless `stop` is set before. Returns why the file cannot be written."""
+        """Writes client.env, then calls `on_ready`, unless `stop` is set before. Returns the error of the file."""
         try:
             ca = None if self._serving.tls is None else self._serving.tls.ca
             writing = publish_client_env(self._database, self._settings.data_dir, url, ca)
@@ -226,7 +221,7 @@ class Controller:
 
     def _hint(self, kind: str, id_: str | None) -> None:
         self._leading.hint(kind, id_)  # first: it may end computations
-        if kind == GONE:  # a hint about the deployment follows, for everything else
+        if kind == GONE:  # a hint about the deployment follows
             return
         self._changes.publish(kind, id_)
         self._hub.wake(kind, id_)
@@ -235,7 +230,7 @@ class Controller:
             self._schema.wake()
 
     def _note_space(self, full: bool) -> None:
-        """Has all watchers read again why nothing happens; with space again everything is tried again, too."""
+        """Has all watchers read again, as objects get the reason of a full disk. With space again, wakes everything."""
         if full:
             self._changes.publish(EVERYTHING, None)
         else:
@@ -257,7 +252,7 @@ def _lease(settings: ControllerSettings, database: Database, holder: str, clock:
         ttl_s=settings.lease_ttl_s,
         renew_s=settings.lease_ttl_s * 0.3,
         unfit=why_outdated,
-        promoted=tell_promotion,
+        promoted=record_promotion,
     )
 
 
@@ -270,7 +265,6 @@ def _hub(
     keys: SecretKeys,
     known_secrets: KnownSecrets,
 ) -> Hub:
-    """Talks to agents; what it counts of them and what they tell of their processes are metrics."""
     hub = Hub(
         database,
         clock,

@@ -15,7 +15,6 @@ import uvloop
 from controller.client_env import ClientEnvError
 from controller.controller import Controller
 from controller.data_folder import DataFolderError, locked_folder
-from controller.leading import Resignation
 from controller.open_database import CannotOpenError, open_database
 from controller.runtime.lease import expire_lease
 from controller.runtime.tasks import unless_stopped
@@ -28,6 +27,7 @@ from controller.store.access.secret_keys import SecretsKeyError
 from controller.store.core.database import Database, DatabaseUrlError
 from controller.store.core.migrate import SchemaTooNewError, UnsuitableEncodingError
 from controller.store.embedded import EmbeddedPostgresError
+from controller.term import Resignation
 from http1.daemon.open_files import raise_file_limit
 from http1.daemon.service_manager import READY, ServiceManager, until_signalled
 from schemas.log_lines import configure_logs
@@ -59,12 +59,10 @@ def main(settings: ControllerSettings) -> int:
 
 
 def make_local_key() -> str:
-    """A new key for `run_controller`."""
     return KEY_PREFIX + secrets.token_urlsafe(32)
 
 
 def make_resignation() -> Resignation:
-    """What ends the leadership of `run_controller` before its end."""
     return Resignation()
 
 
@@ -80,12 +78,12 @@ async def run_controller(
     """Runs a controller, and a gateway as its child, until `stop` is set. Installs no signal handlers.
 
     Args:
-        settings: validated settings.
+        settings: of the controller.
         stop: set it for a clean end.
         on_ready: called once with the base URL, as soon as it serves.
-        local_key: a key of an administrator for this process's own use. It is stored nowhere and ends with the process.
+        local_key: an administrator's key for this process's own use. It is not stored, and ends with the process.
         gateway_log: file for the gateway's log; None: this process's stderr.
-        resignation: ends its leadership before `stop`; None if nothing does.
+        resignation: ends its leadership before `stop`.
 
     Returns:
         0 after a clean end; 1 where it cannot run (logged with what to do).
@@ -135,11 +133,9 @@ async def _open_database(settings: ControllerSettings, stack: contextlib.AsyncEx
 
 
 def tune_gc() -> None:
-    """Excludes the objects loaded so far from collection, and collects the rest less often than Python's default.
-
-    A full collection of all objects held the event loop for a tenth of a second. Thousands of long-lived agent
-    sessions made full collections frequent.
-    """
+    """Excludes the objects loaded so far from collection, and collects the rest less often than Python's default."""
+    # A full collection of all objects held the event loop for a tenth of a second. Thousands of long-lived agent
+    # sessions made full collections frequent.
     gc.collect()
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)

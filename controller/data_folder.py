@@ -1,4 +1,4 @@
-"""One controller for each data folder: two would replace each other's `client.env`, socket and keys."""
+"""Locks the data folder, because two controllers would replace each other's `client.env`, socket and keys."""
 
 import fcntl
 import os
@@ -47,11 +47,11 @@ def _take(lock: int, folder: Path) -> None:
             f"the data folder {folder} is in use by process {holder}: stop that controller first, "
             "or choose another folder by --data-dir"
         ) from error
-    except OSError as error:  # such as of a network's disk without locks
+    except OSError as error:  # such as a network disk without locks
         raise DataFolderError(
             f"the data folder {folder} cannot be locked: {error.strerror or error}; "
             "choose one on a local disk by --data-dir"
         ) from error
-    with suppress(OSError):  # the number is for the message alone
+    with suppress(OSError):  # only the message needs the number
         os.ftruncate(lock, 0)
         os.pwrite(lock, str(os.getpid()).encode(), 0)

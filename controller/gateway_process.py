@@ -1,8 +1,8 @@
-"""The gateway as a child of the controller: it serves the public port, ends with it, and is back when it dies.
+"""The gateway as a child of the controller: it serves the public port, ends with the controller, and is restarted.
 
-The controller holds the public port's sockets, so connections wait where nothing serves. Each gateway's standard input
-is a pipe whose other end the controller holds: the gateway ends when that closes. Where the gateway's first process has
-died, its serving ones go on until something is written there: then their successors serve.
+The controller holds the public port's sockets, so connections wait while no gateway serves. A gateway's standard input
+is a pipe from the controller, and the gateway ends when that closes. Where a gateway's first process has died, its
+serving processes continue until the controller writes to the pipe, once their successors serve.
 """
 
 import asyncio
@@ -24,24 +24,19 @@ log = structlog.get_logger(__name__)
 DRAIN_S: Final = 0.5
 _READY_S: Final = 30.0
 _STOP_S: Final = DRAIN_S + 1.0
-_AGAIN_S: Final = 0.2  # after its end; longer where it ends at once
+_AGAIN_S: Final = 0.2  # after its end; doubles while it ends within `_LIVED_S`
 _LONGEST_S: Final = 5.0
 _LIVED_S: Final = 10.0
 _BIND_S: Final = 3.0  # a gateway whose controller was killed ends within less
-_REPLACED_S: Final = 610.0  # a little longer than answers of replaced processes may go on
+_REPLACED_S: Final = 610.0  # a little longer than answers of replaced processes may take
 _REPLACED: Final = b"replaced"
 
 
 class GatewayProcess:
-    """Starts it, and starts it again, until `stop`.
+    """Starts and restarts the gateway until `stop`.
 
-    Args:
-        settings: of the controller.
-        listening: the public port's sockets, one for each process.
-        api: path of the controller's socket.
-        dsn: of the database.
-        output: file for its log; None: this process's stderr.
-        tls: certificate and key that the port shows; None if it speaks no TLS.
+    `listening`: the public port's sockets, one for each process. `api`: path of the controller's socket. `output`: for
+    its log; None: this process's stderr. `tls`: files of certificate and key.
     """
 
     def __init__(
@@ -62,17 +57,17 @@ class GatewayProcess:
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
         self._ready = asyncio.Event()
-        self._lifelines: list[int] = []  # of this and earlier ones, the writing ends
+        self._parent_pipes: list[int] = []  # writing ends, of this and earlier gateways
 
     async def start(self) -> None:
-        """Starts it; returns when it serves, or after a limit: what keeps it from that is in its log."""
+        """Returns when it serves, or after a limit. The reason is in its log then."""
         self._task = asyncio.create_task(self._keep(), name="gateway")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_READY_S):
                 await self._ready.wait()
 
     async def stop(self) -> None:
-        """Ends it: requests to models have a moment to end, all else ends at once."""
+        """Ends it. Only requests to models get `DRAIN_S`."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -83,8 +78,8 @@ class GatewayProcess:
             if process is not None and process.returncode is None:
                 await self._end(process)
         finally:
-            while self._lifelines:
-                os.close(self._lifelines.pop())
+            while self._parent_pipes:
+                os.close(self._parent_pipes.pop())
 
     async def _end(self, process: asyncio.subprocess.Process) -> None:
         process.terminate()
@@ -107,20 +102,20 @@ class GatewayProcess:
             await asyncio.sleep(delay_s)
 
     async def _run(self) -> int:
-        """One life of it; returns its exit code."""
+        """Runs it once; returns its exit code."""
         fds = [listening.fileno() for listening in self._listening]
-        life, lifeline = os.pipe()
-        earlier = tuple(self._lifelines)
-        self._lifelines.append(lifeline)
+        child_end, parent_pipe = os.pipe()
+        earlier = tuple(self._parent_pipes)
+        self._parent_pipes.append(parent_pipe)
         with contextlib.ExitStack() as stack:
-            stack.callback(os.close, life)
+            stack.callback(os.close, child_end)
             error = stack.enter_context(self._output.open("ab")) if self._output is not None else None
             self._process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-P", "-m", "cli", "gateway", "--controller", str(self._api)),
                 *("--drain", f"{DRAIN_S}s", "--listen-fds", ",".join(map(str, fds))),
                 env=self._environment(),
                 pass_fds=fds,
-                stdin=life,
+                stdin=child_end,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=error,
                 start_new_session=True,
@@ -133,22 +128,22 @@ class GatewayProcess:
             serving.cancel()
 
     async def _await_serving(self, process: asyncio.subprocess.Process, earlier: Sequence[int]) -> None:
-        """Returns when all its processes serve; then what is left of earlier ones ends."""
+        """Waits until all its processes serve, then ends processes that are left of earlier gateways."""
         if process.stdout is None:
             raise AssertionError("its output is a pipe")
         for _ in self._listening:
             if not await process.stdout.readline():
                 return
         self._ready.set()
-        for lifeline in earlier:
+        for pipe in earlier:
             with contextlib.suppress(BrokenPipeError):
-                os.write(lifeline, _REPLACED)
-            asyncio.get_running_loop().call_later(_REPLACED_S, self._close, lifeline)
+                os.write(pipe, _REPLACED)
+            asyncio.get_running_loop().call_later(_REPLACED_S, self._close, pipe)
 
-    def _close(self, lifeline: int) -> None:
-        if lifeline in self._lifelines:
-            self._lifelines.remove(lifeline)
-            os.close(lifeline)
+    def _close(self, pipe: int) -> None:
+        if pipe in self._parent_pipes:
+            self._parent_pipes.remove(pipe)
+            os.close(pipe)
 
     def _environment(self) -> dict[str, str]:
         settings = self._settings
@@ -168,11 +163,7 @@ class GatewayProcess:
 
 
 async def bind(host: str, port: int, count: int) -> list[socket.socket]:
-    """The public port's sockets. They listen at once: connections that come before the gateway serves wait.
-
-    Raises:
-        OSError: the address is taken, or not this host's.
-    """
+    """Opens the public port's listening sockets. Raises OSError if the address is taken, or not this host's."""
     loop = asyncio.get_running_loop()
     until = loop.time() + _BIND_S
     while True:

@@ -21,7 +21,7 @@ _KEPT_S: Final = 0.5
 
 
 class LoopLag:
-    """Measures how late the event loop is; keeps the worst lag of the last ten seconds."""
+    """Measures the event loop's lag; keeps the worst of the last ten seconds."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -29,7 +29,6 @@ class LoopLag:
         self._due = clock.monotonic() + _TICK_S
 
     async def run(self) -> None:
-        """Measures until cancelled."""
         while True:
             self._due = self._clock.monotonic() + _TICK_S
             await self._clock.sleep(_TICK_S)
@@ -50,7 +49,7 @@ class LoopLag:
 class Readiness:
     """The checks behind /readyz: database and its disk, migrations, ledger, feed, leader, client.env, certificate.
 
-    Anything may request it, without a key. So the database gets one query at a time, whose answer is kept for a moment.
+    It needs no key. So the database gets these queries once at a time, and their answers are kept for `_KEPT_S`.
     """
 
     def __init__(
@@ -66,16 +65,15 @@ class Readiness:
         self._leader_known = leader_known
         self._client_env_written = client_env_written
         self._certificate = certificate
-        self._asking = asyncio.Lock()
+        self._querying = asyncio.Lock()
         self._kept: tuple[float, dict[str, Check]] = (float("-inf"), {})
 
     async def __call__(self) -> Mapping[str, Check]:
-        """Runs the checks, each within its limit."""
         loop = asyncio.get_running_loop()
-        async with self._asking:
-            asked_s, database = self._kept
-            if loop.time() - asked_s >= _KEPT_S:
-                database = await self._ask_database()
+        async with self._querying:
+            queried_s, database = self._kept
+            if loop.time() - queried_s >= _KEPT_S:
+                database = await self._query_database()
                 self._kept = (loop.time(), database)
         written = self._client_env_written()
         return {
@@ -86,14 +84,14 @@ class Readiness:
             **({} if self._certificate is None else {"certificate": self._certificate()}),
         }
 
-    async def _ask_database(self) -> dict[str, Check]:
-        questions = {
+    async def _query_database(self) -> dict[str, Check]:
+        checks = {
             "database": self._answers(),
             "migrations": self._migrated(),
-            "ledger": self._whole(),
+            "ledger": self._audited(),
             "leader": self._leader_known(),
         }
-        return dict(zip(questions, await asyncio.gather(*map(_checked, questions.values())), strict=True))
+        return dict(zip(checks, await asyncio.gather(*map(_checked, checks.values())), strict=True))
 
     async def _answers(self) -> str:
         await self._database.ping()
@@ -101,20 +99,20 @@ class Readiness:
 
     async def _migrated(self) -> str:
         async with self._database.connection() as connection:
-            found = await read_revision(connection)
+            revision = await read_revision(connection)
             if (why := await why_outdated(connection)) is not None:
                 raise OSError(why)
-        if found != head_revision():
-            raise OSError(f"the schema is at {found}, this version needs {head_revision()}")
-        return str(found)
+        if revision != head_revision():
+            raise OSError(f"the schema is at {revision}, this version needs {head_revision()}")
+        return str(revision)
 
-    async def _whole(self) -> str:
-        """What the last audit found, also that of another controller."""
+    async def _audited(self) -> str:
+        """The result of the last audit, also of another controller."""
         async with self._database.connection() as connection:
             result = await read_audit_result(connection)
         if result.broken:
-            found = ", ".join(f"{name} ({count})" for name, count in result.broken.items())
-            raise OSError(f"invariants are broken: {found}; run `gpuward audit`")
+            broken = ", ".join(f"{name} ({count})" for name, count in result.broken.items())
+            raise OSError(f"invariants are broken: {broken}; run `gpuward audit`")
         return "not audited yet" if result.age_s is None else f"audited {result.age_s:.0f} s ago"
 
     def _space(self) -> Check:
@@ -130,9 +128,9 @@ class Readiness:
         return Check(ok=age < _OLDEST_PROBE_S, message=f"last probe answered {age:.1f} s ago")
 
 
-async def _checked(question: Awaitable[str]) -> Check:
+async def _checked(check: Awaitable[str]) -> Check:
     try:
         async with asyncio.timeout(_CHECK_LIMIT_S):
-            return Check(ok=True, message=await question)
+            return Check(ok=True, message=await check)
     except DATABASE_ERRORS as error:
         return Check(ok=False, message=str(error) or type(error).__name__)

@@ -1,7 +1,7 @@
 """The keys on disk: those that encrypt secrets, and those derived for agents' proxies.
 
 The key of secrets comes from a setting, or from a file next to the embedded database. The gateways of this host read
-the derived keys from a file. These open the secrets of agents' proxies, and nothing else.
+the derived keys, which open only the secrets of agents' proxies, from a file.
 """
 
 import asyncio
@@ -42,21 +42,15 @@ log = structlog.get_logger(__name__)
 
 
 def own_key_file(settings: ControllerSettings) -> Path | None:
-    """The file that this controller makes itself; None: a setting names the key, or the database is external.
-
-    An external database may have several controllers: a key that one of them made alone would lock out the others.
-    """
+    """The file that this controller makes itself; None: a setting names the key, or the database is external."""
+    # Not with an external database, because it may have several controllers, and a key of one would lock out the rest.
     if settings.database_url is not None or settings.secrets_key_file or settings.secrets_key:
         return None
     return settings.data_dir / KEY_FILE
 
 
 def open_keys(settings: ControllerSettings, *, make: bool = True) -> SecretKeys:
-    """The keys. With `make` one is made at the first start with the embedded database. Blocks.
-
-    Raises:
-        SecretsKeyError: a key cannot be read, or is malformed.
-    """
+    """Reads the keys; `make`: makes one for an embedded database without a key. Raises SecretsKeyError. Blocks."""
     own = own_key_file(settings)
     file = own or settings.secrets_key_file
     if own is not None and not own.exists():
@@ -80,11 +74,7 @@ def open_keys(settings: ControllerSettings, *, make: bool = True) -> SecretKeys:
 
 
 def write_key_file(file: Path, keys: tuple[str, ...]) -> None:
-    """Writes keys, the present one first, readable to this user alone.
-
-    Raises:
-        SecretsKeyError: it cannot be written.
-    """
+    """Writes keys, the present one first, readable only to this user. Raises SecretsKeyError if it cannot."""
     draft = file.with_suffix(".new")
     try:
         with suppress(FileNotFoundError):
@@ -100,11 +90,7 @@ def write_key_file(file: Path, keys: tuple[str, ...]) -> None:
 
 
 def renew_key(settings: ControllerSettings, keys: SecretKeys) -> None:
-    """Puts a new key first in this controller's own file, or reads the file of the setting again. Blocks.
-
-    Raises:
-        SecretsKeyError: the file cannot be read or written.
-    """
+    """Adds a new first key to the own file, or reads the setting's file again. Raises SecretsKeyError. Blocks."""
     own = own_key_file(settings)
     if own is not None:
         write_key_file(own, (new_key(), *own.read_text(encoding="ascii").split()))
@@ -114,7 +100,7 @@ def renew_key(settings: ControllerSettings, keys: SecretKeys) -> None:
 def drop_old_keys(settings: ControllerSettings, keys: SecretKeys, in_use: Collection[str] = ()) -> None:
     """Keeps the first key in this controller's own file, and those that are in use. Blocks.
 
-    `in_use`: ids of keys, and of those derived for proxies, under which something is still encrypted.
+    `in_use`: ids of keys, and of keys derived for proxies, under which something is still encrypted.
 
     Raises:
         SecretsKeyError: the file cannot be read or written.
@@ -127,7 +113,7 @@ def drop_old_keys(settings: ControllerSettings, keys: SecretKeys, in_use: Collec
 
 
 def _ids_of(text: str) -> frozenset[str]:
-    """The ids of a key and of the one that is derived for proxies."""
+    """The ids of a key and of the key derived for proxies."""
     key = SecretKeys(lambda: parse_keys(text))
     return frozenset((*key.ids, *key.branch(PURPOSE).ids))
 
@@ -140,7 +126,7 @@ def _reload(keys: SecretKeys) -> None:
 
 
 async def protect_secrets(database: Database, keys: SecretKeys) -> None:
-    """Encrypts what is not encrypted yet, and logs what cannot be read. For the start; a later start does the rest."""
+    """Encrypts secrets that are not encrypted yet, and logs those that cannot be read. A later start does the rest."""
     try:
         if keys.current:
             sealed, _ = await seal_all(database, keys, plain_only=True)
@@ -163,16 +149,12 @@ async def protect_secrets(database: Database, keys: SecretKeys) -> None:
 
 
 def proxy_keys(settings: ControllerSettings) -> tuple[str, ...]:
-    """The keys for gateways of other hosts, the present one first; none: this controller has no key. Blocks.
-
-    Raises:
-        SecretsKeyError: its key cannot be read.
-    """
+    """The keys for gateways of other hosts, the present one first; may be empty. Raises SecretsKeyError. Blocks."""
     return open_keys(settings, make=False).branch(PURPOSE).texts()
 
 
 class ProxyKeyFile:
-    """Keeps the file like the keys."""
+    """Keeps the gateways' file equal to the keys."""
 
     def __init__(self, database: Database, keys: SecretKeys) -> None:
         self._database = database
@@ -182,16 +164,12 @@ class ProxyKeyFile:
         self._writing = threading.Lock()  # a rotation writes it from a thread of its own
 
     async def place(self, folder: Path) -> None:
-        """Writes it into the folder of the API's socket. An earlier file stays where the key is gone."""
+        """Writes it into the folder of the API's socket. Without a key, an earlier file stays."""
         self._file = folder / PROXY_KEY_FILE
         await self._keep()
 
     def write(self) -> None:
-        """Writes the keys where they have changed. Blocks.
-
-        Raises:
-            SecretsKeyError: it cannot be written.
-        """
+        """Writes the keys where they have changed. Blocks. Raises SecretsKeyError if it cannot be written."""
         with self._writing:
             texts = self._keys.branch(PURPOSE).texts()
             if self._file is not None and texts and texts != self._written:
@@ -206,7 +184,7 @@ class ProxyKeyFile:
                 async with asyncio.timeout(_LIMIT_S), self._database.connection() as connection:
                     ids = await read_key_ids(connection)
             except DATABASE_ERRORS:
-                continue  # it is read again soon
+                continue  # the next read is soon
             if not ids <= {*self._keys.ids, *self._keys.branch(PURPOSE).ids}:
                 await self._keys.learn(ids)
             await self._keep()

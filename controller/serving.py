@@ -1,6 +1,6 @@
-"""What a controller serves its API with: bounds on bodies, metrics, its port, and the Unix socket for gateways.
+"""The API's server: bounds on bodies, metrics, its port, and the Unix socket for gateways.
 
-No connection of its own port is bounded: gateways keep strangers off. SECURITY.md states it for operators.
+It does not bound connections of its own port, since gateways keep strangers off. SECURITY.md states it for operators.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ from controller.api.server_log import ServerLog
 from controller.gateway_process import bind
 from controller.health import LoopLag
 from controller.runtime.clock import Clock
-from controller.runtime.serving_metrics import ServingMetrics
+from controller.runtime.metrics import ServingMetrics
 from controller.serving_tls import ServingTls
 from controller.settings import ControllerSettings
 from http1.bodies import Bodies
@@ -45,33 +45,19 @@ class CannotListenError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """The parts of one controller's server, before it listens.
+    """The parts of one controller's server, before it listens."""
 
-    Attributes:
-        registry: of all metrics of this process.
-        bodies: bounds the bytes of bodies in flight.
-        proxies: whose `X-Forwarded-*` counts.
-        lag: of the event loop.
-        collections: of garbage; close it at the end.
-        tls: the certificate of the public port; None: it speaks no TLS.
-        authority_ends: when the authority that agents learn ends, as it was at the start; None: there is none.
-    """
-
-    registry: CollectorRegistry
+    registry: CollectorRegistry  # of all metrics of this process
     bodies: Bodies
     proxies: TrustedProxies
     lag: LoopLag
-    collections: GcWatch
-    tls: ServingTls | None
-    authority_ends: datetime | None
+    collections: GcWatch  # close it at the end
+    tls: ServingTls | None  # of the public port
+    authority_ends: datetime | None  # end of the authority that agents learn, as at the start; None: no authority
 
 
 def serving_parts(settings: ControllerSettings, tls: ServingTls | None, clock: Clock) -> Serving:
-    """The parts as the settings say, each with its metrics.
-
-    Raises:
-        ServingTlsError: the authority's file cannot be used.
-    """
+    """Builds the parts with their metrics. Raises ServingTlsError if the authority's file cannot be used."""
     registry = CollectorRegistry()
     metrics = ServingMetrics(registry)
     authority_ends = None if tls is None else tls.authority_ends()
@@ -95,7 +81,6 @@ def serving_parts(settings: ControllerSettings, tls: ServingTls | None, clock: C
 
 
 def runner_of(app: web.Application) -> web.AppRunner:
-    """Serves the API's application on the sites that are given to it."""
     return web.AppRunner(
         app,
         handler_cancellation=True,
@@ -110,14 +95,14 @@ def runner_of(app: web.Application) -> web.AppRunner:
 async def listen(
     settings: ControllerSettings, serving: Serving, runner: web.AppRunner
 ) -> tuple[str, list[socket.socket] | None]:
-    """Takes the public port: for a gateway to serve on, or with the API itself where no gateway is wanted.
+    """Binds the public port for a gateway; with `--no-gateway`, serves the API there.
 
     Returns:
-        The base URL for clients of this host, and the gateway's sockets; None: the API is served already, or by a
-        gateway service of this host, which owns the port.
+        The base URL for clients of this host, and the gateway's sockets; None: the API serves the port, or a gateway
+        service of this host owns it.
 
     Raises:
-        CannotListenError: the port cannot be had.
+        CannotListenError: the port cannot be bound.
     """
     tls, listening = serving.tls, None
     try:
@@ -130,7 +115,7 @@ async def listen(
             _warn_of_strangers(settings)
             context = None if tls is None else tls.certificate.listening_context()
             await web.TCPSite(runner, settings.host, settings.port, ssl_context=context, backlog=BACKLOG).start()
-            address = next(one for one in runner.addresses if isinstance(one, tuple))
+            address = next(address for address in runner.addresses if isinstance(address, tuple))
     except OSError as error:
         where, why = f"{settings.host}:{settings.port}", error.strerror or error
         raise CannotListenError(f"cannot listen on {where}: {why}; choose another port with --port") from error
@@ -159,13 +144,10 @@ def _is_loopback(host: str) -> bool:
 
 
 async def serve_socket(server: web.Server, folder: Path) -> tuple[Path, PlainAcceptor]:
-    """Serves gateways of this host on `controller.sock` in the folder, for this user alone.
+    """Serves gateways of this host on `controller.sock`, which only this user may open.
 
-    Where the folder cannot have it, since its path is too long or another controller serves there, the socket gets a
-    folder of its own.
-
-    Returns:
-        The socket's path, and the acceptor to close.
+    The socket gets a folder of its own if the folder's path is too long or another controller serves there. Returns its
+    path, and the acceptor to close.
     """
     path = folder / SOCKET_NAME
     try:

@@ -1,6 +1,6 @@
-"""Which certificate the public port shows, and the authority that agents and clients of this host learn.
+"""The public port's certificate, and the authority that agents and clients of this host learn.
 
-Files that the settings name go first; else the authority of the data folder, whose server's certificate this renews.
+Files in the settings come first; else the authority of the data folder, whose server certificate this module renews.
 """
 
 import asyncio
@@ -22,40 +22,29 @@ from http1.tls.issue import describe, public_key_hash
 log = structlog.get_logger(__name__)
 
 _RENEW_EVERY_S: Final = 3600.0
-_WARN_OF_AUTHORITY_S: Final = 90 * 86_400.0  # agents and clients must learn another one by then
+_WARN_OF_AUTHORITY_S: Final = 90 * 86_400.0  # agents and clients must learn another authority by then
 
 
 class ServingTlsError(Exception):
-    """The certificate cannot be used; the message says what to do."""
+    """The certificate cannot be used; the message has what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServingTls:
-    """The certificate in use.
+    """The certificate in use."""
 
-    Attributes:
-        files: certificate and key, in PEM; both may be one file.
-        certificate: read from them.
-        ca: the authority's certificate, which agents and clients of this host learn; None: one that they know.
-        authority: of the data folder, which renews the certificate; None: the certificate is another one.
-    """
-
-    files: tuple[Path, Path]
-    certificate: ServedCertificate
-    ca: Path | None
-    authority: Authority | None
+    files: tuple[Path, Path]  # certificate and key, in PEM; may be the same file
+    certificate: ServedCertificate  # read from them
+    ca: Path | None  # the authority's certificate, which agents and clients of this host learn; None: they know it
+    authority: Authority | None  # of the data folder, where it issued the certificate
 
     def url(self, host: str, port: int) -> str:
-        """Where clients of this host reach it: by a name that the certificate has."""
+        """The URL for clients of this host, by a name in the certificate."""
         names = describe(self.files[0].read_bytes()).names
         return f"https://{_reachable(host, names)}:{port}"
 
     def known_authority(self) -> KnownAuthority | None:
-        """What join tokens name.
-
-        Raises:
-            ServingTlsError: the authority's file cannot be used.
-        """
+        """The authority in join tokens. Raises ServingTlsError if the authority's file cannot be used."""
         if self.ca is None:
             return None
         try:
@@ -65,29 +54,25 @@ class ServingTls:
             raise ServingTlsError(f"{self.ca} cannot be used: {error}; give a certificate in PEM") from error
 
     def authority_ends(self) -> datetime | None:
-        """The end of the authority's certificate as it was at the start; None: there is none that agents learn.
-
-        Raises:
-            ServingTlsError: the authority's file cannot be used.
-        """
+        """The end of the authority's certificate; None: agents learn no authority. Raises as `known_authority`."""
         known = self.known_authority()
         return None if known is None else describe(known.certificate).ends
 
     def certificates(self, authority_ends: datetime | None) -> list[CertificateFacts]:
-        """What an operator may have to replace. `authority_ends`: see there."""
+        """The certificates that an operator may have to replace."""
         ends = datetime.fromtimestamp(self.certificate.expires_s, UTC)
-        found = [CertificateFacts(ends, WARN_BEFORE_S, problem=self.certificate.problem)]
+        certificates = [CertificateFacts(ends, WARN_BEFORE_S, problem=self.certificate.problem)]
         if authority_ends is not None:
-            found.append(CertificateFacts(authority_ends, _WARN_OF_AUTHORITY_S, authority=True))
-        return found
+            certificates.append(CertificateFacts(authority_ends, _WARN_OF_AUTHORITY_S, authority=True))
+        return certificates
 
     def check(self) -> Check:
-        """For /readyz: a certificate that could not be replaced serves on, one that has expired does not."""
+        """For /readyz: fails only with an expired certificate, not with files that cannot replace it."""
         state = self.certificate.state()
         return Check(ok="has expired" not in state, message=state)
 
     async def run(self) -> None:
-        """Reads changed files again, and renews the certificate of an own authority, until it is cancelled."""
+        """Reads changed files again, and renews the certificate of the data folder's authority, until cancelled."""
         async with asyncio.TaskGroup() as group:
             group.create_task(self.certificate.watch(), name="certificate-files")
             if self.authority is not None:
@@ -95,11 +80,7 @@ class ServingTls:
 
 
 def serving_tls(settings: ControllerSettings) -> ServingTls | None:
-    """The certificate that the settings or the data folder have; None: neither, and the port speaks no TLS.
-
-    Raises:
-        ServingTlsError: it cannot be used.
-    """
+    """The certificate of the settings or the data folder, if any. Raises ServingTlsError if it cannot be used."""
     authority = Authority(settings.data_dir)
     try:
         if settings.tls_cert is not None and settings.tls_key is not None:
@@ -124,7 +105,7 @@ async def _keep_renewed(authority: Authority) -> None:
 
 
 def _reachable(host: str, names: Sequence[str]) -> str:
-    """The host as it is bound, if the certificate names it; else the first name without a pattern."""
+    """The bound host, if the certificate names it; else the first name without a pattern."""
     if host in names:
         return f"[{host}]" if ":" in host else host
     return next((name for name in names if "*" not in name and ":" not in name), host)

@@ -1,4 +1,4 @@
-"""One term of the leader: its reconcile loops and services, and which hints wake them. Composition only."""
+"""Leads while this controller holds the lease: the loops and services of one term, and the hints that wake them."""
 
 import asyncio
 import random
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import structlog
 
-from controller.domain.access.redaction import Redaction
+from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.leader.analyses import Analyses
 from controller.leader.housekeeping import History, Housekeeping, Sealing
 from controller.leader.placement_passes import PlacementPasses
@@ -28,22 +28,21 @@ from controller.runtime.lease import LEADER_ERRORS, term_transaction
 from controller.runtime.loop import LoopSettings, ReconcileLoop, Reconciler
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
-from controller.store.access.secret_keys import SecretKeys
+from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Database
-from controller.store.core.events import GONE, parse_gone
+from controller.store.core.events import GONE, acting, parse_gone
 from controller.store.deployments.failures import record_failure, record_quarantine
 from controller.store.deployments.start_times import absent_s, leave_out
 
-# Few workers and large batches. What arrives while a step runs is taken together by the next one, so under load the
-# cost of a step is shared, and an idle cluster does not wait for batches to fill. The second worker runs while the
-# first one waits for a lock.
+# Few workers and large batches. The next step takes all keys that arrive while a step runs, so under load the cost of a
+# step is shared, and an idle cluster does not wait for batches to fill. The second worker runs while the first waits
+# for a lock.
 _INSTANCES: Final = LoopSettings(workers=2, batch_size=256)
-# Its step is one narrow read, so all keys go together.
+# Its step is a narrow read, so it takes all keys together.
 _CANCELLING: Final = LoopSettings(workers=1, batch_size=4096)
-# One step at a time: the series of samples belong to it alone.
+# One step at a time, since steps share the series of samples.
 _POLICIES: Final = LoopSettings(workers=1, batch_size=256)
-# A deployment that was just written is about to be placed and started. Policies, whose windows are tens of seconds,
-# wait for that and take its consequences together.
+# A new deployment is about to be placed and started. Policies, whose windows are tens of seconds, wait for that.
 _JUDGED_WITHIN_S: Final = 0.1
 _ONE_AT_A_TIME: Final = LoopSettings(workers=1, batch_size=1, resync_s=20.0)
 
@@ -51,11 +50,11 @@ _ABSENCE_LIMIT_S: Final = 10.0
 
 log = structlog.get_logger(__name__)
 
-Services = dict[str, Callable[[], Coroutine[Any, Any, None]]]  # by name, each runs until cancelled
+Services = dict[str, Callable[[], Coroutine[Any, Any, None]]]  # by name; each runs until cancelled
 
 
 class Term:
-    """The loops and services of one term; the arguments are those of `Leading`."""
+    """The loops and services of one term."""
 
     def __init__(
         self,
@@ -64,11 +63,11 @@ class Term:
         clock: Clock,
         metrics: Metrics,
         settings: ControllerSettings,
-        *,
         healthy_for_s: Callable[[], float],
-        loop_lag_s: Callable[[], float],
-        keys: SecretKeys,
-        redaction: Callable[[], Redaction],
+        *,
+        loop_lag_s: Callable[[], float] = lambda: 0.0,
+        keys: SecretKeys = NO_KEYS,
+        redaction: Callable[[], Redaction] = lambda: NOTHING_REDACTED,
     ) -> None:
         self._database = database
         self._number = term
@@ -76,7 +75,7 @@ class Term:
         self._clock = clock
         self._metrics = metrics
         self._rng = random.Random()  # noqa: S311 - jitter only, no secret depends on it
-        self._told = False
+        self._reported = False
         self._settled = False
         self._analyses = Analyses(
             clock=clock,
@@ -108,11 +107,11 @@ class Term:
             _ONE_AT_A_TIME,
         )
         self._all_workers = WorkersReconciler(
-            database, term, healthy_for_s=healthy_for_s, settings=settings.workers, told=self._agents_told
+            database, term, healthy_for_s=healthy_for_s, settings=settings.workers, reported=self._agents_reported
         )
         self._workers = self._loop(self._all_workers, _ONE_AT_A_TIME)
         self._adoption = self._loop(
-            AdoptionReconciler(database, term, told=lambda: self._told, settled=self._settle), _ONE_AT_A_TIME
+            AdoptionReconciler(database, term, reported=lambda: self._reported, settled=self._settle), _ONE_AT_A_TIME
         )
         self._relocations = self._loop(
             RelocationsReconciler(database, term, at_once=settings.relocations_at_once), _ONE_AT_A_TIME
@@ -150,7 +149,7 @@ class Term:
             await self._analyses.aclose()
 
     async def _leave_out_absence(self) -> None:
-        """Before any loop moves an instance: its start does not count the time without a leader."""
+        """Excludes the time without a leader from instances' starts, before any loop moves an instance."""
         try:
             async with asyncio.timeout(_ABSENCE_LIMIT_S), term_transaction(self._database, self._number) as connection:
                 if (seconds := await absent_s(connection, self._audit_every_s)) > 0:
@@ -159,7 +158,6 @@ class Term:
             log.warning("time without a leader not left out of starts", error=str(error) or type(error).__name__)
 
     def hint(self, kind: str, id_: str | None) -> None:
-        """Adds the keys that a hint may concern."""
         if kind == GONE and id_ is not None:
             self._end_analysis(id_)
             return
@@ -168,7 +166,7 @@ class Term:
                 self._cancelling.add_all()
                 self._instances.add_all()
             else:
-                # A changed deployment's analysis may have to be cancelled: that comes before everything else.
+                # First, since a changed deployment's analysis may be obsolete.
                 analyzing = self._analyses.running(id_)
                 if analyzing and kind == "deployment":
                     self._recheck_analysis(id_)
@@ -183,15 +181,13 @@ class Term:
         self._hint_placement(kind)
 
     def _hint_placement(self, kind: str) -> None:
-        """A worker, or what keeps an instance from starting, has changed."""
-        if kind in ("worker", "*"):  # of a large fleet that returns there are many
+        if kind in ("worker", "*"):  # a large fleet that returns sends many
             self._workers.add(EVERYTHING, after_s=self._all_workers.gather_s)
             self._wake_placement(after_s=self._all_workers.gather_s)
         elif kind == "secret":
             self._wake_placement()
 
     def _judge(self, kind: str, uid: str | None) -> None:
-        """Policies and the autoscaler look at it soon; the autoscaler at those alone whose replicas follow requests."""
         if uid is None:
             self._policies.add_all()
             self._scaling.add_all()
@@ -203,19 +199,19 @@ class Term:
                 self._scaling.add(uid, after_s=_JUDGED_WITHIN_S)
 
     def _end_analysis(self, gone: str) -> None:
-        """Ends the analysis of a deployment that is deleted for certain: nothing has to be read first."""
+        """Ends the analysis of a deleted deployment without a read, since a deletion is never undone."""
         if (parsed := parse_gone(gone)) is not None:
             uid, deleted_at = parsed
             self._analyses.cancel(uid, committed_at=deleted_at)
 
-    def _agents_told(self) -> None:
-        """Agents have reported what runs since the database last lost commits, if it ever did."""
-        if not self._told:
-            self._told = True
+    def _agents_reported(self) -> None:
+        """Agents have reported their processes since the database last lost commits."""
+        if not self._reported:
+            self._reported = True
             self._adoption.add(EVERYTHING)
 
     def _settle(self) -> None:
-        """What runs is in the ledger: instances may be placed, started and stopped."""
+        """All processes are in the ledger: instances may be placed, started and stopped."""
         if not self._settled:
             self._settled = True
             self._instances.add_all()
@@ -250,7 +246,6 @@ def _services(
     keys: SecretKeys,
     redaction: Callable[[], Redaction],
 ) -> Services:
-    """Services that no loop wakes."""
     return {
         "webhooks": Webhooks(
             database,
@@ -277,3 +272,41 @@ def _services(
             database, term, clock, every_s=settings.rollup_every_s, keep_days=settings.keep_history_days
         ).run,
     }
+
+
+class Leading:
+    """Runs the current term, which `begin` makes by its number, and passes hints to it."""
+
+    def __init__(self, begin: Callable[[int], Term]) -> None:
+        self._begin = begin
+        self._term: Term | None = None
+
+    def hint(self, kind: str, id_: str | None) -> None:
+        if self._term is not None:
+            self._term.hint(kind, id_)
+
+    async def lead(self, term: int) -> None:
+        """Runs a term until cancelled."""
+        log.info("leadership acquired", term=term)
+        self._term = self._begin(term)
+        try:
+            with acting("leader"):
+                await self._term.run()
+        finally:
+            self._term = None
+            log.info("leadership lost", term=term)
+
+
+class Resignation:
+    """Ends a controller's leadership while it continues to serve."""
+
+    def __init__(self) -> None:
+        self.requested = asyncio.Event()  # set it to resign
+        self.done = asyncio.Event()  # this controller does not lead and will not lead again
+
+    async def carry_out(self, leading: asyncio.Task[None]) -> None:
+        """Waits for `requested`, then ends the task that holds the lease or campaigns for it."""
+        await self.requested.wait()
+        leading.cancel()
+        await asyncio.wait({leading})
+        self.done.set()

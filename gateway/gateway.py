@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from prometheus_client import CollectorRegistry
 
 from controller.live.change_fanout import ChangeFanout
-from controller.live.demand import DemandReports, Told
+from controller.live.demand import DemandReports, ReportAnswer
 from controller.live.endpoints import Database
 from controller.live.key_ring import KeyRing
 from controller.live.proxy_keys import NO_PROXY_KEYS, ProxyKeys
@@ -289,7 +289,7 @@ class Gateway:
     def _places_lack(self) -> None:
         self._leases.poke()
 
-    def _places_among(self, told: Told) -> None:
+    def _places_among(self, told: ReportAnswer) -> None:
         self._places.rank, self._places.gateways = told.rank, told.gateways
 
     def _wakes_changed(self) -> None:

@@ -29,7 +29,7 @@ def backup(
     module, settings = _controller(data_dir, database_url)
     try:
         manifest = module.back_up(settings, file, overwrite=overwrite, progress=_progress)
-    except module.BackupError as error:
+    except module.HostCommandError as error:
         complain(CliError(str(error)))
     rows = sum(part.rows for part in manifest.parts)
     size = _size(file.stat().st_size)
@@ -67,7 +67,7 @@ def restore(
         restored = module.put_back(
             settings, file, replace=replace, revoke_keys=revoke_keys, agree=agree, progress=_progress
         )
-    except module.BackupError as error:
+    except module.HostCommandError as error:
         complain(CliError(str(error)))
     except CliError as error:
         complain(error)
@@ -97,9 +97,9 @@ def _print_restored(restored: Any, *, revoke_keys: bool) -> None:
 
 
 def _controller(data_dir: Path | None, database_url: str | None) -> tuple[Any, Any]:
-    """The module `controller.backup`, and the controller's settings."""
+    """The module `controller.host_commands`, and the controller's settings."""
     with needs("controller"):
-        from controller import backup as module  # noqa: PLC0415 - client verbs start without it
+        from controller import host_commands as module  # noqa: PLC0415 - client verbs start without it
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
     return module, validated(ControllerSettings, data_dir=data_dir, database_url=database_url)
 

@@ -112,7 +112,7 @@ def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, proc
         )
 
     async def resign() -> None:
-        resignation.asked.set()
+        resignation.requested.set()
         await resignation.done.wait()
 
     async def agent(start: "AgentStart", stop: asyncio.Event) -> int:

@@ -153,12 +153,12 @@ def reset_key(
     Works while the controller runs and while it is stopped. Other keys stay valid.
     """
     with needs("controller"):
-        from controller.key_reset import KeyResetError  # noqa: PLC0415 - client verbs start without it
-        from controller.key_reset import reset_key as reset  # noqa: PLC0415 - as above
+        from controller.host_commands import HostCommandError  # noqa: PLC0415 - client verbs start without it
+        from controller.host_commands import reset_key as reset  # noqa: PLC0415 - as above
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
     settings = validated(ControllerSettings, data_dir=data_dir, database_url=database_url)
     try:
         file = reset(settings)
-    except KeyResetError as error:
+    except HostCommandError as error:
         complain(CliError(str(error)))
     print(f"key of an administrator written to {file}")

@@ -23,8 +23,7 @@ from controller.api.errors import (
 from controller.api.parameters import refuse_repeated, refuse_unknown
 from controller.api.route import Access, Route
 from controller.api.streams import STREAMS, StreamEndedError, close_socket, cut
-from controller.live.credentials import credential_in, session_tokens
-from controller.live.key_ring import Principal, session_credential
+from controller.live.key_ring import Principal, credential_in, session_credential, session_tokens
 from controller.live.same_origin import SAFE_METHODS, is_same_origin
 from controller.runtime.origin import with_origin
 from controller.store.core.events import acting

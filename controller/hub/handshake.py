@@ -160,7 +160,7 @@ async def accept(
         await clear_conditions(connection, worker, (COMPATIBLE, REACHABLE))
         if new.held:
             return await _hold(connection, worker, new, events)
-        first = new.tells_first or new.rebooted
+        first = new.reports_first or new.rebooted
         if first and not new.follows(identity):  # its list of processes would end those that were started since
             raise HandshakeRefusedError("another hello of this worker was written meanwhile; connect again")
         unread = _unread(hello, worker) if new.receipt_key is None and new.lost_some else frozenset()
@@ -213,7 +213,7 @@ async def _write_processes(
     reports = [processes.SessionReport(worker, new.session, stored(r), key_of(r) in unread) for r in hello.processes]
     if new.lost_some:
         await sessions.note_unread(connection, worker, unread=bool(unread))
-    if new.receipt_key is not None and (new.lost_some or new.has_found):
+    if new.receipt_key is not None and (new.lost_some or new.has_orphans):
         receipts = opened(hello.receipts, worker, new.receipt_key)
         if not new.lost_some:  # only orphans of earlier hellos are still undecided
             receipts = await undecided_receipts(connection, worker, receipts)

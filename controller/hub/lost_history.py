@@ -20,7 +20,7 @@ from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.lease import go_above
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
-from controller.store.workers.lost_history import mark_above, read_cut, read_seen
+from controller.store.workers.lost_history import mark_above, read_cut, read_numbers
 from controller.store.workers.sessions import Identity
 from schemas.wire import Hello
 
@@ -48,7 +48,7 @@ def proven_by(identity: Identity, hello: Hello) -> Seen | None:
 async def raise_term(database: Database, identity: Identity, hello: Hello) -> None:
     """Raises the lease's term above the agent's, if the ledger lost that term and the agent proves it."""
     async with asyncio.timeout(LIMIT_S), database.transaction() as connection:
-        ledger = await read_seen(connection, identity.id)
+        ledger = await read_numbers(connection, identity.id)
         if ledger is None:
             return
         proven = proven_by(identity, hello)

@@ -1,4 +1,4 @@
-"""Passes change notifications on, and counts watchers. Bounded and coalescing; an overflow says "read all"."""
+"""Passes change notifications on, and counts watchers. Bounded and coalescing; an overflow means "read everything"."""
 
 import asyncio
 from collections import Counter
@@ -10,10 +10,10 @@ from typing import Final
 from controller.store.core.events import ENDS, MAX_IDS, PLACES
 
 MAX_PENDING: Final = MAX_IDS  # distinct changes; a subscriber further behind reads everything again
-MAX_SUBSCRIBERS: Final = 256  # watchers
-MAX_OF_KEY: Final = 64  # so that one key cannot take all of them
+MAX_SUBSCRIBERS: Final = 256
+MAX_OF_KEY: Final = 64  # so that a key cannot take all of them
 _EVERY_KIND: Final = "*"
-_BETWEEN_GATEWAYS: Final = (PLACES, ENDS)  # nothing that is read has changed
+_BETWEEN_GATEWAYS: Final = (PLACES, ENDS)  # no row that watchers read has changed
 
 
 class TooManySubscribersError(Exception):
@@ -26,13 +26,12 @@ class TooManyOfKeyError(TooManySubscribersError):
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What changed since a subscriber last asked. `resync`: too much to list, or unknown; read everything."""
+    """The changes since a subscriber's last `take`. `resync`: too many to list, or unknown; read everything."""
 
     resync: bool
     ids: dict[str, frozenset[str]]  # by kind
 
     def of(self, *kinds: str) -> frozenset[str]:
-        """The ids of these kinds together."""
         return frozenset().union(*(self.ids.get(kind, frozenset()) for kind in kinds))
 
 
@@ -60,7 +59,7 @@ class Subscription:
         ids: dict[str, set[str]] = {}
         for kind, object_id in self._pending:
             ids.setdefault(kind, set()).add(object_id)
-        changes = Changes(self._resync, {kind: frozenset(found) for kind, found in ids.items()})
+        changes = Changes(self._resync, {kind: frozenset(of_kind) for kind, of_kind in ids.items()})
         self._pending.clear()
         self._resync = False
         return changes
@@ -70,7 +69,7 @@ class ChangeFanout:
     """The subscriptions. Publishing never blocks."""
 
     def __init__(self) -> None:
-        self._subscriptions: set[object] = set()  # what watchers hold: one for each
+        self._watchers: set[object] = set()
         self._listening: set[Subscription] = set()
         self._of_key: Counter[str] = Counter()
         self._wakes: list[tuple[str, Callable[[], None]]] = []
@@ -78,7 +77,7 @@ class ChangeFanout:
     def publish(self, kind: str, object_id: str | None) -> None:
         """Passes a change to every subscriber; `object_id` None: read everything again.
 
-        What gateways tell one another goes to those alone that `woken_by` names.
+        Notifications between gateways reach only callers of `woken_by`.
         """
         if kind not in _BETWEEN_GATEWAYS:
             for subscription in self._listening:
@@ -89,7 +88,7 @@ class ChangeFanout:
 
     @contextmanager
     def woken_by(self, kind: str, wake: Callable[[], None]) -> Iterator[None]:
-        """Calls `wake` at each change of this kind for as long as the context lasts. For parts of the server itself."""
+        """Calls `wake` at each change of this kind while the context lasts. For parts of the server itself."""
         entry = (kind, wake)
         self._wakes.append(entry)
         try:
@@ -99,7 +98,7 @@ class ChangeFanout:
 
     @contextmanager
     def admitted(self, key_id: str, watcher: object) -> Iterator[None]:
-        """Counts a watcher of this key for as long as the context lasts. It gets no changes from here.
+        """Counts a watcher of this key while the context lasts, without a subscription.
 
         Raises:
             TooManyOfKeyError: beyond `MAX_OF_KEY`.
@@ -107,19 +106,19 @@ class ChangeFanout:
         """
         if self._of_key[key_id] >= MAX_OF_KEY:
             raise TooManyOfKeyError(f"{MAX_OF_KEY} watches of this key are open, the most allowed; close some or poll")
-        if len(self._subscriptions) >= MAX_SUBSCRIBERS:
+        if len(self._watchers) >= MAX_SUBSCRIBERS:
             raise TooManySubscribersError(f"{MAX_SUBSCRIBERS} watches are open, the most allowed; close some or poll")
-        self._subscriptions.add(watcher)
+        self._watchers.add(watcher)
         self._of_key[key_id] += 1
         try:
             yield
         finally:
-            self._subscriptions.discard(watcher)
-            self._of_key -= Counter((key_id,))  # drops what is at zero
+            self._watchers.discard(watcher)
+            self._of_key -= Counter((key_id,))  # drops keys at zero
 
     @contextmanager
     def subscribe(self, key_id: str | None = None) -> Iterator[Subscription]:
-        """A subscription for as long as the context lasts; `key_id` None: a part of the server itself, not counted.
+        """Subscribes while the context lasts; `key_id` None: a part of the server itself, which is not counted.
 
         Raises:
             TooManyOfKeyError, TooManySubscribersError: as `admitted`.

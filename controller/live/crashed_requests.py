@@ -1,4 +1,4 @@
-"""What gateways tell one another of requests that were in flight when engines ended."""
+"""Gateways' shared records of requests that were in flight when engines ended."""
 
 from controller.domain.crashed_requests import (
     ANSWERED_S,

@@ -1,4 +1,4 @@
-"""The gateway's own way to the database: a few connections, and the changes that it notifies."""
+"""The gateway's connections to the database, and the changes that the database notifies."""
 
 from pathlib import Path
 
@@ -15,21 +15,17 @@ _CONNECTIONS = 2
 
 
 def embedded_url(data_dir: Path) -> str:
-    """Of the database that a controller runs in its data folder."""
+    """The URL of the database that a controller runs in its data folder."""
     return Layout(data_dir.absolute().resolve()).url("postgresql")
 
 
 def check_url(url: str) -> None:
-    """Checks a database's URL. Raises DatabaseUrlError if the URL is not one of PostgreSQL."""
+    """Raises DatabaseUrlError if the URL is not a PostgreSQL URL."""
     normalise_dsn(url)
 
 
 async def open_lazily(url: str) -> Database:
-    """The database, of which no connection is opened yet: it may be away.
-
-    Raises:
-        DatabaseUrlError: the URL is not one of PostgreSQL.
-    """
+    """Opens no connection yet: the database may be away. Raises DatabaseUrlError if the URL is not a PostgreSQL URL."""
     return await Database.open(normalise_dsn(url), pool_size=_CONNECTIONS, check=False)
 
 

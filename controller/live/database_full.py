@@ -1,4 +1,4 @@
-"""Why nothing happens to an object while the disk of the database is full, which no row can hold then. Pure."""
+"""The reason of objects that wait for a write while the disk of the database is full, so no row has it. Pure."""
 
 from typing import Final, TypeVar
 
@@ -10,7 +10,7 @@ from schemas.api.pending import PendingView
 from schemas.api.view import View
 from schemas.database_disk import DATABASE_FULL, DATABASE_FULL_TEXT
 
-# Phases that a write ends. In the others the object's own reason is worth more.
+# Phases that a write ends. In other phases the object's own reason is worth more.
 _DEPLOYMENTS: Final = frozenset({"pending", "progressing", "deleting"})
 _INSTANCES: Final = frozenset({"pending", "analyzing", "scheduled", "stopping"})
 _WHY: Final = {"reason": DATABASE_FULL, "message": DATABASE_FULL_TEXT}
@@ -19,7 +19,7 @@ V = TypeVar("V", bound=View)
 
 
 def while_full(view: V, *, full: bool) -> V:
-    """The object with that reason where it waits for a write; `full`: whether the disk is full. Others as they are."""
+    """Sets that reason on an object that waits for a write, if the disk is `full`; else returns the object as it is."""
     if not full:
         return view
     match view:

@@ -1,4 +1,4 @@
-"""What a gateway tells the leader: that it is there, what each model has here, and which models shall wake."""
+"""A gateway's reports to the leader: its presence, the demand of each model, and requests for models to wake."""
 
 import uuid
 from collections.abc import Mapping, Sequence
@@ -13,9 +13,9 @@ from controller.store.access.proxy_secrets import report_proxy_keys
 from controller.store.core.database import Database
 from controller.store.core.events import PLACES
 from controller.store.deployments.rollouts import report_outcomes
-from controller.store.scaling import reports
+from controller.store.scaling import gateways
+from controller.store.scaling.gateways import WAKE_S
 from controller.store.scaling.queue_places import lease_queue_places
-from controller.store.scaling.reports import WAKE_S
 
 __all__ = [
     "PLACES",
@@ -24,73 +24,67 @@ __all__ = [
     "GatewayLoad",
     "PlacesAsk",
     "PlacesGrant",
+    "ReportAnswer",
     "RevisionCount",
-    "Told",
     "part_of_length",
 ]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The answer to a report."""
+class ReportAnswer:
+    """The answer to a gateway's report."""
 
     rank: int  # of this gateway among all that report, from 0
-    gateways: int  # how many these are, at least 1
-    anew: bool  # the database knew nothing of this gateway: what it told before is lost
+    gateways: int  # the number of those, at least 1
+    is_new: bool  # the database had no row of this gateway: its earlier reports are lost
 
 
 class DemandReports:
-    """One gateway process's reports.
-
-    Args:
-        database: to write to, on a connection of its own pool.
-        name: of the gateway; a process that starts again under it takes the place of a dead one.
-        proxy_keys: with which it opens the secrets of agents' proxies.
-    """
+    """Reports of one gateway process. A new process of the same `name` replaces a dead one."""
 
     def __init__(self, database: Database, name: str, proxy_keys: ProxyKeys = NO_PROXY_KEYS) -> None:
         self._proxy_keys = proxy_keys
-        self._told_keys: tuple[str, ...] | None = None
+        self._reported_keys: tuple[str, ...] | None = None
         self._database = database
         self._id = uuid.uuid4()
         self._name = name
         self._beat = 0
 
-    async def report(self, loads: Mapping[str, GatewayLoad], counts: Sequence[RevisionCount] = ()) -> Told:
-        """Tells that it is there, and what has changed: demand by deployment, and counts of revisions in rollouts."""
+    async def report(self, loads: Mapping[str, GatewayLoad], counts: Sequence[RevisionCount] = ()) -> ReportAnswer:
+        """Reports its presence, changed demand by deployment, and counts of revisions in rollouts."""
         self._beat += 1
-        told = {uuid.UUID(uid): load for uid, load in loads.items()}
+        demand = {uuid.UUID(uid): load for uid, load in loads.items()}
         await self._proxy_keys.refresh()
         key_ids = self._proxy_keys.keys.ids
         async with self._database.connection() as connection:
-            new_keys = key_ids != self._told_keys
-            # At once: between both it would count as a gateway without a key.
+            new_keys = key_ids != self._reported_keys
+            # In one transaction: between both writes it would count as a gateway without a key.
             async with connection.transaction() if new_keys else nullcontext():
-                anew = await reports.report_demand(connection, self._id, self._name, self._beat, told)
-                if anew or new_keys:
+                is_new = await gateways.report_demand(connection, self._id, self._name, self._beat, demand)
+                if is_new or new_keys:
                     await report_proxy_keys(connection, self._id, list(key_ids))
-            self._told_keys = key_ids
+            self._reported_keys = key_ids
             if counts:
                 await report_outcomes(connection, self._id, counts)
-            rank, gateways = await reports.rank_of(connection, self._id)
-        return Told(rank, gateways, anew)
+            rank, count = await gateways.rank_of(connection, self._id)
+        return ReportAnswer(rank, count, is_new)
 
     async def lease_places(self, asks: Sequence[PlacesAsk], in_touch_s: float) -> list[PlacesGrant]:
-        """Asks for places in queues, and returns those that are not needed; see `lease_queue_places`."""
+        """Leases places in queues, and gives back those that are not needed; see `lease_queue_places`."""
         async with self._database.transaction() as connection:
             return await lease_queue_places(connection, self._id, asks, in_touch_s)
 
     async def wake(self, uid: str, request_id: str) -> None:
-        """Asks for a deployment to wake; it ends by itself `WAKE_S` after the last call."""
+        """Requests that a deployment wakes; the request expires `WAKE_S` after the last call."""
         async with self._database.connection() as connection:
-            await reports.ask_wake(connection, self._id, uuid.UUID(uid), request_id)
+            await gateways.ask_wake(connection, self._id, uuid.UUID(uid), request_id)
 
     async def withdraw(self, uid: str) -> None:
-        """No request waits for it here any more."""
+        """Withdraws `wake`."""
         async with self._database.connection() as connection:
-            await reports.withdraw_wake(connection, self._id, uuid.UUID(uid))
+            await gateways.withdraw_wake(connection, self._id, uuid.UUID(uid))
 
     async def leave(self) -> None:
         async with self._database.connection() as connection:
-            await reports.leave(connection, self._id)
-        self._told_keys = None
+            await gateways.leave(connection, self._id)
+        self._reported_keys = None

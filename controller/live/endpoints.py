@@ -1,4 +1,4 @@
-"""The endpoints of models: every running instance that has a port. Read again and again, and parsed only once."""
+"""The endpoints of models: every running instance that has a port. They are read often, and parsed only once."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -32,102 +32,105 @@ __all__ = [
     "is_disk_full",
 ]  # fmt: skip
 
-_TAKES_ONE_NAME: Final = ("transformers", "serve")  # with the commit, where the start was given one
+_TAKES_ONE_NAME: Final = ("transformers", "serve")  # with the commit, where the start command had a commit
 _READ_AT_ONCE: Final = 100  # specs; parsing them holds the loop
 _Run = tuple[RevisionKey, str]  # with the engine that placement chose
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A running instance as the gateway reaches it."""
+    """A running instance's address and limits."""
 
     model: str  # the deployment's name
     instance: str
     address: str  # HOST:PORT of the worker's proxy
     secret: str
     limits: ServingLimits = field(default_factory=ServingLimits)
-    request_model: str | None = None  # what its server expects as `model`; None: any name
+    request_model: str | None = None  # the `model` that its server expects; None: any name
     max_in_flight: int = SERVES_AT_ONCE  # requests at this instance, from all gateways
     revision: str = ""  # its generation
-    adapters: Mapping[str, str] = field(default_factory=dict)  # of its revision, each with the `model` that asks for it
-    certificate: str = ""  # SHA-256 of the proxy's, in hexadecimal digits; empty: it speaks no TLS
+    adapters: Mapping[str, str] = field(default_factory=dict)  # of its revision, each with the `model` of its requests
+    certificate: str = ""  # SHA-256 of the proxy's, in hexadecimal digits; empty: the proxy has no TLS
     epoch: int = 0  # of the instance's start
 
 
 class EndpointReader:
-    """Reads the endpoints, and keeps what it parsed for the next read. What the last read did not need is forgotten."""
+    """Reads the endpoints. It keeps what it parsed while each read needs it.
+
+    Attributes:
+        closed: ids of workers whose secrets no key here could open at the last read. Their replicas are left out.
+        opens_none: at the last read no sealed secret could be opened, though there were some.
+    """
 
     def __init__(self, keys: SecretKeys = NO_PROXY_KEYS.keys) -> None:
-        # workers of which the last read found the secret sealed under a key that is not here. Their replicas are left
-        # out
         self.closed: frozenset[str] = frozenset()
-        self.opens_none = False  # it could open no sealed secret, though there were some
+        self.opens_none = False
         self._keys = keys
         self._secrets: Mapping[StoredProxySecret, str | None] = {}
         self._limits: Mapping[str, ServingLimits] = {}
         self._processes: Mapping[_Run, EngineProcess | None] = {}
 
     async def read(self, connection: Reader) -> tuple[Serving, list[Endpoint]]:
-        """The live deployments, and the endpoints of their running instances."""
+        """Returns the live deployments, and the endpoints of their running instances."""
         serving = await read_serving(connection, self._limits)
         self._limits = serving.limits
-        self._processes = await self._read_processes(
-            connection, {(one.revision, one.engine) for one in serving.instances}
-        )
-        found = [
-            (one, process)
-            for one in serving.instances
-            if (process := self._processes[one.revision, one.engine]) is not None and process.needs_port
+        self._processes = await self._read_processes(connection, {(i.revision, i.engine) for i in serving.instances})
+        with_port = [
+            (instance, process)
+            for instance in serving.instances
+            if (process := self._processes[instance.revision, instance.engine]) is not None and process.needs_port
         ]
-        by_name = [one.instance for one, process in found if tuple(process.argv[:2]) == _TAKES_ONE_NAME]
+        by_name = [instance.instance for instance, p in with_port if tuple(p.argv[:2]) == _TAKES_ONE_NAME]
         started = await read_started_models(connection, by_name) if by_name else {}
-        await self._open({one.secret for one, _ in found})
-        reached = [
-            (one, process, secret) for one, process in found if (secret := self._secrets[one.secret]) is not None
+        await self._open({instance.secret for instance, _ in with_port})
+        return serving, [
+            _endpoint(instance, process, started.get(instance.instance), secret)
+            for instance, process in with_port
+            if (secret := self._secrets[instance.secret]) is not None
         ]
-        return serving, [_endpoint(one, process, started.get(one.instance), secret) for one, process, secret in reached]
 
     async def _open(self, secrets: Collection[StoredProxySecret]) -> None:
-        await self._keys.learn({one.key_id for one in secrets})
-        known = {one: secret for one, secret in self._secrets.items() if secret is not None}
-        self._secrets = {one: known[one] if one in known else one.opened(self._keys) for one in secrets}
-        sealed = {one for one in secrets if one.sealed is not None}
-        closed = {one for one, secret in self._secrets.items() if secret is None}
-        self.closed, self.opens_none = frozenset(one.worker_id for one in closed), bool(closed) and closed == sealed
+        await self._keys.learn({stored.key_id for stored in secrets})
+        known = {stored: secret for stored, secret in self._secrets.items() if secret is not None}
+        self._secrets = {stored: known[stored] if stored in known else stored.opened(self._keys) for stored in secrets}
+        sealed = {stored for stored in secrets if stored.sealed is not None}
+        closed = {stored for stored, secret in self._secrets.items() if secret is None}
+        self.closed = frozenset(stored.worker_id for stored in closed)
+        self.opens_none = bool(closed) and closed == sealed
 
     async def _read_processes(self, connection: Reader, runs: Collection[_Run]) -> dict[_Run, EngineProcess | None]:
-        """What each revision runs by the engine that placement chose; None: this version cannot tell."""
-        turn = TimeSlice()
-        found = {run: self._processes[run] for run in runs if run in self._processes}
-        new = [run for run in runs if run not in found]
+        """The process of each revision with the engine that placement chose; None: unknown to this version."""
+        time_slice = TimeSlice()
+        processes = {run: self._processes[run] for run in runs if run in self._processes}
+        new = [run for run in runs if run not in processes]
         for part in (new[start : start + _READ_AT_ONCE] for start in range(0, len(new), _READ_AT_ONCE)):
             specs = await read_specs(connection, {revision for revision, _ in part})
             for run in part:
-                found[run] = _process(specs.get(run[0]), run[1])
-                await turn.yield_if_over()
-        return found
+                processes[run] = _process(specs.get(run[0]), run[1])
+                await time_slice.yield_if_over()
+        return processes
 
 
 def _process(spec: DeploymentSpec | None, engine: str) -> EngineProcess | None:
     try:
         return None if spec is None else engine_for(spec).chosen(engine).process(spec, Launch())
-    except ValueError:  # written by another version, as before a downgrade; the others are served all the same
+    except ValueError:  # written by another version, as before a downgrade; other instances are served nevertheless
         return None
 
 
-def _endpoint(one: RunningInstance, process: EngineProcess, started: str | None, secret: str) -> Endpoint:
-    """`started`: the model with which its server was started, as it takes requests for that name alone."""
-    limits = one.limits
+def _endpoint(instance: RunningInstance, process: EngineProcess, started: str | None, secret: str) -> Endpoint:
+    """`started`: the model of its server's start command, where it accepts requests for that name alone."""
+    limits = instance.limits
     return Endpoint(
-        model=one.deployment,
-        instance=one.instance,
-        epoch=one.epoch,
-        address=one.address,
+        model=instance.deployment,
+        instance=instance.instance,
+        epoch=instance.epoch,
+        address=instance.address,
         secret=secret,
-        certificate=one.certificate,
+        certificate=instance.certificate,
         limits=limits,
         request_model=started or process.request_model,
         max_in_flight=process.serves_at_once if limits.max_in_flight == "auto" else limits.max_in_flight,
-        revision=str(one.revision.generation),
+        revision=str(instance.revision.generation),
         adapters=process.adapters,
     )

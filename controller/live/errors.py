@@ -1,9 +1,9 @@
-"""What cannot be known while the database is away, and watchers that end."""
+"""Errors of reads from memory, and of watchers."""
 
 
 class UnknownWhileAwayError(Exception):
-    """The database is away, and what is asked for is not in memory."""
+    """The database is away, and the requested object is not in memory."""
 
 
 class WatchEndedError(Exception):
-    """A watcher gets no more: a read failed, or it fell too far behind. It can watch again, with a new snapshot."""
+    """The watch ended: a read failed, or the watcher fell too far behind. It can watch again, with a new snapshot."""

@@ -1,4 +1,4 @@
-"""Reads new events, once for all watchers."""
+"""One reader of new events for all watchers."""
 
 import asyncio
 from collections.abc import Collection
@@ -20,18 +20,17 @@ LATE_S: Final = 30.0
 
 
 class EventMessage:
-    """An event with its message, from which what is redacted is taken once for all watchers."""
+    """An event with its message, which is redacted once for all watchers."""
 
     def __init__(self, event: EventView) -> None:
         self.event = event
-        self.message = self._shown = event_message(event)
+        self.message = self._redacted = event_message(event)
         self._redaction = NOTHING_REDACTED
 
     def shown(self, redaction: Redaction) -> bytes:
-        """The message without what is redacted now."""
         if redaction is not self._redaction:
-            self._redaction, self._shown = redaction, redaction.shown(self.message)
-        return self._shown
+            self._redaction, self._redacted = redaction, redaction.shown(self.message)
+        return self._redacted
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,28 +42,25 @@ class NewEvents:
     @property
     def size(self) -> int:
         """Bytes."""
-        return sum(len(one.message) for one in self.events)
+        return sum(len(event.message) for event in self.events)
 
 
 def event_message(event: EventView) -> bytes:
-    """The message of an event."""
     return b'{"type":"event","event":%b}' % to_json(event)
 
 
 def concerns(event: EventView, deployment: str | None, names: Collection[str]) -> bool:
-    """Whether an event concerns the deployment of this name (None: any), or what has one of these names in events."""
-    if deployment is None or any(one in names for one in event.objects):
+    """Whether an event concerns the deployment of this name (None: any), or an object with one of these event names."""
+    if deployment is None or any(name in names for name in event.objects):
         return True
-    return any(one.kind == "deployment" and one.name == deployment for one in event.subjects)
+    return any(subject.kind == "deployment" and subject.name == deployment for subject in event.subjects)
 
 
 class _EventReading(Reading[NewEvents]):
-    """The reader."""
-
     def __init__(self, database: Database) -> None:
         super().__init__("event-feed")
         self._database = database
-        self._seen: dict[int, float] = {}  # ids above the floor, and when they were read
+        self._read_at: dict[int, float] = {}  # by id, above the floor
         self._floor = 0
 
     def _snapshot(self, _stream: Stream[NewEvents]) -> bytes:
@@ -74,13 +70,13 @@ class _EventReading(Reading[NewEvents]):
         loop = asyncio.get_running_loop()
         async with asyncio.timeout(READ_LIMIT_S), self._database.snapshot() as connection:
             known = await newest_events(connection, PAGE)
-        self._seen = dict.fromkeys(known, loop.time())
+        self._read_at = dict.fromkeys(known, loop.time())
         self._floor = min(known, default=1) - 1
         self._first.set()
         while True:
             async with asyncio.timeout(READ_LIMIT_S), self._database.snapshot() as connection:
-                events = await events_above(connection, self._floor, self._seen, PAGE)
-            self._seen.update((event.id, loop.time()) for event in events)
+                events = await events_above(connection, self._floor, self._read_at, PAGE)
+            self._read_at.update((event.id, loop.time()) for event in events)
             if events:
                 self._hand_out(NewEvents(tuple(map(EventMessage, events))))
             self._raise_floor(loop.time() - LATE_S)
@@ -88,18 +84,14 @@ class _EventReading(Reading[NewEvents]):
                 await asyncio.sleep(POLL_S)
 
     def _raise_floor(self, read_before: float) -> None:
-        old = [id_ for id_, at in self._seen.items() if at < read_before]
+        old = [id_ for id_, at in self._read_at.items() if at < read_before]
         if old:
             self._floor = max(old)
-            self._seen = {id_: at for id_, at in self._seen.items() if id_ > self._floor}
+            self._read_at = {id_: at for id_, at in self._read_at.items() if id_ > self._floor}
 
 
 class EventFeed(SharedFeed[NewEvents]):
-    """Gives watchers new events."""
+    """The feed of new events."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__()
-        self._database = database
-
-    def _begin_reading(self) -> Reading[NewEvents]:
-        return _EventReading(self._database)
+        super().__init__(lambda: _EventReading(database))

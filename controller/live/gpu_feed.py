@@ -1,4 +1,4 @@
-"""Reads the figures of all GPUs in rounds, once for all watchers, and tells the changed ones in columns."""
+"""One reader of all GPUs' figures for all watchers. Each round sends the changed figures in columns."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,13 +12,13 @@ from controller.store.core.database import Database
 from controller.store.views.gpus import GpuFigure, gpu_figures
 
 ROUND_S: Final = 2.0
-_SHARE_OF_ALL: Final = 0.75  # beyond it all figures are shorter than indexes with the changed ones
+_SHARE_OF_ALL: Final = 0.75  # beyond it all figures are shorter than indexes with the changed figures
 _COLUMNS: Final = ("utilization", "used_mib", "claimed_mib")
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One message."""
+    """One round's message."""
 
     message: bytes
 
@@ -29,20 +29,20 @@ class Round:
 
 
 class GpuRounds:
-    """The figures as they were last read, by GPU in order."""
+    """The figures of the last read, in order of GPUs."""
 
     def __init__(self) -> None:
         self._figures: Sequence[GpuFigure] = ()
 
     def all(self) -> bytes:
         """The message that names the GPUs in order, with the figures of all."""
-        head = {"type": "gpus", "uuid": [one.uuid for one in self._figures], **_columns(self._figures)}
-        return orjson.dumps(head)
+        uuids = [figure.uuid for figure in self._figures]
+        return orjson.dumps({"type": "gpus", "uuid": uuids, **_columns(self._figures)})
 
     def next(self, figures: Sequence[GpuFigure]) -> bytes | None:
-        """Takes over what was read; returns the message of what has changed, if anything has."""
+        """Stores the figures that were read; returns the message of changed figures, or None."""
         before, self._figures = self._figures, figures
-        if [one.uuid for one in before] != [one.uuid for one in figures]:
+        if [figure.uuid for figure in before] != [figure.uuid for figure in figures]:
             return self.all()
         changed = [number for number, pair in enumerate(zip(before, figures, strict=True)) if pair[0] != pair[1]]
         if not changed:
@@ -50,17 +50,15 @@ class GpuRounds:
         index = changed if len(changed) <= _SHARE_OF_ALL * len(figures) else None
         old, new = ([of[n] for n in changed] for of in (before, figures)) if index else (before, figures)
         was, now = _columns(old), _columns(new)
-        told = {name: column for name, column in now.items() if column != was[name]}
-        return orjson.dumps({"type": "round", "index": index, **told})
+        columns = {name: column for name, column in now.items() if column != was[name]}
+        return orjson.dumps({"type": "round", "index": index, **columns})
 
 
 def _columns(figures: Sequence[GpuFigure]) -> dict[str, list[int | None]]:
-    return {name: [getattr(one, name) for one in figures] for name in _COLUMNS}
+    return {name: [getattr(figure, name) for figure in figures] for name in _COLUMNS}
 
 
 class _GpuReading(Reading[Round]):
-    """The reader."""
-
     def __init__(self, database: Database) -> None:
         super().__init__("gpu-feed")
         self._database = database
@@ -81,11 +79,7 @@ class _GpuReading(Reading[Round]):
 
 
 class GpuFeed(SharedFeed[Round]):
-    """Gives watchers the figures of GPUs."""
+    """The feed of GPUs' figures."""
 
     def __init__(self, database: Database) -> None:
-        super().__init__()
-        self._database = database
-
-    def _begin_reading(self) -> Reading[Round]:
-        return _GpuReading(self._database)
+        super().__init__(lambda: _GpuReading(database))

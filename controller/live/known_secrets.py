@@ -1,4 +1,4 @@
-"""The values of all secrets in memory, so that nothing that is told shows one. Read again as they change."""
+"""The values of all secrets in memory, so that no answer shows them. They are read again as they change."""
 
 import asyncio
 from contextlib import suppress
@@ -15,13 +15,13 @@ from controller.store.core.database import Database
 
 log = structlog.get_logger(__name__)
 
-POLL_S: Final = 30.0  # a change is notified; this is for one whose hint was lost
+POLL_S: Final = 30.0  # a change is notified; this is for a lost hint
 RETRY_S: Final = 1.0
 _READ_LIMIT_S: Final = 5.0
 
 
 class KnownSecrets:
-    """Reads the values of those secrets that a key of this controller opens."""
+    """The values of the secrets that a key of this controller opens."""
 
     def __init__(self, database: Database, changes: ChangeFanout, keys: SecretKeys = NO_KEYS) -> None:
         self._database = database
@@ -36,7 +36,7 @@ class KnownSecrets:
         return self._redaction
 
     async def refresh(self) -> bool:
-        """Reads the values again. Returns whether that was possible; else the earlier ones stay."""
+        """Reads the values again; False: that failed, and the earlier values stay."""
         try:
             async with asyncio.timeout(_READ_LIMIT_S), self._reading:
                 async with self._database.connection() as connection:

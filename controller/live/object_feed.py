@@ -1,4 +1,4 @@
-"""Reads objects as they change, once for all watchers."""
+"""One reader of changed objects for all watchers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
@@ -19,14 +19,14 @@ from controller.store.views.workers import workers_by_id
 __all__ = ["ObjectFeed", "ObjectStream", "Wanted"]
 
 COALESCE_S: Final = 0.1  # between two reads
-SWEEP_S: Final = 5.0  # between reads of what no notification tells
-_TURN: Final = 100  # objects encoded before other work has its turn
+SWEEP_S: Final = 5.0  # between reads of changes without a notification
+_TURN: Final = 100  # objects that are encoded before the loop runs other work
 
 Redactions = Callable[[], Redaction]
 
 
 class ObjectStream(Stream[Batch]):
-    """What one watcher of objects gets."""
+    """One watcher's stream."""
 
     def __init__(self, wanted: Wanted) -> None:
         super().__init__()
@@ -34,8 +34,6 @@ class ObjectStream(Stream[Batch]):
 
 
 class _ObjectReading(Reading[Batch]):
-    """The reader."""
-
     def __init__(self, database: Database, changes: ChangeFanout, redaction: Redactions) -> None:
         super().__init__("object-feed")
         self._database = database
@@ -49,7 +47,7 @@ class _ObjectReading(Reading[Batch]):
 
     async def _run(self) -> None:
         loop = asyncio.get_running_loop()
-        with self._changes.subscribe() as subscription:  # before the read: what changes in between is read again
+        with self._changes.subscribe() as subscription:  # before the read: later changes are read again
             await self._read(Scope(everything=True))
             self._first.set()
             self._sweep_at = loop.time() + SWEEP_S
@@ -72,37 +70,31 @@ class _ObjectReading(Reading[Batch]):
     async def _read(self, scope: Scope) -> None:
         redaction = self._redaction()
         async with asyncio.timeout(READ_LIMIT_S), self._database.snapshot() as connection:
-            found = await _read_deployments(connection, scope, redaction, full=self._database.space.full)
-            workers = scope.workers | self._objects.workers_of_changed_claims(found, scope)
+            objects = await _read_deployments(connection, scope, redaction, full=self._database.space.full)
+            workers = scope.workers | self._objects.workers_of_changed_claims(objects, scope)
             scope = Scope(scope.everything, scope.deployments, workers, scope.policies)
             if scope.everything or workers:
-                found += await _encode(
-                    await workers_by_id(connection, None if scope.everything else workers), redaction
-                )
+                read = await workers_by_id(connection, None if scope.everything else workers)
+                objects += await _encode(read, redaction)
             if scope.everything or scope.policies:
-                found += await _encode(await all_policies(connection), redaction)
-        updates = self._objects.merge(found, scope)
+                objects += await _encode(await all_policies(connection), redaction)
+        updates = self._objects.merge(objects, scope)
         if updates:
             self._hand_out(Batch(tuple(updates)))
 
 
 class ObjectFeed(SharedFeed[Batch]):
-    """Gives watchers the objects and their updates."""
+    """The feed of objects and their updates."""
 
     def __init__(
         self, database: Database, changes: ChangeFanout, redaction: Redactions = lambda: NOTHING_REDACTED
     ) -> None:
-        super().__init__()
-        self._database = database
+        super().__init__(lambda: _ObjectReading(database, changes, redaction))
         self._changes = changes
-        self._redaction = redaction
-
-    def _begin_reading(self) -> Reading[Batch]:
-        return _ObjectReading(self._database, self._changes, self._redaction)
 
     @asynccontextmanager
     async def watch(self, key_id: str, wanted: Wanted) -> AsyncIterator[ObjectStream]:
-        """A watcher's stream, with its snapshot, for as long as the context lasts.
+        """Yields a watcher's stream while the context lasts.
 
         Raises:
             WatchEndedError: the objects cannot be read.
@@ -118,8 +110,8 @@ async def _read_deployments(connection: Reader, scope: Scope, redaction: Redacti
     if not scope.everything and not scope.deployments:
         return []
     uids = None if scope.everything else scope.deployments
-    found = await _encode(await deployments_by_uid(connection, uids), redaction, full=full)
-    return found + await _encode(await instances_of(connection, uids), redaction, full=full)
+    deployments = await _encode(await deployments_by_uid(connection, uids), redaction, full=full)
+    return deployments + await _encode(await instances_of(connection, uids), redaction, full=full)
 
 
 async def _encode(views: Iterable[View], redaction: Redaction, *, full: bool = False) -> list[Shown]:

@@ -1,4 +1,4 @@
-"""Objects as watchers are shown them: each encoded once, and the updates from one read to the next. Reads nothing."""
+"""Objects as watchers get them, each encoded once, and the updates from one read to the next. Reads no rows."""
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -36,13 +36,13 @@ View = DeploymentView | InstanceView | WorkerView | PolicyView
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a watcher asks for."""
+    """The objects that a watcher requests."""
 
     kinds: frozenset[str] = DEFAULT_KINDS  # values of `LISTS`
     deployment: str | None = None  # of deployments and instances only those of this name; None: all
 
     def has(self, kind: str, deployment: str) -> bool:
-        """Whether it asks for an object of this kind, which belongs to the deployment of this name, or to none."""
+        """`deployment`: name of the object's deployment, if it has one."""
         if LISTS[kind] not in self.kinds:
             return False
         return self.deployment is None or kind not in ("Deployment", "Instance") or deployment == self.deployment
@@ -55,16 +55,15 @@ class Shown:
     kind: str
     uid: str
     name: str
-    owner: str  # uid of the deployment whose read covers it; of others the own uid
-    deployment: str  # name of the deployment; empty for others
+    owner: str  # uid of the deployment whose read covers it; else its own uid
+    deployment: str  # name of its deployment; else empty
     body: bytes  # JSON
-    mark: bytes  # what must differ for it to have changed
+    mark: bytes  # differs where the object has changed for watchers
     claims: frozenset[tuple[str, str, int, int]] = frozenset()  # of an instance: each device with its worker's name
     by_clock: bool = False  # it changes with time alone
 
 
 def shown(view: View, redaction: Redaction = NOTHING_REDACTED) -> Shown:
-    """The object, encoded without what is redacted."""
     body = redaction.shown(to_json(view))
     owner, deployment, mark = view.uid, "", body
     claims: frozenset[tuple[str, str, int, int]] = frozenset()
@@ -75,11 +74,11 @@ def shown(view: View, redaction: Redaction = NOTHING_REDACTED) -> Shown:
             by_clock = view.status.scaling is not None and view.status.scaling.awake_until is not None
         case InstanceView():
             owner, deployment = view.spec.deployment_uid, view.spec.deployment
-            claims = frozenset((one.worker, one.device, one.epoch, one.memory_mib) for one in view.status.claims)
+            claims = frozenset((c.worker, c.device, c.epoch, c.memory_mib) for c in view.status.claims)
         case WorkerView():
-            dropped = any(one.type == _SAMPLES_DROPPED for one in view.status.conditions)
+            dropped = any(condition.type == _SAMPLES_DROPPED for condition in view.status.conditions)
             by_clock = dropped or view.status.state == _QUARANTINED
-            if view.status.connected:  # each heartbeat moves `last_seen` on, which alone is not told
+            if view.status.connected:  # a heartbeat changes `last_seen`, which alone is no update
                 mark = _without(view, last_seen=None)
         case PolicyView():  # while an action lasts, the seconds that it freed grow with the clock
             mark = _without(view, gpu_seconds_freed=0.0)
@@ -101,7 +100,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The updates of one read. Each form of it is made once for all watchers."""
+    """The updates of one read, each encoded once for all watchers."""
 
     updates: tuple[Update, ...]
     _frames: dict[Wanted, bytes] = field(default_factory=dict)
@@ -112,11 +111,10 @@ class Batch:
         return sum(len(update.message) for update in self.updates)
 
     def messages(self, wanted: Wanted) -> list[bytes]:
-        """The messages that are asked for, in order."""
         return [update.message for update in self.updates if wanted.has(update.kind, update.deployment)]
 
     def frames(self, wanted: Wanted) -> bytes:
-        """These as server-sent events; may be empty."""
+        """`messages` as server-sent events; may be empty."""
         if wanted not in self._frames:
             self._frames[wanted] = b"".join(map(frame, self.messages(wanted)))
         return self._frames[wanted]
@@ -130,7 +128,7 @@ def frame(message: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """What a read covers: everything, or some deployments with their instances, some workers, and the policies."""
+    """The objects of a read: everything, or some deployments with their instances, some workers, and the policies."""
 
     everything: bool = False
     deployments: frozenset[str] = frozenset()
@@ -139,10 +137,8 @@ class Scope:
 
     @classmethod
     def of(cls, changes: Changes) -> "Scope":
-        """What must be read after these changes."""
-        return cls(
-            changes.resync, changes.of(*_DEPLOYMENT_KINDS), changes.of("worker"), policies=bool(changes.of("policy"))
-        )
+        deployments, workers = changes.of(*_DEPLOYMENT_KINDS), changes.of("worker")
+        return cls(changes.resync, deployments, workers, policies=bool(changes.of("policy")))
 
     def __or__(self, other: "Scope") -> "Scope":
         return Scope(
@@ -162,49 +158,47 @@ class Objects:
     def __init__(self) -> None:
         self._objects: dict[Key, Shown] = {}
         self._of_owner: dict[tuple[bool, str], set[Key]] = defaultdict(set)
-        self._workers: dict[str, set[str]] = defaultdict(set)  # uids by name: of a deleted one claims may be left
+        self._workers: dict[str, set[str]] = defaultdict(set)  # uids by name: a deleted worker may have claims left
         self._by_clock: set[Key] = set()
         self._round: deque[Key] = deque()
 
     def snapshot(self, wanted: Wanted) -> bytes:
-        """The message of all objects that are asked for."""
+        """The message of all wanted objects."""
         lists: dict[str, list[bytes]] = {name: [] for name in LISTS.values() if name in wanted.kinds}
-        for one in self._objects.values():
-            if wanted.has(one.kind, one.deployment):
-                lists[LISTS[one.kind]].append(one.body)
+        for known in self._objects.values():
+            if wanted.has(known.kind, known.deployment):
+                lists[LISTS[known.kind]].append(known.body)
         parts = (b'"%b":[%b]' % (name.encode(), b",".join(bodies)) for name, bodies in lists.items())
         return b'{"type":"snapshot","object":{%b}}' % b",".join(parts)
 
-    def workers_of_changed_claims(self, found: Iterable[Shown], scope: Scope) -> frozenset[str]:
-        """The workers on which instances have other claims now: their sums have changed with them."""
-        before = {one.uid: one.claims for one in self._covered(scope) if one.kind == "Instance"}
-        after = {one.uid: one.claims for one in found if one.kind == "Instance"}
+    def workers_of_changed_claims(self, read: Iterable[Shown], scope: Scope) -> frozenset[str]:
+        """The workers on which claims of instances have changed, and with them the workers' sums."""
+        before = {known.uid: known.claims for known in self._covered(scope) if known.kind == "Instance"}
+        after = {new.uid: new.claims for new in read if new.kind == "Instance"}
         names: set[str] = set()
         for uid in before.keys() | after.keys():
             changed = before.get(uid, frozenset()) ^ after.get(uid, frozenset())
             names.update(worker for worker, *_ in changed)
         return frozenset(uid for name in names for uid in self._workers.get(name, ()))
 
-    def merge(self, found: Sequence[Shown], scope: Scope) -> list[Update]:
-        """Takes over what a read of this scope found; returns what is new to watchers."""
+    def merge(self, read: Sequence[Shown], scope: Scope) -> list[Update]:
+        """Stores the result of a read of this scope; returns the updates for watchers."""
         updates: list[Update] = []
-        seen = {(one.kind, one.uid) for one in found}
-        for one in [one for one in self._covered(scope) if (one.kind, one.uid) not in seen]:
-            self._forget(one)
-            gone = orjson.dumps({"kind": one.kind, "name": one.name, "uid": one.uid})
-            updates.append(Update(one.kind, one.deployment, b'{"type":"gone","object":%b}' % gone))
-        for one in found:
-            known = self._objects.get((one.kind, one.uid))
-            self._keep(one)
-            if known is None or known.mark != one.mark:
-                updates.append(Update(one.kind, one.deployment, b'{"type":"changed","object":%b}' % one.body))
+        present = {(new.kind, new.uid) for new in read}
+        for known in [known for known in self._covered(scope) if (known.kind, known.uid) not in present]:
+            self._forget(known)
+            gone = orjson.dumps({"kind": known.kind, "name": known.name, "uid": known.uid})
+            updates.append(Update(known.kind, known.deployment, b'{"type":"gone","object":%b}' % gone))
+        for new in read:
+            before = self._objects.get((new.kind, new.uid))
+            self._keep(new)
+            if before is None or before.mark != new.mark:
+                updates.append(Update(new.kind, new.deployment, b'{"type":"changed","object":%b}' % new.body))
         return updates
 
     def sweep(self) -> Scope:
-        """The next few objects of a round through all, those that change with time alone, and the policies.
-
-        Every change is notified. This is for one that was not, as by another version of the controller.
-        """
+        """The next few objects of a round through all, those that change with time alone, and the policies."""
+        # For changes without a notification, as by another version of the controller.
         if not self._round:
             self._round.extend(key for key in self._objects if key[0] in ("Deployment", "Worker"))
         keys = {self._round.popleft() for _ in range(min(SWEPT, len(self._round)))} | self._by_clock
@@ -215,7 +209,7 @@ class Objects:
         )
 
     def _covered(self, scope: Scope) -> Iterator[Shown]:
-        """The known objects that a read of this scope would have found."""
+        """The known objects of this scope."""
         if scope.everything:
             yield from self._objects.values()
             return
@@ -224,26 +218,26 @@ class Objects:
             for key in self._of_owner.get(owner, ()):
                 yield self._objects[key]
         if scope.policies:
-            yield from [one for key, one in self._objects.items() if key[0] == "UtilizationPolicy"]
+            yield from [known for key, known in self._objects.items() if key[0] == "UtilizationPolicy"]
 
-    def _keep(self, one: Shown) -> None:
-        key = (one.kind, one.uid)
-        self._objects[key] = one
-        self._of_owner[one.kind == "Worker", one.owner].add(key)
-        if one.kind == "Worker":
-            self._workers[one.name].add(one.uid)
-        if one.by_clock:
+    def _keep(self, new: Shown) -> None:
+        key = (new.kind, new.uid)
+        self._objects[key] = new
+        self._of_owner[new.kind == "Worker", new.owner].add(key)
+        if new.kind == "Worker":
+            self._workers[new.name].add(new.uid)
+        if new.by_clock:
             self._by_clock.add(key)
         else:
             self._by_clock.discard(key)
 
-    def _forget(self, one: Shown) -> None:
-        key = (one.kind, one.uid)
+    def _forget(self, known: Shown) -> None:
+        key = (known.kind, known.uid)
         del self._objects[key]
         self._by_clock.discard(key)
-        _drop(self._of_owner, (one.kind == "Worker", one.owner), key)
-        if one.kind == "Worker":
-            _drop(self._workers, one.name, one.uid)
+        _drop(self._of_owner, (known.kind == "Worker", known.owner), key)
+        if known.kind == "Worker":
+            _drop(self._workers, known.name, known.uid)
 
 
 def _drop(index: dict[K, set[V]], at: K, value: V) -> None:

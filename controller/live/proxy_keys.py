@@ -1,4 +1,4 @@
-"""The keys that open the secrets of agents' proxies, as a gateway has them: in a file, which it reads again.
+"""A gateway's keys for the secrets of agents' proxies: in a file, which is read again when it changes.
 
 They are derived from the secrets' key and open nothing else. A controller writes them next to its socket; other hosts
 get a copy.
@@ -22,15 +22,9 @@ _Stamp = tuple[int, int, int] | None
 
 
 class ProxyKeys:
-    """The keys of one gateway process.
+    """The keys of one gateway process. Raises ValueError for a malformed key, OSError if the file cannot be read.
 
-    Args:
-        file: where they are; it may come later. None: there is none.
-        named: whether a setting names the file. If not, this account need not be allowed to read it.
-
-    Raises:
-        ValueError: they are malformed.
-        OSError: they cannot be read.
+    `file`: may be created later. `named`: a setting names it; if not, this account may lack the right to read it.
     """
 
     def __init__(self, file: Path | None, *, named: bool = True) -> None:
@@ -38,11 +32,11 @@ class ProxyKeys:
         self._named = named
         self._known: Sequence[bytes] = ()
         self._stamp: _Stamp = None
-        self._failure = ""  # of the newest look
+        self._failure = ""  # of the last read
         self.keys = SecretKeys(self._load)  # open the secrets
 
     async def refresh(self) -> None:
-        """Reads them again where the file has changed. Where it cannot be read, the known ones stay in use."""
+        """Reads the file again if it has changed. If it cannot be read, the known keys stay in use."""
         if self._file is None:
             return
         try:
@@ -58,7 +52,7 @@ class ProxyKeys:
             if stamp is not None and self._file is not None:
                 with self._file.open(encoding="ascii") as opened:
                     self._known = parse_keys(opened.read(_MOST_BYTES))
-            self._stamp = stamp  # of what was read: what could not be is read again, since its mode may change alone
+            self._stamp = stamp  # after the read: a file that could not be read is tried again, as its mode may change
         except PermissionError as error:
             if self._named:
                 raise
@@ -71,12 +65,12 @@ class ProxyKeys:
             log.warning("the keys of agents' proxies cannot be read", file=str(self._file), error=failure)
 
     def _stamp_now(self) -> _Stamp:
-        """Differs where the content differs; None: the file is not there."""
+        """Differs where the content differs; None: there is no file."""
         try:
-            found = None if self._file is None else self._file.stat()
+            stat = None if self._file is None else self._file.stat()
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return None if found is None else (found.st_ino, found.st_mtime_ns, found.st_size)
+        return None if stat is None else (stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
 
 NO_PROXY_KEYS: Final = ProxyKeys(None)

@@ -1,6 +1,6 @@
-"""Whether a browser's request comes from a page of the same origin, and what its cookies say. Pure.
+"""Checks that a browser's request comes from a page of the same origin; reads its cookies. Pure.
 
-A browser sends cookies with whatever page asks. It says which page that is in `Sec-Fetch-Site` (in secure contexts) and
+A browser sends cookies for pages of any origin. It names the page's origin in `Sec-Fetch-Site` (in secure contexts) and
 in `Origin` (in all requests but plain reads): https://www.w3.org/TR/fetch-metadata/, RFC 6454.
 """
 
@@ -11,13 +11,7 @@ _SAME: Final = "same-origin"
 
 
 def is_same_origin(*, fetch_site: str, origin: str, host: str) -> bool:
-    """Whether a request is known to come from a page of its own origin.
-
-    Args:
-        fetch_site: its `Sec-Fetch-Site`; empty without one.
-        origin: its `Origin`; empty without one.
-        host: its `Host`, as the browser wrote it.
-    """
+    """Takes `Sec-Fetch-Site`, `Origin` and `Host`, empty where missing. False where the origin is unknown."""
     if fetch_site:
         return fetch_site.strip().lower() == _SAME
     scheme, mark, authority = origin.strip().lower().partition("://")

@@ -1,4 +1,4 @@
-"""One reader for all watchers of a kind, as long as there are some and a little longer; a bounded queue for each."""
+"""One reader for all watchers of a kind, until a little after the last one left; a bounded queue for each watcher."""
 
 import asyncio
 from abc import ABC, abstractmethod
@@ -15,52 +15,47 @@ from controller.runtime.database import DATABASE_ERRORS
 log = structlog.get_logger(__name__)
 
 READ_LIMIT_S: Final = 15.0
-LINGER_S: Final = 10.0  # that a reader continues without watchers: who comes back soon costs no new read of everything
-MAX_BATCHES: Final = 128  # that wait for one watcher
+LINGER_S: Final = 10.0  # a reader continues without watchers, so that one that returns soon needs no full read
+MAX_BATCHES: Final = 128  # queued for one watcher
 MAX_WAITING_BYTES: Final = 32 * 2**20
 _STOP_LIMIT_S: Final = 2.0
 
 
 class Sized(Protocol):
-    """What watchers are given."""
+    """A batch for watchers; `size` in bytes."""
 
     @property
-    def size(self) -> int:
-        """Bytes."""
+    def size(self) -> int: ...
 
 
 B = TypeVar("B", bound=Sized)
 
 
 class Stream(Generic[B]):
-    """What one watcher gets: what is there first, then all that follows. Bounded: one that falls behind is ended."""
+    """One watcher's stream: a snapshot, then all batches that follow. A watcher that falls behind is ended."""
 
     def __init__(self) -> None:
         self._render: Callable[[], bytes] | None = None
-        self._begun = False
+        self._has_snapshot = False
         self._waiting: deque[B] = deque()
         self._bytes = 0
         self._ended = ""
         self._some = asyncio.Event()
 
     def attach(self, render: Callable[[], bytes]) -> None:
-        """Says how to write down what there is."""
+        """`render`: makes the snapshot."""
         self._render = render
 
     def snapshot(self) -> bytes:
-        """What there is now; what follows is to be taken. Made only when asked for, and not kept here: it is large.
-
-        Raises:
-            WatchEndedError: no more comes.
-        """
+        """Renders the present state, which is large and not kept. Raises WatchEndedError if the stream has ended."""
         if self._ended or self._render is None:
             raise WatchEndedError(self._ended or "the watcher is not attached")
-        self._begun = True
+        self._has_snapshot = True
         return self._render()
 
     def put(self, batch: B) -> None:
-        """Adds a batch; ends the stream where too much waits. Before the snapshot there is nothing to follow."""
-        if not self._begun:
+        """Adds a batch; ends the stream where too much waits. Drops batches before the snapshot."""
+        if not self._has_snapshot:
             return
         full = len(self._waiting) >= MAX_BATCHES or self._bytes + batch.size > MAX_WAITING_BYTES
         if self._waiting and full:
@@ -76,7 +71,7 @@ class Stream(Generic[B]):
         self._some.set()
 
     async def take(self) -> list[B]:
-        """Waits for batches and returns all; the caller limits the wait. Raises WatchEndedError if no more comes."""
+        """Waits for batches and returns all; the caller limits the wait. Raises WatchEndedError at the end."""
         await self._some.wait()
         if self._ended:
             raise WatchEndedError(self._ended)
@@ -92,29 +87,25 @@ class Reading(ABC, Generic[B]):
 
     def __init__(self, name: str) -> None:
         self._streams: set[Stream[B]] = set()
-        self._first = asyncio.Event()  # the first read has ended, well or not
+        self._first = asyncio.Event()  # the first read has succeeded or failed
         self.watchers = 0
         self.task = asyncio.create_task(self._run(), name=name)
         self.task.add_done_callback(self._note_end)
 
     @abstractmethod
     async def _run(self) -> None:
-        """Reads until cancelled; sets `_first` after the first read, and gives what follows to `_hand_out`."""
+        """Reads until cancelled; sets `_first` after the first read, and passes later batches to `_hand_out`."""
 
     @abstractmethod
     def _snapshot(self, stream: Stream[B]) -> bytes:
-        """What there is now, for this stream."""
+        """Renders the present state for this stream."""
 
     def _hand_out(self, batch: B) -> None:
         for stream in self._streams:
             stream.put(batch)
 
     async def begin(self, stream: Stream[B]) -> None:
-        """Waits for the first read, then gives the stream what there is, once it asks, and all that follows.
-
-        Raises:
-            WatchEndedError: the read failed, or took too long.
-        """
+        """Waits for the first read, then attaches the stream. Raises WatchEndedError if it fails or takes too long."""
         try:
             async with asyncio.timeout(READ_LIMIT_S):
                 await self._first.wait()
@@ -126,11 +117,10 @@ class Reading(ABC, Generic[B]):
         self._streams.add(stream)
 
     def leave(self, stream: Stream[B]) -> None:
-        """The stream gets no more."""
         self._streams.discard(stream)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
-        """After a failed read all watchers end: they come again, and get what there is then."""
+        """Ends all watchers after a failed read. They watch again, with a new snapshot."""
         error = None if task.cancelled() else task.exception()
         if isinstance(error, DATABASE_ERRORS):
             why = str(error) or type(error).__name__
@@ -142,30 +132,23 @@ class Reading(ABC, Generic[B]):
             stream.end("the database cannot be read")
 
 
-class SharedFeed(ABC, Generic[B]):
+class SharedFeed(Generic[B]):
     """Holds the reader while there are watchers, and for `LINGER_S` after the last."""
 
-    def __init__(self) -> None:
+    def __init__(self, new_reading: Callable[[], Reading[B]]) -> None:
+        self._new_reading = new_reading
         self._reading: Reading[B] | None = None
         self._ending: set[asyncio.Task[None]] = set()
         self._linger: asyncio.TimerHandle | None = None  # ends the reader; there is one while it has no watchers
         self._stopped = False
 
-    @abstractmethod
-    def _begin_reading(self) -> Reading[B]:
-        """A new reader."""
-
     @asynccontextmanager
     async def attached(self, stream: Stream[B]) -> AsyncIterator[None]:
-        """Feeds the stream for as long as the context lasts; its snapshot can be asked for from the beginning.
-
-        Raises:
-            WatchEndedError: the database cannot be read, or the server stops.
-        """
+        """Feeds the stream while the context lasts. Raises WatchEndedError if a read fails, or the server stops."""
         if self._stopped:
             raise WatchEndedError("the server stops")
         if self._reading is None or self._reading.task.done():
-            self._reading = self._begin_reading()
+            self._reading = self._new_reading()
         reading = self._reading
         self._keep()
         reading.watchers += 1

@@ -1,1 +1,1 @@
-"""Observe, decide, apply: one file per kind."""
+"""Observe, decide, apply: a file per kind."""

@@ -1,4 +1,4 @@
-"""After a loss of commits: takes back into the ledger what agents found to run and what is wanted. One key."""
+"""After a loss of commits, takes running processes that agents report back into the ledger where they are wanted."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
@@ -19,43 +19,37 @@ _UNDECIDED_S: Final = 1.0
 
 
 class AdoptionReconciler:
-    """Lives as long as one term. Until its first step has settled the ledger nothing is placed, started or stopped.
+    """Has a single key. Until its first step has settled the ledger nothing is placed, started or stopped.
 
-    Args:
-        database: holds what was found.
-        term: that it leads.
-        told: whether agents have told what runs, or have had the time to.
-        settled: called after each step: what runs is in the ledger.
+    `reported`: whether agents have reported their processes, or have had the time to. `settled` is called after each
+    step: running processes are in the ledger.
     """
 
     kind = "adoption"
 
-    def __init__(self, database: Database, term: int, *, told: Callable[[], bool], settled: Callable[[], None]) -> None:
+    def __init__(
+        self, database: Database, term: int, *, reported: Callable[[], bool], settled: Callable[[], None]
+    ) -> None:
         self._database = database
         self._term = term
-        self._told = told
+        self._reported = reported
         self._settled = settled
 
     async def list_keys(self) -> Collection[str]:
-        """The one key."""
         return (EVERYTHING,)
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
-        """Decides on all that was found, once agents have reported what runs.
-
-        Raises:
-            StaleError: another term leads; nothing was written.
-        """
+        """Decides on all orphans. Raises StaleError, and writes nothing, if another term leads."""
         async with self._database.connection() as connection:
-            unsettled, found = await adoption.is_unsettled(connection)
-        if unsettled and not self._told():
+            unsettled, orphans = await adoption.is_unsettled(connection)
+        if unsettled and not self._reported():
             return dict.fromkeys(keys, Requeue(_HELD_S))
-        undecided = await self._adopt(unsettled=unsettled) if unsettled or found else 0
+        undecided = await self._adopt(unsettled=unsettled) if unsettled or orphans else 0
         self._settled()
         return dict.fromkeys(keys, Requeue(_UNDECIDED_S) if undecided else Done())
 
     async def _adopt(self, *, unsettled: bool) -> int:
-        """One transaction, in which nothing else can place, start or stop what it concerns. Returns what is left."""
+        """Returns the number of undecided orphans. Its transaction locks what it decides on."""
         async with term_transaction(self._database, self._term) as connection:
             state = await adoption.lock_orphans(connection)
             plan = plan_adoption(

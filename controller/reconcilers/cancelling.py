@@ -1,11 +1,11 @@
 """Cancels analyses whose deployment was deleted or changed: one narrow read, no write.
 
-A deletion that is notified ends its analysis at once (`term.py`). This finds changed specs, and deletions of which
-no notification arrived, or only before the analysis began.
+A notified deletion ends its analysis at once (`term.py`). This reconciler notices changed specs, and deletions whose
+notification was lost or arrived before the analysis started.
 
-The instances' step would cancel them too. But it takes hundreds of deployments together, reads all their rows and waits
-for locks, and an obsolete computation must not wait for that. What was read may be outdated when it is acted on, so
-only a tombstone and a newer revision count here, which cannot be undone. Stops are left to that step.
+The instances' step would cancel them too. But it reads all rows of hundreds of deployments and waits for locks, and an
+obsolete computation must not wait for that. This read may be outdated when it is used, so only a tombstone and a newer
+revision count, which cannot be undone. Stops are left to the instances' step.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,11 +28,9 @@ class CancellingReconciler:
         self._analyses = analyses
 
     async def list_keys(self) -> Collection[str]:
-        """All deployments with a running analysis."""
         return self._analyses.uids()
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
-        """Cancels the obsolete analyses among these."""
         if not any(map(self._analyses.running, keys)):
             return dict.fromkeys(keys, Done())
         async with self._database.connection() as connection:
@@ -50,10 +48,7 @@ class CancellingReconciler:
 
 
 def obsolete_since(running: RevisionFacts, current: CurrentInput) -> datetime | None:
-    """Since when the analysis of `running` is obsolete; None if it is needed.
-
-    A newer revision with the same input still needs it: it continues with the same computation.
-    """
+    """Returns when the analysis of `running` became obsolete; None if a revision needs it, also one of equal input."""
     if current.deleted_at is not None:
         return current.deleted_at
     if running.generation < current.revision and running.input_hash != current.input_hash:

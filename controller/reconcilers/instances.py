@@ -1,4 +1,4 @@
-"""Deployments' instances: observe → decide → apply, for batches of deployments. `placement` places pending ones."""
+"""Instances of batches of deployments: observe → decide → apply. `placement` places those that are pending."""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
@@ -22,11 +22,11 @@ from controller.store.deployments.effects import carry_out, new_instance_id
 from controller.store.deployments.observe import list_uids, observe
 from controller.store.placement.commit import commit_placements
 
-_HELD_S: Final = 1.0  # at most: what ends the hold wakes all of them
+_HELD_S: Final = 1.0  # at most: the end of the hold wakes all keys
 
 
 class InstancesReconciler:
-    """Keys are deployments' uids. Lives as long as one term."""
+    """Keys are deployments' uids. `held`: while it returns True, no step does anything."""
 
     kind = "instance"
 
@@ -59,7 +59,6 @@ class InstancesReconciler:
             return await list_uids(connection)
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
-        """Brings these deployments one step closer to what is wanted; none of them while it is held."""
         if self._held():
             return dict.fromkeys(keys, Requeue(_HELD_S))
         async with self._database.snapshot() as connection:
@@ -95,7 +94,7 @@ class InstancesReconciler:
             self._analyses.cancel(facts.uid, committed_at=since)
 
     async def _apply(self, steps: Sequence[DeploymentStep]) -> set[str]:
-        """Writes all effects in one transaction; returns the instances that it created and placed."""
+        """Writes all effects in one transaction; returns ids of instances that it created and placed."""
         if not steps:
             return set()
         async with self._passes.place_new(self._new_instances(steps)) as starts:
@@ -106,23 +105,22 @@ class InstancesReconciler:
         return {s.waiting.id for s in kept}
 
     def _new_instances(self, steps: Sequence[DeploymentStep]) -> list[NewInstance]:
-        """The instances that these steps create and that can be placed directly, in order of placement."""
-        found: list[NewInstance] = []
+        """The created instances that can be placed directly, in order of placement."""
+        new_instances: list[NewInstance] = []
         if any(s.effects.releases or s.effects.restarts for s in steps):
-            return found  # these lock devices, after which no workers may be locked
+            return new_instances  # these lock devices, after which no workers may be locked
         for step in sorted(steps, key=lambda s: -s.facts.spec.priority):
-            # A relocation's replacement has its place already and is placed by the full pass.
-            created = zip(step.names, step.effects.creates, strict=True)
-            for name, create in created:
+            for name, create in zip(step.names, step.effects.creates, strict=True):
                 facts, stored = step.facts, step.effects.store_need
                 revision = facts.revisions[create.revision]
                 newest = create.revision == facts.revision
                 need = stored.need if stored is not None and newest else revision.need
+                # The full pass places a relocation's replacement, which has its destination already.
                 if need is not None and create.relocation is None:
                     new = new_instance(name, facts.uid, facts.name, create.revision)
                     commits = {**(stored.commits if stored is not None and newest else {}), **revision.commits}
-                    found.append(NewInstance(new, revision.spec, need, commits))
-        return found
+                    new_instances.append(NewInstance(new, revision.spec, need, commits))
+        return new_instances
 
     def _count(self, step: DeploymentStep) -> None:
         if self._metrics is None:
@@ -151,7 +149,7 @@ class InstancesReconciler:
 
 
 def _restart_payloads(facts: DeploymentFacts, effects: DeploymentEffects) -> dict[str, dict[str, Any]]:
-    """The start command of each restart in place, by instance."""
+    """The start commands of restarts in place, by instance."""
     payloads: dict[str, dict[str, Any]] = {}
     for restart in effects.restarts:
         instance = facts.by_id[restart.instance]

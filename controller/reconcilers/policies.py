@@ -14,7 +14,7 @@ from controller.store.policies.observe import list_unended, list_watched, observ
 
 
 class PoliciesReconciler:
-    """Keys are deployments' uids. Lives as long as one term."""
+    """Keys are deployments' uids."""
 
     kind = "policy"
 
@@ -25,12 +25,10 @@ class PoliciesReconciler:
         self.watch = watch
 
     async def list_keys(self) -> Collection[str]:
-        """All deployments that a policy may concern."""
         async with self._database.connection() as connection:
             return await list_watched(connection)
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
-        """Judges all instances of these deployments, and applies what their policies demand."""
         async with self.watch.reading() as connection:
             observed = await observe_policies(connection, keys)
             gone = sorted(set(keys) - observed.keys())
@@ -41,7 +39,7 @@ class PoliciesReconciler:
         for uid, facts in observed.items():
             if self.watch.is_complete(uid):
                 steps.append((facts, self._decide(facts)))
-                if facts.policy is not None and facts.awake_for_s > 0:  # no sample announces the end of that
+                if facts.policy is not None and facts.awake_for_s > 0:  # no sample announces its end
                     outcomes[uid] = Requeue(facts.awake_for_s)
             else:
                 outcomes[uid] = Requeue(0.0)

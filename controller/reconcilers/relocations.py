@@ -1,4 +1,4 @@
-"""Begins relocations, a few at a time. Each one's further steps are decided with its deployment's instances."""
+"""Begins relocations, a few at a time. Their further steps are decided with their deployment's instances."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
@@ -9,11 +9,11 @@ from controller.store.core.database import Database
 from controller.store.deployments.relocations import begin_relocations
 
 ALL: Final = "all"
-_RETRY_S: Final = 10.0  # an instance that is gone before its relocation began gives no hint here
+_RETRY_S: Final = 10.0  # an instance that ended before its relocation sends no hint for it
 
 
 class RelocationsReconciler:
-    """Begins requested relocations. One key, so the limit holds. Lives as long as one term."""
+    """Has a single key, so that the limit `at_once` holds."""
 
     kind = "relocation"
 
@@ -23,11 +23,9 @@ class RelocationsReconciler:
         self._at_once = at_once
 
     async def list_keys(self) -> Collection[str]:
-        """The one key."""
         return [ALL]
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
-        """Begins relocations up to the limit."""
         async with term_transaction(self._database, self._term) as connection:
             left = await begin_relocations(connection, at_once=self._at_once)
         outcome: Outcome = Requeue(_RETRY_S) if left else Done()

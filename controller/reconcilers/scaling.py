@@ -11,7 +11,7 @@ from controller.store.scaling.observe import list_scaled, list_stored, observe_s
 
 
 class ScalingReconciler:
-    """Keys are deployments' uids. Lives as long as one term."""
+    """Keys are deployments' uids."""
 
     kind = "scaling"
 
@@ -21,12 +21,10 @@ class ScalingReconciler:
         self.watch = watch
 
     async def list_keys(self) -> Collection[str]:
-        """All deployments whose replicas follow the requests, and those that no longer do."""
         async with self._database.connection() as connection:
             return await list_scaled(connection)
 
     async def step(self, keys: Sequence[str]) -> Mapping[str, Outcome]:
-        """Writes the number that each of these deployments wants now."""
         async with self._database.snapshot() as connection:
             observed = await observe_scaling(connection, keys)
             gone = await list_stored(connection, sorted(set(keys) - observed.keys()))

@@ -1,4 +1,4 @@
-"""What a handler knows of its request that the audit log cannot see: on whose behalf it is, and what it concerns."""
+"""The actor and the object of a request for the audit log, which a handler sets where the request shows neither."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,17 +8,11 @@ from aiohttp import web
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """Takes the place of what the request itself shows.
+    """The audit entry's object, actor and code."""
 
-    Attributes:
-        object: such as `workers/gpu-1`.
-        actor: such as `agent:gpu-1`; empty: unknown.
-        code: of a refusal; empty: none.
-    """
-
-    object: str
-    actor: str = ""
-    code: str = ""
+    object: str  # such as `workers/gpu-1`
+    actor: str = ""  # such as `agent:gpu-1`; empty: unknown
+    code: str = ""  # of a refusal; empty: not refused
 
 
 AUDITED: Final = web.RequestKey("AUDITED", Audited)

@@ -1,4 +1,4 @@
-"""The killable child: one function call in its own process, which a cancel, a deadline or our death ends for good.
+"""The killable child: one function call in its own process, which ends at a cancel, a deadline or our own death.
 
 There is no await between the start of the process and the `try` that ends it, so no cancel, however early, leaves a
 process behind.
@@ -30,38 +30,29 @@ _POLL_LAST_S = 0.01
 _PEEK = os.WEXITED | os.WNOHANG | os.WNOWAIT
 _PACKAGES = str(Path(__file__).parents[2])
 _CHILD_MAIN = str(Path(__file__).with_name("child_main.py"))
-# All that a child inherits of our environment: paths of programs and certificates, language, proxies.
+# The only variables that a child inherits: paths of programs and certificates, language, proxies.
 _INHERITED = (
     *("PATH", "HOME", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH", "SSL_CERT_FILE", "SSL_CERT_DIR"),
     *("HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY", "http_proxy", "https_proxy", "no_proxy"),
-    *("HF_ENDPOINT", "HF_TOKEN", "HF_HUB_OFFLINE"),  # which model hub, and its token
+    *("HF_ENDPOINT", "HF_TOKEN", "HF_HUB_OFFLINE"),  # the model hub, and its token
 )
 # Thread pools and per-thread arenas reserve address space by the gigabyte, which RLIMIT_AS counts.
 _FRUGAL = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "2"}
 _CHUNK_BYTES = 256 * 1024
 
 
-class ChildFailure(Exception):  # noqa: N818 - base of three named by what happened
-    """The child returned no result.
-
-    Attributes:
-        retryable: whether a retry may help.
-    """
+class ChildFailure(Exception):  # noqa: N818 - base of three errors, named by the event
+    """The child returned no result; `retryable`: a retry may help."""
 
     retryable = True
 
 
 class ChildTimeout(ChildFailure):
-    """The child was not done by its deadline, and was killed."""
+    """The child was killed at its deadline."""
 
 
 class ChildCrashed(ChildFailure):
-    """The child exited without an answer.
-
-    Attributes:
-        exit_code: as `subprocess` gives it: negative for a signal; None if we killed it.
-        stderr_tail: the last kilobytes of its stderr.
-    """
+    """The child exited without an answer. `exit_code`: negative for a signal; None if we killed it."""
 
     def __init__(self, exit_code: int | None, stderr_tail: str) -> None:
         super().__init__(f"the child exited without an answer (exit code {exit_code}): {stderr_tail[-500:].strip()}")
@@ -70,13 +61,7 @@ class ChildCrashed(ChildFailure):
 
 
 class ChildError(ChildFailure):
-    """The function in the child raised.
-
-    Attributes:
-        type: class name of the exception.
-        message: its text.
-        retryable: the exception's attribute `retryable`; without one, whether it is a connection error or a timeout.
-    """
+    """The function in the child raised an exception of the class `type`."""
 
     def __init__(self, type_name: str, message: str, *, retryable: bool) -> None:
         super().__init__(f"{type_name}: {message}")
@@ -94,18 +79,18 @@ async def run_child(
     on_start: Callable[[Callable[[], None]], None] = lambda _kill: None,
     on_working: Callable[[], None] = lambda: None,
 ) -> Any:
-    """Call `target` with `payload` in a fresh process and return its result.
+    """Calls `target` with `payload` in a fresh process and returns its result.
 
     The process has its own session and group, `memory_bytes` of address space and a reduced environment. It starts no
-    other processes, and is killed when this process ends. When this returns or raises, its whole group is gone.
+    other processes, and is killed when this process ends. When this returns or raises, its process group is gone.
 
     Args:
         target: "module:function", a plain function of one JSON value that returns one.
         payload: a JSON value.
-        deadline_s: seconds, including the start of the process.
+        deadline_s: includes the start of the process.
         memory_bytes: address space (RLIMIT_AS); an interpreter alone takes about 32 MiB.
         on_start: gets a function that kills the child's group at once. A cancel of this call does so a little later.
-        on_working: called once the child has loaded the target and calls it, which a busy machine delays by seconds.
+        on_working: called once the child calls the loaded target, which a busy machine delays by seconds.
 
     Raises:
         ValueError: `target` is not of the form "module:function", or the payload is too large or not JSON.
@@ -195,7 +180,7 @@ def _decode_answer(answer: bytes, exit_code: int | None, stderr_tail: str) -> An
 
 
 def _group_lives(pgid: int) -> bool:
-    """Whether a process of the group still runs. Zombies that their new parent has yet to reap do not count."""
+    """Returns whether a process of the group still runs. Zombies that their new parent has yet to reap do not count."""
     if not _signal_group(pgid, 0):
         return False
     # Reached only if the target started processes in spite of the refusal.
@@ -210,7 +195,7 @@ def _group_lives(pgid: int) -> bool:
 
 
 async def _has_exited(process: subprocess.Popen[bytes]) -> bool:
-    """Wait briefly until a child that has answered exits by itself. It is not reaped, so its group stays ours."""
+    """Waits briefly until a child that has answered exits by itself. It is not reaped, so its group stays ours."""
     loop = asyncio.get_running_loop()
     give_up = loop.time() + _EXIT_GRACE_S
     while os.waitid(os.P_PID, process.pid, _PEEK) is None:  # noqa: ASYNC222 - WNOHANG: it does not block
@@ -221,9 +206,9 @@ async def _has_exited(process: subprocess.Popen[bytes]) -> bool:
 
 
 async def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill the process's group and wait until it is empty and the process reaped.
+    """Kills the process's group and waits until it is empty and the process reaped.
 
-    Cancels in the meantime are deferred, since the process would outlive them; one is raised at the end.
+    Cancels are deferred until then, since the process would outlive them.
     """
     # Not reaped yet, even if dead, so no other group can have this number.
     _signal_group(process.pid, signal.SIGKILL)
@@ -250,7 +235,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def _signal_group(pgid: int, number: int) -> bool:
-    """Send a signal to a process group; return whether the group exists."""
+    """Sends a signal to a process group; returns whether the group exists."""
     try:
         os.killpg(pgid, number)
     except ProcessLookupError:
@@ -261,16 +246,12 @@ def _signal_group(pgid: int, number: int) -> bool:
 class ChildPipes:
     """Sends `request` to the child; collects its answer and the end of its stderr. Does not handle the process.
 
-    asyncio's subprocess streams are not used: they need a child watcher whose start-up can be cancelled half-way, and
-    they differ between event loops. Readiness callbacks on a file descriptor are the same everywhere.
-
-    Args:
-        process: started with three pipes, unbuffered.
-        request: all of its stdin.
-        max_answer_bytes: an answer beyond it is dropped: `answer` returns b"".
-        stderr_tail_bytes: how much of stderr's end is kept.
-        on_first: called at the first bytes of its stdout.
+    `process`: started with three unbuffered pipes. `answer` returns b"" in place of more than `max_answer_bytes`.
+    `on_first`: called at the first bytes of its stdout.
     """
+
+    # Not asyncio's subprocess streams, because the start-up of their child watcher can be cancelled half-way, and
+    # because they differ between event loops.
 
     def __init__(
         self,
@@ -299,16 +280,15 @@ class ChildPipes:
         self._loop.add_reader(self._stderr.fileno(), self._listen)
 
     async def answer(self) -> bytes:
-        """Wait until the child has closed its stdout; return what it wrote there. The caller sets the deadline."""
+        """Waits until the child has closed its stdout, and returns its content. The caller sets the deadline."""
         return await self._complete
 
     @property
     def stderr_tail(self) -> str:
-        """The last of what the child wrote to stderr."""
         return self._tail.decode(errors="replace")
 
     def close(self) -> None:
-        """Close the pipes after a last read of stderr; may be called twice."""
+        """Closes the pipes after a last read of stderr; may be called twice."""
         if not self._stderr.closed:
             self._listen()
         self._close_stdin()

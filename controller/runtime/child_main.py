@@ -1,11 +1,11 @@
-"""The killable child's own side: set limits, call one function, write one answer, exit.
+"""The killable child's own side: sets limits, calls one function, writes one answer, exits.
 
 An interpreter without `site` starts this file (see child.py), so it imports no module of ours and none that is slow:
 the standard library's json takes a tenth of the import time of a faster one.
 
 Usage: child_main.py EXPECTED_PARENT_PID MEMORY_BYTES MAX_RESULT_BYTES
-Reads {"target", "payload", "path"} from stdin until its end. Writes a line break to stdout once the target is
-loaded and begins to work, then {"ok": ...} or {"error": {...}}.
+Reads {"target", "payload", "path"} from stdin until its end. Writes a line break to stdout once it calls the loaded
+target, then {"ok": ...} or {"error": {...}}.
 """
 
 import ctypes
@@ -24,7 +24,7 @@ _FORBIDDEN_EVENTS = frozenset({"os.fork", "os.forkpty", "os.exec", "os.posix_spa
 
 
 def _die_with_parent(expected_parent_pid: int) -> None:
-    """Have the kernel kill this process when the thread that started it ends; exit now if it has ended already."""
+    """Has the kernel kill this process when the thread that started it ends; exits now if it has ended already."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG) failed")
@@ -33,12 +33,9 @@ def _die_with_parent(expected_parent_pid: int) -> None:
 
 
 def _lower_priority() -> None:
-    """Lower this process's scheduling priority.
-
-    Where the kernel groups processes by session for scheduling (autogroup), niceness counts within the group only, and
-    this process is alone in its group: then the group itself is made nice. The kernel refuses frequent requests.
-    """
     os.nice(_NICENESS)
+    # Where the kernel schedules by session (autogroup), niceness counts within the session only, and this process is
+    # alone in its session. So the group gets the niceness too. The kernel refuses frequent requests.
     try:
         group = os.open("/proc/self/autogroup", os.O_WRONLY)
         os.write(group, str(_NICENESS).encode())
@@ -48,7 +45,7 @@ def _lower_priority() -> None:
 
 
 def _lower_limit(which: int, wanted: int) -> None:
-    """Set a resource limit, soft and hard, at most to the inherited hard limit."""
+    """Sets a resource limit, soft and hard, at most to the inherited hard limit."""
     hard = resource.getrlimit(which)[1]
     limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(which, (limit, limit))
@@ -61,7 +58,7 @@ def _refuse_processes(event: str, _args: tuple[object, ...]) -> None:
 
 
 def _take_channels() -> tuple[int, int]:
-    """Keep the pipes private: the target prints to stderr and reads an empty stdin."""
+    """Keeps the pipes private: the target prints to stderr and reads an empty stdin."""
     request, answer = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -71,7 +68,6 @@ def _take_channels() -> tuple[int, int]:
 
 
 def _compute(request: dict[str, object], answer_fd: int) -> bytes:
-    """Call the target and return the answer frame."""
     try:
         module, _, function = str(request["target"]).partition(":")
         call = getattr(importlib.import_module(module), function)
@@ -92,7 +88,7 @@ def _error_frame(type_name: str, message: str, *, retryable: bool, detail: str =
 
 
 def main(argv: list[str]) -> None:
-    """Serve the one request and exit without clean-up: threads of the target end with the process."""
+    """Serves one request and exits without clean-up: threads of the target end with the process."""
     parent_pid, memory_bytes, max_result_bytes = (int(arg) for arg in argv[1:4])
     _die_with_parent(parent_pid)
     _lower_priority()

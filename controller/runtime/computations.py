@@ -23,7 +23,7 @@ from controller.runtime.tasks import end_tasks
 log = structlog.get_logger(__name__)
 
 LIFO_SLICE_S = 0.75
-# A child that has not begun to work by then counts as slow. On an idle machine it takes a tenth of a second.
+# A child that has not started to work by then counts as slow. On an idle machine it takes a tenth of a second.
 LOAD_LIMIT_S = 15.0
 # Cancels come in bursts, and the next computations in the queue are likely to be cancelled next. In a burst of
 # deletes, starting a new child for each of them at once cost the loop more than all other work.
@@ -39,24 +39,22 @@ class Computations:
     """Runs computations for owners, each in a child, at most `pool_size` at once.
 
     All slots but one are FIFO. The remaining one is LIFO: it takes the newest fresh computation and gives it a time
-    slice, counted from when its child begins to work: on a busy machine starting one takes longer than a slice. If the
-    computation needs longer while other fresh ones wait, its child is killed and it is requeued at its place by
-    arrival. So one quick computation behind a hundred slow ones is done within seconds.
+    slice, counted from when its child starts to work: on a busy machine starting a child takes longer than a slice. If
+    the computation needs longer while other fresh computations wait, its child is killed and it is requeued at its
+    place by arrival. So a quick computation behind a hundred slow ones is done within seconds.
 
     All methods are called from the loop's thread.
 
     Args:
         on_done: `(owner, input_hash, result or exception)`, called once for every owner that has not cancelled. An
             exception has `retryable`, as ChildFailure has. It must not raise, nor start or cancel anything itself.
-        clock: for measuring cancels.
-        metrics: counters.
         pool_size: children at once; by default twice the cores that this process may use.
         max_waiting: bound on the queue for slots; beyond it `on_done` gets a RetryableError at once.
-        slice_s: the LIFO slot's time slice, in seconds.
-        load_limit_s: how long a child in the LIFO slot may take to begin its work, in seconds.
-        refill_pause_s: how long the slots of cancelled computations stay empty, in seconds.
+        slice_s: the LIFO slot's time slice.
+        load_limit_s: limit on the start of a child in the LIFO slot.
+        refill_pause_s: the slots of cancelled computations stay empty for this long.
         runner: runs one computation until it is done or cancelled; called as `run_child` is.
-        loop_lag_s: the event loop's worst recent lag in seconds, for the log.
+        loop_lag_s: the event loop's worst recent lag, for the log.
     """
 
     def __init__(
@@ -95,19 +93,18 @@ class Computations:
 
     @property
     def in_flight(self) -> int:
-        """The number of children, including those being killed."""
+        """Number of children, including those being killed."""
         return len(self._slots.running)
 
     @property
     def waiting(self) -> int:
-        """The number of computations in the queue for a slot."""
         return len(self._queue)
 
     def start(self, owner: Hashable, work: Work) -> None:
-        """Have `work` computed for `owner`; does nothing if it is being computed already.
+        """Has `work` computed for `owner`; does nothing if it is being computed already.
 
-        An owner has one computation: another one of its own is cancelled. `on_done` is called within this call, with a
-        RetryableError, if the queue is full or `aclose` was called.
+        Cancels another computation of this owner. Calls `on_done` at once, with a RetryableError, if the queue is full
+        or `aclose` was called.
         """
         current = self._by_owner.get(owner)
         if current is not None:
@@ -129,11 +126,9 @@ class Computations:
         self._fill()
 
     def cancel(self, owner: Hashable, *, committed_at: datetime | None = None) -> None:
-        """Remove `owner` from its computation, if any; the last owner's cancel kills the child.
+        """Removes `owner` from its computation, if any; the last owner's cancel kills the child.
 
-        Args:
-            owner: as given to `start`.
-            committed_at: when the change that made it obsolete was committed, for the metric.
+        `committed_at`: commit of the change that made it obsolete, for the metric.
         """
         computation = self._by_owner.pop(owner, None)
         if computation is None:
@@ -153,11 +148,12 @@ class Computations:
             computation.task.cancel()
 
     async def aclose(self) -> None:
-        """Cancel everything and wait until all children are gone; `on_done` is not called."""
+        """Cancels everything and waits until all children are gone; `on_done` is not called."""
         self._closed = True
         for owner in list(self._by_owner):
             self.cancel(owner)
-        await end_tasks([one.task for one in self._slots.running if one.task is not None], limit_s=_CLOSE_LIMIT_S)
+        running = [computation.task for computation in self._slots.running if computation.task is not None]
+        await end_tasks(running, limit_s=_CLOSE_LIMIT_S)
         # The tasks' callbacks, which count, run one iteration of the loop after the tasks.
         await asyncio.sleep(0)
         if self._pause is not None:
@@ -171,7 +167,7 @@ class Computations:
         return None
 
     def _fill(self) -> None:
-        """Fill free slots from the queue, and free the LIFO slot if its computation has used up its time slice."""
+        """Fills free slots from the queue, and frees the LIFO slot if its computation has used up its time slice."""
         if self._pause is not None:
             return
         while len(self._queue) and (slot := self._slots.free_slot()) is not None:
@@ -227,7 +223,6 @@ class Computations:
         self._fill()
 
     def _begin_slice(self, computation: Computation) -> None:
-        """Its child has begun to work."""
         if computation.slot is SlotKind.LIFO and not computation.slice_over:
             self._end_slice_in(self._slice_s, computation)
 
@@ -248,7 +243,7 @@ class Computations:
             computation.slice_timer = None
 
     def _ended(self, computation: Computation, task: asyncio.Task[Any]) -> None:
-        """A child is gone: free its slot and report its result to the owners."""
+        """Frees the slot of a child that is gone, and reports its result to the owners."""
         self._make_fifo(computation)
         computation.task = computation.kill = None
         self._slots.running.discard(computation)

@@ -1,4 +1,4 @@
-"""The change feed: the database's notifications as hints. A hint is a wake-up, never truth; the feed reads no rows."""
+"""The change feed: the database's notifications as hints, without reading rows. A hint is a wake-up, never truth."""
 
 import asyncio
 import random
@@ -27,10 +27,7 @@ _LOST: tuple[type[Exception], ...] = (*DATABASE_ERRORS, FeedLostError)
 
 
 def parse_hint(payload: str) -> list[tuple[str, str | None]] | None:
-    """Return the hints in a notification: "kind id id" names objects, "kind *" all of the kind; None if malformed.
-
-    A hint is `(kind, id)`, with None in place of the id for all of the kind.
-    """
+    """Returns hints `(kind, id)`: of each id in "kind id id", or with id None for "kind *". None if malformed."""
     kind, *ids = payload.split(" ")
     if not kind.isidentifier() or not ids or not all(ids):
         return None
@@ -45,16 +42,12 @@ class ChangeFeed:
     """Listens on a connection of its own and hands every change to `on_hint`.
 
     At each connect, the first included, it calls `on_hint("*", None)`: anything may have changed. It probes the
-    connection, because an idle one and a dead one look the same otherwise.
+    connection, because otherwise an idle connection cannot be distinguished from a dead one.
 
     Args:
-        connect: opens the connection.
         on_hint: `(kind, id)`; kind "*" is all kinds, id None all of the kind. Must not raise.
-        clock: time.
-        rng: for the jitter of reconnects.
-        channel: to LISTEN on.
-        probe_s: seconds between probes.
-        probe_timeout_s: seconds that connecting, LISTEN or a probe may take.
+        probe_s: between probes.
+        probe_timeout_s: limit on connecting, LISTEN and each probe.
         backoff: delays between attempts to connect.
     """
 
@@ -73,8 +66,7 @@ class ChangeFeed:
         self._connect = connect
         self._on_hint = on_hint
         self._clock = clock
-        # Jitter only: no secret depends on it.
-        self._rng = rng or random.Random()  # noqa: S311 - see above
+        self._rng = rng or random.Random()  # noqa: S311 - jitter only, no secret
         self._channel = channel
         self._probe_s = probe_s
         self._probe_timeout_s = probe_timeout_s
@@ -94,7 +86,7 @@ class ChangeFeed:
         return None if self._probed_at is None else self._clock.monotonic() - self._probed_at
 
     async def run(self) -> None:
-        """Listen until cancelled; reconnect after every failure."""
+        """Listens until cancelled; reconnects after every failure."""
         while True:
             try:
                 await self._listen()
@@ -104,7 +96,7 @@ class ChangeFeed:
             await self._clock.sleep(self._backoff.delay_s(self._failures, self._rng))
 
     async def _listen(self) -> None:
-        """Connect, then probe until the connection fails; always raises."""
+        """Connects, then probes until the connection fails; always raises."""
         async with asyncio.timeout(self._probe_timeout_s):
             connection = await self._connect()
         ended = asyncio.Event()
@@ -140,8 +132,7 @@ class ChangeFeed:
 
 
 async def _close(connection: Any) -> None:
-    """Close cleanly if the server answers, else drop the socket."""
     try:
         await connection.close(timeout=_CLOSE_LIMIT_S)
-    except DATABASE_ERRORS:
+    except DATABASE_ERRORS:  # the server does not answer
         connection.terminate()

@@ -1,9 +1,8 @@
-"""The lease: which controller leads, and in which term. One row in the database, whose clock alone decides its expiry.
+"""The lease of the leader: one row in the database, whose clock alone decides its expiry.
 
-This module acquires, renews and releases the lease; the caller supplies what a leader does. Two checks keep a former
-leader from acting. Its transactions take the row `FOR KEY SHARE` and check the term (`check_term`): a takeover's
-`FOR UPDATE` waits for them, a renewal does not. And its own monotonic clock ends its term before the database could
-give the lease to another controller.
+Two checks keep a former leader from acting. Its transactions take the row `FOR KEY SHARE` and check the term
+(`check_term`): a takeover's `FOR UPDATE` waits for them, a renewal does not. And its own monotonic clock ends its term
+before the database could give the lease to another controller.
 """
 
 import asyncio
@@ -22,20 +21,20 @@ from controller.runtime.tasks import end_tasks
 
 log = structlog.get_logger(__name__)
 
-# Of the leader's reads and writes where the database is away, or another term leads.
+# Errors of the leader's reads and writes where the database is away, or another term leads.
 LEADER_ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, StaleError)
 Fit: TypeAlias = Callable[[Any], Coroutine[Any, Any, str | None]]  # why this process must not lead; None: it may
 Promoted: TypeAlias = Callable[[Any, int, int], Coroutine[Any, Any, None]]  # the timelines before, and now
 Lead: TypeAlias = Callable[[int], Coroutine[Any, Any, None]]  # runs while the term lasts
 
-# It also has the transaction find rows by index. A foreign key's check is planned once for a connection, and kept: one
-# that was planned while a table was small would read all of it for each row of a later burst.
+# It also has the transaction find rows by index. A connection keeps its first plan of a foreign key's check. A plan
+# that was made while a table was small would read all of it for each row of a later burst.
 TERM_GUARD_SQL = (
     "SELECT term FROM lease, LATERAL (SELECT set_config('enable_seqscan', 'off', true)) by_index"
     " WHERE id = 1 FOR KEY SHARE OF lease"
 )
 
-# Followers read without a lock: one that took the row FOR UPDATE every second would block the leader.
+# Followers read without a lock, since FOR UPDATE every second would block the leader.
 # A renewal time in the future was written before the clock was set back. The expiry of that lease is unknown, so it
 # counts as free; if its holder lives, the holder only loses leadership.
 _FREE = (
@@ -48,7 +47,7 @@ _EXPIRED_SQL = f"SELECT {_FREE} OR {_PROMOTED} FROM lease WHERE id = 1"  # noqa:
 _TIMELINES_SQL = "SELECT timeline AS before, database_timeline() AS now FROM lease WHERE id = 1"
 _CUT_SQL = "UPDATE lease SET cut_at = clock_timestamp() WHERE id = 1 RETURNING pg_notify($1, 'cut *')"
 # A leader that freezes inside a transaction would hold the row for as long as it is frozen. Half a lease is far longer
-# than a transaction takes, and shorter than the age of any that a leader began before its lease expired.
+# than a transaction takes, and shorter than the age of any transaction that began before the lease expired.
 _TERMINATE_SQL = """
 SELECT pg_terminate_backend(l.pid)
 FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid AND a.datname = current_database() AND a.usename = current_user
@@ -69,7 +68,7 @@ UPDATE lease SET renewed_at = clock_timestamp() WHERE id = 1 AND term = $1 AND N
 """  # noqa: S608 - as above
 _READ_TERM_SQL = "SELECT term FROM lease WHERE id = 1"
 _EXPIRE_SQL = "UPDATE lease SET renewed_at = '-infinity'"
-# The lease is free afterwards: no controller leads the new term before it acquires a higher one.
+# The lease is free afterwards: no controller leads the new term, the next leader acquires a higher one.
 _GO_ABOVE_SQL = """
 UPDATE lease SET term = $1 + 1, renewed_at = '-infinity', cut_at = clock_timestamp()
 WHERE id = 1 AND term <= $1
@@ -80,53 +79,44 @@ _RELEASE_SQL = "UPDATE lease SET renewed_at = '-infinity' WHERE id = 1 AND term 
 _RELEASE_LIMIT_S = 2.0
 
 
-class TermLost(StaleError):  # noqa: N818 - named by what happened
+class TermLost(StaleError):  # noqa: N818 - named by the event
     """Another controller leads: this transaction must not write."""
 
 
 async def check_term(connection: Any, term: int) -> None:
-    """Guard the open transaction of `connection`: `term` leads until that transaction ends.
-
-    Raises:
-        TermLost: another term leads.
-    """
+    """Guards the open transaction: `term` leads until it ends. Raises TermLost if another term leads."""
     leading = await connection.fetchval(TERM_GUARD_SQL)
     if leading != term:
         raise TermLost(f"term {term} is over, term {leading} leads")
 
 
 class Transactions(Protocol):
-    """The store's database, as far as a term needs it."""
+    """The store's database, which runtime does not import."""
 
-    def transaction(self) -> AbstractAsyncContextManager[Any]:
-        """A connection inside a transaction that may write."""
+    def transaction(self) -> AbstractAsyncContextManager[Any]: ...
 
 
 @asynccontextmanager
 async def term_transaction(database: Transactions, term: int) -> AsyncIterator[Any]:
-    """A connection inside a transaction of the leader: `term` leads until it ends.
-
-    Raises:
-        TermLost: another term leads.
-    """
+    """Yields a connection in a transaction during which `term` leads. Raises TermLost if another term leads."""
     async with database.transaction() as connection:
         await check_term(connection, term)
         yield connection
 
 
 async def read_term(connection: Any) -> int:
-    """Return the present term, without a guard: it may be over at once."""
+    """Returns the present term, without a guard."""
     term: int = await connection.fetchval(_READ_TERM_SQL)
     return term
 
 
 async def expire_lease(connection: Any) -> None:
-    """Expire the lease at once. Only for a caller that knows that its holder has ended."""
+    """Expires the lease at once. Only for a caller with proof that its holder has ended."""
     await connection.execute(_EXPIRE_SQL)
 
 
 async def go_above(connection: Any, term: int, *, channel: str = CHANNEL) -> int | None:
-    """End the present term, and raise the lease's above `term`: the ledger lost commits that agents have seen.
+    """Ends the present term and raises the lease's above `term`: the ledger lost commits that agents have received.
 
     In an open transaction. It waits for those of the present leader, and fences its later ones, as a takeover does.
 
@@ -142,17 +132,14 @@ class Lease:
     """Campaigns for the lease, and leads while it holds the lease.
 
     Args:
-        connect: opens a dedicated connection.
         holder: a unique name of this process.
-        clock: time.
-        ttl_s: seconds without renewal after which another controller may take over.
-        renew_s: seconds between renewals.
+        ttl_s: without renewal, after which another controller may take over.
+        renew_s: between renewals.
         margin_s: the term ends this long before the lease could expire; by default a fifth of `ttl_s`.
-        poll_s: a follower reads the lease about this often.
-        stop_limit_s: how long a cancelled leader task may take to end.
-        rng: chance, for jitter.
-        unfit: asked on the lease's connection before each term: why this process must not lead.
-        promoted: called in the transaction in which a term begins on another timeline of the database.
+        poll_s: between a follower's reads of the lease, with jitter.
+        stop_limit_s: limit on the end of a cancelled leader task.
+        unfit: called with the lease's connection before each term; returns why this process must not lead.
+        promoted: called in the transaction in which a term starts on another timeline of the database.
         channel: of the NOTIFY that wakes the followers at a release.
     """
 
@@ -201,17 +188,15 @@ class Lease:
         return self._term if self._clock.monotonic() < self._valid_until else None
 
     def wake(self) -> None:
-        """Have a follower read the lease now: it may be free."""
+        """Has a follower read the lease now."""
         self._woken.set()
 
     async def run(self, lead: Lead) -> None:
-        """Campaign and lead in turns until cancelled, or until `lead` returns; then release the lease.
+        """Campaigns and leads in turns until cancelled, or until `lead` returns; then releases the lease.
 
-        Args:
-            lead: called with the term, as a task that is cancelled when the term is over.
+        `lead` is called with the term, as a task that is cancelled when the term is over. Its exceptions are raised.
 
         Raises:
-            Exception: what `lead` raised.
             RuntimeError: the cancelled leader task did not end. The process must exit, or two controllers might lead.
         """
         try:
@@ -223,7 +208,7 @@ class Lease:
             self._drop()
 
     async def _campaign(self) -> int:
-        """Wait until this process has acquired the lease; return the term."""
+        """Waits until this process has acquired the lease; returns the term."""
         warned = False  # once per outage, not once per attempt
         while True:
             self._woken.clear()
@@ -265,7 +250,7 @@ class Lease:
         return term
 
     async def _note_timeline(self, connection: Any, before: int | None, now: int | None) -> None:
-        """Where the database was promoted, has all agents report again what runs: commits may be lost."""
+        """Has all agents report again what runs, where the database was promoted: commits may be lost."""
         if before is None or now is None or before == now:
             return
         await connection.execute(_CUT_SQL, self._channel)
@@ -274,7 +259,7 @@ class Lease:
         log.warning("the database was promoted, its last commits may be lost", timeline=now, before=before)
 
     async def _run_while_leading(self, term: int, lead: Lead) -> bool:
-        """Run `lead` while the lease is renewed; return whether it ended by itself."""
+        """Runs `lead` while the lease is renewed; returns whether it ended by itself."""
         leading = asyncio.create_task(lead(term), name=f"lead-{term}")
         renewing = asyncio.create_task(self._renew_for(term), name=f"renew-{term}")
         try:
@@ -287,7 +272,7 @@ class Lease:
         return ended_by_itself
 
     async def _end_term(self, term: int, leading: asyncio.Task[None], renewing: asyncio.Task[None]) -> None:
-        """End the leader task, then the renewal, so that no other controller leads during its clean-up; release."""
+        """Ends the leader task, then the renewal, so that no other controller leads during its clean-up; releases."""
         try:
             await end_tasks([leading], limit_s=self._stop_limit_s)
         finally:
@@ -304,7 +289,7 @@ class Lease:
                 await self._release(term)
 
     async def _renew_for(self, term: int) -> None:
-        """Renew until leadership is lost: another controller took over, or no renewal succeeded in time."""
+        """Renews until leadership is lost: another controller took over, or no renewal succeeded in time."""
         pause_s = self._renew_s
         while (left_s := self._valid_until - self._clock.monotonic()) > 0:
             await self._clock.sleep(min(left_s, pause_s))
@@ -312,7 +297,7 @@ class Lease:
             if began >= self._valid_until:
                 break
             try:
-                # Bounded, so that after a hung attempt there is time for another one, on a new connection.
+                # Bounded, so that after a hung attempt there is time for another attempt, on a new connection.
                 async with asyncio.timeout(min(self._valid_until - began, self._renew_s)):
                     connection = await self._connected()
                     renewed = await connection.fetchval(_RENEW_SQL, term)
@@ -330,7 +315,7 @@ class Lease:
         log.error("lost leadership: lease not renewed in time", holder=self._holder, term=term)
 
     async def _is_unfit(self, connection: Any) -> bool:
-        """Whether this process must not lead. Logged once, until it may again."""
+        """Returns whether this process must not lead. Logs each reason once."""
         why = None if self._unfit is None else await self._unfit(connection)
         if why is not None and why != self._why_unfit:
             log.error("this controller does not lead", holder=self._holder, reason=why)
@@ -338,7 +323,7 @@ class Lease:
         return why is not None
 
     async def _release(self, term: int) -> None:
-        """Release the lease, so that a successor need not wait for its expiry; if that fails, it expires."""
+        """Releases the lease, so that a successor need not wait for its expiry."""
         try:
             async with asyncio.timeout(_RELEASE_LIMIT_S):
                 connection = await self._connected()

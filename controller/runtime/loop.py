@@ -28,46 +28,34 @@ class Reconciler(Protocol[K]):
     kind: str
 
     async def step(self, keys: Sequence[K]) -> Mapping[K, Outcome]:
-        """Bring `keys` one step closer to the wanted state; return an outcome for each of them.
+        """Brings `keys` one step closer to the wanted state; returns an outcome for each of them.
 
         Usually one key, under load many, so that reads and writes are set-based. An exception counts for all keys of
         the call; the loop then calls again key by key.
         """
 
     async def list_keys(self) -> Collection[K]:
-        """Return every existing key, for the resync."""
+        """Returns every existing key, for the resync."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoopSettings:
-    """The loop's limits; times in seconds.
+    """The loop's limits."""
 
-    Attributes:
-        workers: concurrent steps.
-        batch_size: most keys per step.
-        step_timeout_s: deadline of a step, of listing keys for a resync, and of writing a condition.
-        resync_s: every key is enqueued about this often (jittered by a tenth).
-        backoff: delays after retryable failures.
-        quarantine_after: failures in a row after which a key is retried only every `quarantine_s`.
-        quarantine_s: delay of a quarantined key; a hint ends it at once.
-        stale_at_once: stale outcomes in a row that are retried without a delay.
-        max_keys: bound on distinct keys in the queue.
-    """
-
-    workers: int = 4
-    batch_size: int = 256
-    step_timeout_s: float = 30.0
-    resync_s: float = 60.0
-    backoff: Backoff = field(default_factory=lambda: Backoff(base_s=0.5, max_s=60.0))
-    quarantine_after: int = 10
-    quarantine_s: float = 300.0
-    stale_at_once: int = 3
-    max_keys: int = 1_000_000
+    workers: int = 4  # concurrent steps
+    batch_size: int = 256  # keys per step
+    step_timeout_s: float = 30.0  # of a step, of listing keys for a resync, and of writing a condition
+    resync_s: float = 60.0  # between enqueueing every key, jittered by a tenth
+    backoff: Backoff = field(default_factory=lambda: Backoff(base_s=0.5, max_s=60.0))  # after retryable failures
+    quarantine_after: int = 10  # failures in a row
+    quarantine_s: float = 300.0  # between retries of a quarantined key; a hint ends the wait at once
+    stale_at_once: int = 3  # stale outcomes in a row that are retried without a delay
+    max_keys: int = 1_000_000  # distinct keys in the queue
 
 
 @dataclass(slots=True)
 class _Failures:
-    """Recent failures of a key; dropped when a step answers Done or Requeue."""
+    """Recent failures of a key; dropped at Done or Requeue."""
 
     attempts: int = 0
     stale: int = 0
@@ -83,16 +71,11 @@ class _Stale:
 
 
 class ReconcileLoop(Generic[K]):
-    """Runs one reconciler over its keys. Used once: after `run` has ended, make a new one.
+    """Runs one reconciler over its keys. `run` may be called once.
 
     Args:
-        reconciler: its steps.
-        clock: time.
-        rng: for jitter.
-        metrics: counters.
-        on_quarantine: `(key, error, attempts)`, called once when a key is quarantined, to make that visible.
-        on_terminal: `(key, error)`, called at each terminal outcome, to make that visible.
-        settings: limits.
+        on_quarantine: `(key, error, attempts)`, called once when a key is quarantined; writes a visible condition.
+        on_terminal: `(key, error)`, called at each terminal outcome; writes a visible condition.
     """
 
     def __init__(
@@ -121,21 +104,20 @@ class ReconcileLoop(Generic[K]):
         self._resync_all = True
 
     def add(self, key: K, *, after_s: float = 0.0, urgent: bool = False) -> None:
-        """Hint that `key` may need a step, in `after_s` seconds at the latest. Also ends a quarantine."""
+        """Hints that `key` may need a step, in `after_s` seconds at the latest. Also ends a quarantine."""
         self._queue.add(key, after_s=after_s, urgent=urgent)
 
     def add_all(self) -> None:
-        """Hint that anything may have changed: every existing key is enqueued, failed and quarantined ones included."""
+        """Hints that anything may have changed: enqueues every existing key, also failed and quarantined keys."""
         self._resync_all = True
         self._resync_now.set()
 
     @property
     def depth(self) -> int:
-        """The number of keys that are ready and wait for a worker."""
         return self._queue.depth
 
     async def run(self) -> None:
-        """Enqueue every key, then work until cancelled. All its tasks have ended when this returns."""
+        """Enqueues every key, then works until cancelled. All its tasks have ended when this returns."""
         try:
             async with asyncio.TaskGroup() as group:
                 for n in range(self._settings.workers):
@@ -163,7 +145,7 @@ class ReconcileLoop(Generic[K]):
                     self.add_all()
 
     async def _reconcile(self, keys: Sequence[K], left: set[K], *, last_resort: bool) -> bool:
-        """Step `keys` and act on the outcomes, removing each answered key from `left`; False: the batch failed."""
+        """Steps `keys`, acts on their outcomes and removes them from `left`; False: the batch failed."""
         reconcile_id = f"{self._rng.getrandbits(48):012x}"
         with structlog.contextvars.bound_contextvars(kind=self._kind, reconcile_id=reconcile_id):
             began = self._clock.monotonic()
@@ -180,7 +162,7 @@ class ReconcileLoop(Generic[K]):
         return True
 
     async def _step(self, keys: Sequence[K], *, last_resort: bool) -> Mapping[K, Outcome | _Stale] | None:
-        """Run one step under its deadline; None if it failed as a whole and may be repeated key by key."""
+        """Runs one step under its deadline; None if it failed and may be repeated key by key."""
         deadline = asyncio.timeout(self._settings.step_timeout_s)
         failure: Outcome | _Stale
         try:
@@ -202,7 +184,7 @@ class ReconcileLoop(Generic[K]):
         return dict.fromkeys(keys, failure) if last_resort else None
 
     async def _act(self, key: K, answer: Outcome | _Stale) -> None:
-        """Decide when `key` runs again, while it is still handed out, so that a hint in the meantime wins."""
+        """Decides when `key` runs again, while it is still handed out, so that a hint in the meantime wins."""
         match answer:
             case Done():
                 self._failures.pop(key, None)
@@ -251,7 +233,7 @@ class ReconcileLoop(Generic[K]):
             failures.reported = await self._report(self._on_quarantine(key, error, failures.attempts), key)
 
     async def _report(self, report: Awaitable[None], key: K) -> bool:
-        """Write a visible condition. A failure of that must not end the worker: the next attempt reports again."""
+        """Writes a visible condition. A failure of that must not end the worker: the next attempt reports again."""
         try:
             async with asyncio.timeout(self._settings.step_timeout_s):
                 await report
@@ -272,7 +254,7 @@ class ReconcileLoop(Generic[K]):
                 continue
 
     async def _resync(self) -> bool:
-        """Enqueue every existing key; a periodic resync skips keys that are backing off after a failure."""
+        """Enqueues every existing key; a periodic resync skips keys that are backing off after a failure."""
         everything = self._resync_all
         self._resync_all = False
         self._resync_now.clear()
@@ -302,14 +284,14 @@ class ReconcileLoop(Generic[K]):
         return False
 
     def _forget(self, existing: set[K]) -> None:
-        """Drop the failures of deleted keys that no retry would clear; a pending retry ends with its own Done."""
+        """Drops the failures of deleted keys that no retry would clear; a pending retry ends with its own Done."""
         over = [k for k, one in self._failures.items() if (one.quarantined or one.terminal) and k not in existing]
         for key in over:
             del self._failures[key]
 
 
 def _log_unclassified(event: str, error: Exception, **fields: object) -> None:
-    """Logs a failure; trouble of the database has no trace, since no code is at fault."""
+    """Logs a failure; trouble of the database without a trace, since no code is at fault."""
     known = isinstance(error, _TRANSIENT) or is_database_trouble(error)
     log.error(event, error=_sentence(error), exc_info=None if known else error, **fields)
 

@@ -11,17 +11,12 @@ BEHIND_PROXY: Final = web.RequestKey("BEHIND_PROXY", bool)
 
 
 class GatewayTrust:
-    """Recognizes requests that the gateway passes on: those on a Unix socket, and those that carry its secret.
-
-    Args:
-        secret: that both know; empty: the socket alone counts.
-    """
+    """Recognizes the gateway's requests by their Unix socket, or by the secret that both know (empty: none)."""
 
     def __init__(self, secret: str = "") -> None:
         self._secret = secret.encode()
 
     def __call__(self, request: web.BaseRequest) -> bool:
-        """Whether the gateway sends this request."""
         if request.transport is not None and isinstance(request.transport.get_extra_info("sockname"), str | bytes):
             return True
         given = request.headers.get(GATEWAY_HEADER, "").encode(errors="surrogateescape")
@@ -29,13 +24,7 @@ class GatewayTrust:
 
 
 def with_origin(request: web.Request, proxies: TrustedProxies, gateway: GatewayTrust) -> web.Request:
-    """The request with its origin: `remote` and `scheme`, and `BEHIND_PROXY` where a trusted proxy sent it.
-
-    Args:
-        request: as it came.
-        proxies: the trusted proxies.
-        gateway: recognizes what the gateway passes on, which names the origin.
-    """
+    """Sets the request's `remote` and `scheme`, and `BEHIND_PROXY` where it came through a trusted proxy."""
     if gateway(request):
         if BEHIND_PROXY_HEADER in request.headers:
             request[BEHIND_PROXY] = True

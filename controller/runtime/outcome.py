@@ -1,4 +1,4 @@
-"""Outcomes of a reconcile step as data, and the errors that stand for the same outcomes below it."""
+"""Outcomes of a reconcile step as data, and the errors by which deeper code reports the same outcomes."""
 
 import random
 from dataclasses import dataclass
@@ -15,29 +15,23 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Run the key again in `after_s` seconds; not a failure."""
+    """Runs the key again in `after_s` seconds; not a failure."""
 
     after_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """The step failed in a way that may pass; the loop retries with a growing backoff.
+    """The step failed in a way that may pass; the loop retries with a growing backoff."""
 
-    Attributes:
-        error: one sentence for people.
-        cls: the error's class name, for logs and conditions.
-        counts: whether it may be the key's own fault, so that repeated ones quarantine the key.
-    """
-
-    error: str
-    cls: str = "RetryableError"
-    counts: bool = True
+    error: str  # a sentence for people
+    cls: str = "RetryableError"  # the error's class name, for logs and conditions
+    counts: bool = True  # it may be the key's own fault, so that repeated failures quarantine the key
 
 
 @dataclass(frozen=True, slots=True)
 class Terminal:
-    """The step failed in a way that only a change of the object cures; the loop waits for a new hint."""
+    """The step failed until the object changes; the loop waits for a new hint."""
 
     error: str
 
@@ -52,7 +46,7 @@ class RetryableError(Exception):
 
 
 class TerminalError(Exception):
-    """A failure that repeating cannot cure: the request is invalid, or its object is gone."""
+    """A failure that no retry can repair: the request is invalid, or its object is gone."""
 
     retryable = False
 
@@ -69,8 +63,6 @@ class Backoff:
             raise ValueError(f"backoff: must have 0 < base_s <= max_s, got base_s={self.base_s}, max_s={self.max_s}")
 
     def delay_s(self, attempt: int, rng: random.Random) -> float:
-        """Return the delay after the `attempt`-th failure in a row (1 is the first): between 0 and the full step.
-
-        Full jitter, because keys that failed together must not be retried together.
-        """
+        """Returns the delay after the `attempt`-th failure in a row (1 is the first): between 0 and the full step."""
+        # Full jitter, because keys that failed together must not be retried together.
         return rng.uniform(0.0, min(self.max_s, self.base_s * 2.0 ** min(max(attempt, 1) - 1, _MAX_DOUBLINGS)))

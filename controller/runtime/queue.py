@@ -1,4 +1,4 @@
-"""The keyed queue: which keys are due. A key has at most one holder, and none is lost. Runs nothing itself."""
+"""The queue of due keys. A key has at most one holder, and no key is lost. Runs nothing itself."""
 
 import asyncio
 import heapq
@@ -10,23 +10,21 @@ from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 
-# Stale heap entries, whose key was since added earlier, are dropped once they outnumber the live ones by this much.
+# Heap entries become stale when their key is added with an earlier time. They are dropped once they outnumber the live
+# entries by this much.
 _STALE_SLACK = 64
 
 
 class QueueClosedError(Exception):
-    """The queue was closed; it hands out no more keys."""
+    """The queue hands out no more keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """When a key is due, in loop time, and whether it goes before the others."""
-
-    at: float
-    urgent: bool
+    at: float  # loop time
+    urgent: bool  # it leaves before keys that are not
 
     def merged(self, other: "_Due | None") -> "_Due":
-        """Return the earlier time of both, urgent if either is."""
         if other is None:
             return self
         return _Due(min(self.at, other.at), self.urgent or other.urgent)
@@ -35,13 +33,12 @@ class _Due:
 class KeyedQueue(Generic[K]):
     """A set of keys that are due now or later, handed out to at most one holder each.
 
-    A key is in one of three places: ready, delayed, or handed out. A key added while handed out is remembered and comes
-    back once when its holder calls `done`. Of two adds the earlier time wins. Urgent keys leave before the others,
-    otherwise the order is first come, first served.
+    A key is in one of three places: ready, delayed, or handed out. A key that is added while handed out becomes due
+    once when its holder calls `done`. Of two adds the earlier time wins. Urgent keys leave first; otherwise the order
+    is first come, first served.
 
-    Args:
-        max_keys: bound on distinct keys in all three places. A key beyond it sets `overflow` and is dropped;
-            the queue's owner then adds every key again once there is capacity.
+    `max_keys` bounds distinct keys in all three places. A key beyond it sets `overflow` and is dropped; the queue's
+    owner then adds every key again once there is capacity.
     """
 
     def __init__(self, *, max_keys: int = 1_000_000) -> None:
@@ -63,15 +60,14 @@ class KeyedQueue(Generic[K]):
 
     @property
     def depth(self) -> int:
-        """The number of keys that are ready to be taken."""
+        """Number of ready keys."""
         return len(self._urgent) + len(self._ready)
 
     def __len__(self) -> int:
-        """The number of distinct keys: ready, delayed and handed out."""
         return self.depth + len(self._delayed) + len(self._held)
 
     def add(self, key: K, *, after_s: float = 0.0, urgent: bool = False) -> None:
-        """Make `key` due in `after_s` seconds, or earlier if it was already due earlier.
+        """Makes `key` due in `after_s` seconds, or earlier if it was already due earlier.
 
         Call it from the loop's thread. Never raises: a full queue sets `overflow`, a closed queue drops the key.
         """
@@ -94,13 +90,7 @@ class KeyedQueue(Generic[K]):
             self._place(key, due)
 
     async def take(self, limit: int = 1) -> list[K]:
-        """Wait until a key is ready, then hand out up to `limit` of them; each must be given back with `done`.
-
-        Waits without a limit.
-
-        Raises:
-            QueueClosedError: the queue was closed.
-        """
+        """Waits, without a limit, until a key is ready; hands out up to `limit` keys, to be given back with `done`."""
         while not self._closed and self.depth == 0:
             taker = asyncio.get_running_loop().create_future()
             self._takers.append(taker)
@@ -124,17 +114,13 @@ class KeyedQueue(Generic[K]):
         return taken
 
     def done(self, key: K) -> None:
-        """Give `key` back; it becomes due again if it was added in the meantime.
-
-        Raises:
-            KeyError: the key is not handed out.
-        """
+        """Gives back a key that is handed out; it becomes due again if it was added in the meantime."""
         due = self._held.pop(key)
         if due is not None and not self._closed:
             self._place(key, due)
 
     def close(self) -> None:
-        """Drop all keys; takers get QueueClosedError."""
+        """Drops all keys; callers of `take` get QueueClosedError."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -144,7 +130,7 @@ class KeyedQueue(Generic[K]):
         self._wake(len(self._takers))
 
     def _place(self, key: K, due: _Due) -> None:
-        """Make a key ready or delayed; it is neither ready nor handed out."""
+        """Makes a key, which is neither ready nor handed out, ready or delayed."""
         if due.at <= asyncio.get_running_loop().time():
             self._delayed.pop(key, None)
             (self._urgent if due.urgent else self._ready)[key] = None
@@ -158,7 +144,7 @@ class KeyedQueue(Generic[K]):
             self._set_timer()
 
     def _drop_stale(self) -> None:
-        """Drop stale heap entries once they are many; else the heap would have no bound."""
+        """Bounds the heap."""
         if len(self._heap) > 2 * len(self._delayed) + _STALE_SLACK:
             self._heap = [(due.at, next(self._order), key) for key, due in self._delayed.items()]
             heapq.heapify(self._heap)
@@ -174,7 +160,6 @@ class KeyedQueue(Generic[K]):
             self._timer = asyncio.get_running_loop().call_at(self._timer_due, self._promote_due)
 
     def _promote_due(self) -> None:
-        """Move what has become due from delayed to ready."""
         # The loop runs a timer up to one clock tick early: the keys of that timer are due, whatever time() returns.
         now = max(asyncio.get_running_loop().time(), self._timer_due)
         self._timer = None

@@ -14,28 +14,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What to compute.
+    """One computation's input and limits."""
 
-    Attributes:
-        purpose: a short fixed word for metrics.
-        input_hash: identifies the input completely: equal hashes are computed once.
-        target: "module:function", run in a child.
-        payload: JSON value, its argument.
-        deadline_s: seconds from the child's start.
-        memory_bytes: address space of the child.
-    """
-
-    purpose: str
-    input_hash: str
-    target: str
-    payload: Any
-    deadline_s: float
-    memory_bytes: int
+    purpose: str  # for metrics, so of few values
+    input_hash: str  # identifies the input completely: equal hashes are computed once
+    target: str  # "module:function", run in a child
+    payload: Any  # its argument, a JSON value
+    deadline_s: float  # from the child's start
+    memory_bytes: int  # address space of the child
 
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """When a computation became obsolete, and when that was known here."""
+    """When a computation became obsolete, and when this process learned it."""
 
     committed_at: datetime | None
     known_at: datetime
@@ -75,11 +66,10 @@ class Slots:
 
     @property
     def lifo(self) -> Computation | None:
-        """The computation in the LIFO slot."""
-        return next((one for one in self.running if one.slot is SlotKind.LIFO), None)
+        return next((running for running in self.running if running.slot is SlotKind.LIFO), None)
 
     def free_slot(self) -> SlotKind | None:
-        """Return the kind of a free slot, FIFO first; None if all are taken."""
+        """Returns the kind of a free slot, FIFO first; None if all are taken."""
         if len(self.running) >= self.size:
             return None
         if self.size == 1:
@@ -89,7 +79,7 @@ class Slots:
 
 
 class SlotQueue(Generic[T]):
-    """Items by arrival number, in two groups: fresh ones, and requeued ones that have had a slot before."""
+    """Items by arrival number, in two groups: fresh items, and requeued items that have had a slot before."""
 
     def __init__(self) -> None:
         # An ordered dict is O(1) at both ends even after many removals. Requeued items are few.
@@ -98,29 +88,22 @@ class SlotQueue(Generic[T]):
         self._requeued_order: list[int] = []
 
     def __len__(self) -> int:
-        """The number of items."""
         return len(self._fresh) + len(self._requeued)
 
     @property
     def fresh(self) -> int:
-        """The number of fresh items."""
         return len(self._fresh)
 
     def append(self, arrival: int, item: T) -> None:
-        """Add a fresh item at the end; arrival numbers must rise."""
+        """Adds a fresh item at the end; arrival numbers must rise."""
         self._fresh[arrival] = item
 
     def requeue(self, arrival: int, item: T) -> None:
-        """Put an item back at its place by arrival number."""
         self._requeued[arrival] = item
         insort(self._requeued_order, arrival)
 
     def remove(self, arrival: int) -> None:
-        """Take out the item of this number.
-
-        Raises:
-            KeyError: it is not in the queue.
-        """
+        """Raises KeyError if the queue has no such item."""
         if arrival in self._fresh:
             del self._fresh[arrival]
             return
@@ -128,16 +111,15 @@ class SlotQueue(Generic[T]):
         del self._requeued_order[bisect_left(self._requeued_order, arrival)]
 
     def oldest(self) -> int | None:
-        """Return the lowest arrival number of all items; None if the queue is empty."""
+        """Returns the lowest arrival number of all items; None if the queue is empty."""
         first_fresh = next(iter(self._fresh), None)
         if not self._requeued_order or first_fresh is None:
             return self._requeued_order[0] if self._requeued_order else first_fresh
         return min(self._requeued_order[0], first_fresh)
 
     def newest_fresh(self) -> int | None:
-        """Return the highest arrival number of the fresh items; None without fresh items."""
+        """Returns the highest arrival number of the fresh items; None without fresh items."""
         return next(reversed(self._fresh), None)
 
     def __getitem__(self, arrival: int) -> T:
-        """Return the item of this number; KeyError if it is not in the queue."""
         return self._fresh[arrival] if arrival in self._fresh else self._requeued[arrival]

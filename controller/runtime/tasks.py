@@ -1,4 +1,4 @@
-"""Tasks with an owner: cancelled and awaited, or run one at a time beside it. None outlives its owner."""
+"""Tasks that never outlive their owner: it cancels and awaits them, or runs one at a time in parallel."""
 
 import asyncio
 import time
@@ -11,16 +11,11 @@ _SLICE_S: Final = 0.005
 
 
 async def end_tasks(tasks: Iterable[asyncio.Task[Any]], *, limit_s: float) -> bool:
-    """Cancel `tasks` and wait until they have ended, at most `limit_s` seconds.
-
-    A cancel of the caller does not cut this short, because a task left running would continue work that the caller has
-    given up. It is raised once the tasks have ended or the limit has passed.
-
-    Returns:
-        Whether all have ended.
+    """Cancels `tasks` and waits at most `limit_s` seconds for their end; returns whether all have ended.
 
     Raises:
-        asyncio.CancelledError: the caller was cancelled in the meantime.
+        asyncio.CancelledError: the caller was cancelled. It is raised once the tasks have ended or the limit has
+            passed, because a task left running would continue work that the caller has given up.
     """
     left = {task for task in tasks if not task.done()}
     for task in left:
@@ -40,30 +35,23 @@ async def end_tasks(tasks: Iterable[asyncio.Task[Any]], *, limit_s: float) -> bo
 
 
 class OneInFlight(Generic[T]):
-    """At most one piece of work in flight while its owner prepares the next one; pieces run in order.
+    """Runs work in order, at most one coroutine at a time, while its owner prepares the next one.
 
-    As a context manager it waits for the last piece. If the owner fails, the running piece is cancelled.
-
-    Attributes:
-        results: of the finished pieces, in order.
+    As a context manager it waits for the last coroutine. If the owner fails, the running one is cancelled.
     """
 
     def __init__(self) -> None:
-        self.results: list[T] = []
+        self.results: list[T] = []  # in order
         self._running: asyncio.Task[T] | None = None
 
-    async def start(self, piece: Coroutine[Any, Any, T]) -> None:
-        """Waits for the previous piece, then starts this one.
-
-        Raises:
-            Exception: what the previous piece raised; this one is not started then.
-        """
+    async def start(self, work: Coroutine[Any, Any, T]) -> None:
+        """Waits for the previous coroutine, then starts `work`; raises the previous error in place of starting it."""
         try:
             await self._wait()
         except BaseException:
-            piece.close()
+            work.close()
             raise
-        self._running = asyncio.create_task(piece)
+        self._running = asyncio.create_task(work)
 
     async def _wait(self) -> None:
         running, self._running = self._running, None
@@ -75,11 +63,9 @@ class OneInFlight(Generic[T]):
             await end_tasks([running], limit_s=_END_S)
 
     async def __aenter__(self) -> Self:
-        """No piece runs yet."""
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Waits for the last piece and raises what it raised; cancels it if the owner has failed."""
         if kind is None:
             await self._wait()
         elif self._running is not None:
@@ -89,11 +75,7 @@ class OneInFlight(Generic[T]):
 
 
 async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T], *, limit_s: float) -> T | None:
-    """What `work` returns; None if `stop` is set first. Then the work is cancelled and may take `limit_s` to end.
-
-    Raises:
-        Exception: what the work raised.
-    """
+    """Returns the result of `work`; None if `stop` is set first. Then `work` is cancelled and has `limit_s` to end."""
     working = asyncio.create_task(work)
     stopped = asyncio.create_task(stop.wait())
     try:
@@ -104,16 +86,12 @@ async def unless_stopped(stop: asyncio.Event, work: Coroutine[Any, Any, T], *, l
 
 
 class TimeSlice:
-    """Lets one long computation hold the event loop for a few milliseconds at a time.
-
-    Measured by the machine's clock: the loop's own clock stops while the loop is held.
-    """
+    """Lets a long computation hold the event loop for a few milliseconds at a time."""
 
     def __init__(self) -> None:
-        self._since = time.monotonic()
+        self._since = time.monotonic()  # not the loop's clock, which stops while the loop is held
 
     async def yield_if_over(self) -> None:
-        """Yields to the event loop if the slice is used up."""
         if time.monotonic() - self._since >= _SLICE_S:
             await asyncio.sleep(0)
             self._since = time.monotonic()

@@ -1,6 +1,6 @@
-"""Tries by name, such as an address or a key: a number of them within a minute, in bounded memory. Pure.
+"""Limits tries per minute by name, such as an address or a key, in bounded memory. Pure.
 
-A try counts when it starts and is taken back when it was right, so that tries at the same time count too.
+A try counts when it starts and is taken back when it succeeds, so that concurrent tries count too.
 """
 
 import ipaddress
@@ -9,29 +9,25 @@ from collections import OrderedDict, deque
 from typing import Final
 
 WITHIN_S: Final = 60.0
-MAX_NAMES: Final = 4096  # beyond it the one that tried longest ago is forgotten
+MAX_NAMES: Final = 4096  # beyond it the least recently used name is dropped
 
 
 class Tries:
-    """Tries within `WITHIN_S`, by a name.
-
-    Args:
-        most: of one name.
-    """
+    """At most `most` tries of a name within `WITHIN_S`."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._tries: OrderedDict[str, deque[float]] = OrderedDict()
 
     def wait_s(self, name: str, now_s: float) -> int:
-        """Whole seconds until the next try; 0: it is allowed now."""
+        """Seconds until the next try, rounded up; 0: it is allowed now."""
         tries = self._tries.get(name, deque())
         while tries and now_s - tries[0] >= WITHIN_S:
             tries.popleft()
         return math.ceil(tries[0] + WITHIN_S - now_s) if len(tries) >= self._most else 0
 
     def begin(self, name: str, now_s: float) -> int:
-        """Counts a try and returns 0; where there are too many, counts none and returns `wait_s`."""
+        """Counts a try and returns 0; where there are too many, counts nothing and returns `wait_s`."""
         if wait_s := self.wait_s(name, now_s):
             return wait_s
         self._tries.setdefault(name, deque()).append(now_s)
@@ -41,7 +37,6 @@ class Tries:
         return 0
 
     def take_back(self, name: str, began_s: float) -> None:
-        """The try that began then does not count."""
         tries = self._tries.get(name)
         if tries is not None and began_s in tries:
             tries.remove(began_s)
@@ -52,11 +47,11 @@ class Tries:
         return len(self._tries)
 
 
-_IPV6_NETWORK_BITS: Final = 64  # one client has them all
+_IPV6_NETWORK_BITS: Final = 64  # a client has all addresses of such a network
 
 
 def client_of(address: str) -> str:
-    """The client behind an address: of IPv6 its network."""
+    """The address; of IPv6 its network."""
     try:
         parsed = ipaddress.ip_address(address)
     except ValueError:

@@ -9,11 +9,18 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
 from controller.api.resources.metrics import figures_text
-from controller.runtime.metrics import HubMetrics, Metrics
-from controller.runtime.serving_metrics import ServingMetrics
+from controller.runtime.metrics import HubMetrics, Metrics, ServingMetrics
 from controller.store.access.key_expiry import KeyExpiry
-from controller.store.views.fleet_figures import Amount, Capacity, FleetFigures, Idle, Replicas
-from controller.store.views.metrics import Figures, GpuFigures, RolloutFigures
+from controller.store.views.metrics import (
+    Amount,
+    Capacity,
+    Figures,
+    FleetFigures,
+    GpuFigures,
+    Idle,
+    Replicas,
+    RolloutFigures,
+)
 from gateway.queueing.queue_metrics import QueueMetrics
 from gateway.reporting.metrics import GatewayMetrics
 from gateway.reporting.request_metrics import RequestMetrics
@@ -142,7 +149,7 @@ def _read_from_rows() -> Iterator[MetricFacts]:
     details |= {name: 1 for name, value in details.items() if value is None}
     figures = replace(figures, gpus={("w", "g"): GpuFigures(healthy=True, details=details)})
     figures = replace(figures, fleet=_fleet())
-    figures = replace(figures, rollouts={("d", "2"): RolloutFigures(1, 0.1, stands=False)})
+    figures = replace(figures, rollouts={("d", "2"): RolloutFigures(1, 0.1, halted=False)})
     text = figures_text(figures, leading=True, version="0").decode()
     for family in text_string_to_metric_families(text):
         sample = family.samples[0]

@@ -3,9 +3,8 @@
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from controller.live.credentials import credential_in
 from controller.live.errors import UnknownWhileAwayError
-from controller.live.key_ring import KeyRing
+from controller.live.key_ring import KeyRing, credential_in
 from controller.live.same_origin import SAFE_METHODS, is_same_origin
 from http1.forwarded import Origin, TrustedProxies
 from http1.protocol.heads import Fields, RequestHead, first, values

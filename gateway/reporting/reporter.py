@@ -6,7 +6,7 @@ from typing import Final
 
 import structlog
 
-from controller.live.demand import WAKE_S, DemandReports, Told
+from controller.live.demand import WAKE_S, DemandReports, ReportAnswer
 from controller.live.endpoints import DATABASE_ERRORS
 from gateway.queueing.demand import Demand
 from gateway.queueing.queues import Queues
@@ -45,7 +45,7 @@ class Reporter:
         clock: Callable[[], float],
         outcomes: RevisionOutcomes,
         table: RoutingTable,
-        told: Callable[[Told], None] = lambda _: None,
+        told: Callable[[ReportAnswer], None] = lambda _: None,
     ) -> None:
         self._reports = reports
         self._demand = demand
@@ -116,7 +116,7 @@ class Reporter:
     async def _report(self) -> None:
         counts = self._outcomes.report(self._table.rollouts())
         told = await self._reports.report(self._demand.report(self._clock(), self._table.at_replicas()), counts)
-        if told.anew:
+        if told.is_new:
             self._demand.everything_again()
             self._outcomes.everything_again()
         self._told(told)

@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.leading import Leading
 from controller.reconcilers.cancelling import CancellingReconciler
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
@@ -15,6 +14,7 @@ from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.core.database import Database
 from controller.store.deployments import verbs
+from controller.term import Leading, Term
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.apply import apply_spec
 from support.leading.leader_term import LeaderTerm
@@ -83,7 +83,7 @@ async def leading(db: Database, metrics: Metrics) -> AsyncIterator[None]:
     """All loops of one term, woken by the change feed."""
     async with db.transaction() as c:
         term = await c.fetchval("update lease set term = term + 1, holder = 'test' returning term")
-    leader = Leading(db, SystemClock(), metrics, ControllerSettings(), lambda: 0.0)
+    leader = Leading(lambda number: Term(db, number, SystemClock(), metrics, ControllerSettings(), lambda: 0.0))
     feed = ChangeFeed(db.listen_connection, leader.hint, SystemClock())
     tasks = [asyncio.create_task(feed.run()), asyncio.create_task(leader.lead(term))]
     try:

@@ -5,11 +5,11 @@ import asyncio
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.leading import Leading
 from controller.runtime.clock import SystemClock
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.core.database import Database
+from controller.term import Leading, Term
 from support.database.ledger import add_deployment, add_instance, rows
 from support.database.policy_ledger import PolicyLedger
 
@@ -53,7 +53,8 @@ async def lead_briefly(db: Database) -> None:
     """Begins a term, with all of its loops, and ends it once they run."""
     async with db.transaction() as c:
         term = await c.fetchval("update lease set term = term + 1, holder = 'test' returning term")
-    leader = Leading(db, SystemClock(), Metrics(CollectorRegistry()), ControllerSettings(), lambda: 0.0)
+    metrics = Metrics(CollectorRegistry())
+    leader = Leading(lambda number: Term(db, number, SystemClock(), metrics, ControllerSettings(), lambda: 0.0))
     task = asyncio.create_task(leader.lead(term))
     try:
         async with asyncio.timeout(LIMIT_S):

@@ -3,7 +3,8 @@
 import math
 from datetime import UTC, datetime, timedelta
 
-from controller.runtime.clock import JUMP_S, ClockJumpWatch
+from controller.reconcilers.workers import ClockJumpWatch
+from controller.runtime.clock import JUMP_S
 
 START = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
 

@@ -10,7 +10,7 @@ import pytest
 import structlog
 from pydantic import SecretStr
 
-from controller import backup as host_backup
+from controller import host_commands as host_backup
 from controller.settings import ControllerSettings
 from controller.store.access.audit_log import takes_entries
 from controller.store.backup.archive import BackupFileError, Manifest, reading

@@ -7,8 +7,8 @@ import asyncpg
 from controller.domain.queue_places import PlacesAsk, PlacesGrant
 from controller.store.core.database import Database
 from controller.store.core.events import CHANNEL
+from controller.store.scaling.gateways import leave
 from controller.store.scaling.queue_places import lease_queue_places
-from controller.store.scaling.reports import leave
 from support.database.ledger import rows
 
 P, Q = uuid.uuid4(), uuid.uuid4()

@@ -20,8 +20,7 @@ from controller.store.access.secret_keys import NO_KEYS, SecretKeys, UnreadableS
 from controller.store.access.secrets import put_secret
 from controller.store.access.tokens import create_token, redeem
 from controller.store.core.database import Database
-from controller.store.scaling.gateways import forget_gateway
-from controller.store.scaling.reports import leave
+from controller.store.scaling.gateways import forget_gateway, leave
 from controller.store.views.attention import read_attention
 from controller.store.views.instances import cache_source
 from controller.store.workers.credentials import write_next

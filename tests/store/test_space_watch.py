@@ -11,8 +11,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from controller import space_watch
-from controller.space_watch import SpaceWatch
+from controller import database_watch
+from controller.database_watch import SpaceWatch
 from controller.store.core.database import Database
 from controller.store.core.database_space import DatabaseSpace
 
@@ -21,7 +21,7 @@ GIB = 2**30
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(space_watch, "LOOK_S", 0.02)
+    monkeypatch.setattr(database_watch, "SPACE_POLL_S", 0.02)
 
 
 @asynccontextmanager
@@ -64,8 +64,8 @@ async def test_it_lasts_while_writes_are_refused_where_none_may_be_tried(
     async def not_allowed(_: Any) -> None:
         raise asyncpg.InsufficientPrivilegeError("permission denied to create temporary tables")
 
-    monkeypatch.setattr(space_watch, "take_space", not_allowed)
-    monkeypatch.setattr(space_watch, "UNTRIED_S", 1.0)
+    monkeypatch.setattr(database_watch, "take_space", not_allowed)
+    monkeypatch.setattr(database_watch, "UNTRIED_S", 1.0)
     async with watched(migrated) as changes:
         for _ in range(10):
             await refuse(migrated)

@@ -21,7 +21,7 @@ from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.unplaced import explain_unplaced
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.cached_search import find
-from controller.store.views.paging import read_moment
+from controller.store.views.paging import read_time
 from schemas.api.catalog import CatalogFit, CatalogLayout, CatalogModel, CatalogView
 from schemas.api.needs import LayoutView
 from schemas.api.view import to_json
@@ -74,7 +74,7 @@ async def get(request: web.Request) -> web.Response:
 
 async def _compute(app: web.Application) -> bytes:
     async with asyncio.timeout(READ_LIMIT_S), app[KEPT_INVENTORY].snapshot() as snapshot:
-        at = await read_moment(snapshot.connection)
+        at = await read_time(snapshot.connection)
     # Without a limit, which would not end its thread.
     return to_json(await app[PASSES].run(catalog_view, snapshot.cache.inventory, at))
 

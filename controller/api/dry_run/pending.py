@@ -31,7 +31,7 @@ from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import view_of
 from controller.store.placement.pass_reads import read_awaited, read_holders, read_pending, read_planned_copies
 from controller.store.placement.plan_reads import count_queued
-from controller.store.views.paging import read_moment
+from controller.store.views.paging import read_time
 from controller.store.views.pending import MOST_UNQUEUED, PendingFacts, read_pending_facts, read_unqueued
 from schemas.api.pending import PendingList, PendingView
 from schemas.api.view import from_json, to_json
@@ -89,7 +89,7 @@ async def _read(inventory: InventorySnapshot, reserve: ReserveTimes, keys: Secre
     pending = await read_pending(connection, MAX_QUEUED, failures_per_worker=failures, of_deployment=NOT_LISTED)
     queued = [one.id for one in pending.instances]
     of = await count_queued(connection) if len(queued) == MAX_QUEUED else len(queued)
-    at = await read_moment(connection)
+    at = await read_time(connection)
     rows = await read_pending_facts(connection, queued) if queued else {}
     unqueued = await read_unqueued(connection, queued, more=of > len(queued))
     if not queued:

@@ -7,8 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from controller.domain.phases import DeploymentPhase
 from controller.store.access.key_expiry import KEY_STATES
-from controller.store.views.fleet_figures import FleetFigures
-from controller.store.views.metrics import GpuFigures
+from controller.store.views.metrics import FleetFigures, GpuFigures
 from schemas.api.access import Role
 
 _STATES: Final = ("claimed", "free", "unusable")

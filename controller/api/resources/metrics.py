@@ -185,7 +185,7 @@ def _rollouts(figures: Figures) -> list[Metric]:
             "gpuward_rollout_stands",
             "1 if a rollout is paused, has failed or was aborted, else 0; absent once it is complete.",
             labels,
-            ((key, float(rollout.stands)) for key, rollout in rollouts),
+            ((key, float(rollout.halted)) for key, rollout in rollouts),
         ),
     ]
 

@@ -11,9 +11,8 @@ from controller.api.context import BODY, CONTEXT, KEYS, PRINCIPAL
 from controller.api.errors import ApiError
 from controller.api.middlewares import REQUEST_ID, may_read_logs, refuse_other_origins, sessions_of
 from controller.api.route import Access, Route
-from controller.live.credentials import SESSION_COOKIES
 from controller.live.errors import UnknownWhileAwayError
-from controller.live.key_ring import Principal, key_credential
+from controller.live.key_ring import SESSION_COOKIES, Principal, key_credential
 from controller.live.same_origin import cookie_in
 from controller.runtime.tries import Tries, client_of
 from controller.store.access.key_reads import SECURE_SESSION_COOKIE, SESSION_COOKIE

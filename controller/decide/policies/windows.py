@@ -1,6 +1,6 @@
 """Which samples are in a window, how much of it they cover, and where its gaps are. Pure. Times in seconds.
 
-This is the one definition of coverage: verdicts, evidence, messages and replays use it. `store/telemetry/coverage.py`
+This is the one definition of coverage: verdicts, evidence, messages and replays use it. `store/telemetry/minutes.py`
 says the same in SQL, for graphs and minutes. A sample covers the seconds that were really read, `since` to `at`. Time
 without a sample, or with a sample of unknown value, is uncovered.
 """

@@ -24,7 +24,7 @@ from schemas.manifest.policy import MAX_WINDOW_S, PolicySpec
 from schemas.manifest.problems import ManifestError
 
 PolicyOutcome = Literal["created", "updated", "unchanged"]
-_OBJECTS_MAX: Final = 200  # of an event; the later events of deployments beyond them still show the effect
+_OBJECTS_MAX: Final = 200  # of an event; deployments beyond it show the effect in their own later events
 _NAMES_SHOWN: Final = 5
 _AFFECTED: Final = f"""
     select d.uid from ({EFFECTIVE}) e join deployments d on d.uid = e.deployment_uid and d.deleted_at is null
@@ -36,7 +36,7 @@ _NAMED_BY: Final = """
 
 @dataclass(frozen=True, slots=True)
 class AppliedPolicy:
-    """What an apply did."""
+    """The result of an apply."""
 
     view: PolicyView
     outcome: PolicyOutcome
@@ -54,17 +54,12 @@ async def apply_policy(
 ) -> AppliedPolicy:
     """Creates or changes the policy `name`.
 
-    Args:
-        database: to write to.
-        name: of the policy.
-        spec: the new one.
-        if_match: the present generation must be this one; 0: it must not exist.
-        longest_window_s: how long samples are kept.
+    `if_match`: required present generation; 0: the policy must not exist. `longest_window_s`: retention of samples.
 
     Raises:
         GenerationConflictError: the policy is at another generation.
         ManifestError: it would be a second default, its window is too long, its `min_coverage` too small, or its
-            signing secret does not exist, or is not for the deployments that it reports on.
+            signing secret does not exist, or is not for the deployments of its reports.
     """
 
     async def check(connection: Any) -> None:
@@ -78,7 +73,7 @@ async def apply_policy(
 async def apply_policy_on(
     connection: Any, name: str, spec: PolicySpec, *, if_match: int | None, longest_window_s: float
 ) -> PolicyOutcome:
-    """`apply_policy` as a part of a transaction."""
+    """As `apply_policy`, in an open transaction."""
     row = await connection.fetchrow("select * from policies where name = $1 for no key update", name)
     _check_generation(name, row, if_match, applied=True)
     old = None if row is None else policy_spec(row)
@@ -90,7 +85,7 @@ async def apply_policy_on(
 
 
 async def delete_policy(database: Database, name: str, *, if_match: int | None = None) -> PolicyView:
-    """Deletes a policy; deployments that it applied to as the default then have none.
+    """Deletes a policy. Deployments to which it applied as the default then have no policy.
 
     Raises:
         NotFoundError: no policy has this name.
@@ -120,7 +115,7 @@ async def lock_policy(connection: Any, name: str) -> None:
 
 
 def changed_fields(old: Mapping[str, Any], new: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The fields in which two policies differ: the old values, the new values."""
+    """Returns the old and the new values of the fields in which two policies differ."""
     fields = [field for field in {**old, **new} if old.get(field) != new.get(field)]
     return {f: old[f] for f in fields if f in old}, {f: new[f] for f in fields if f in new}
 
@@ -138,7 +133,7 @@ async def _check(connection: Any, name: str, spec: PolicySpec, longest_window_s:
 
 
 async def _write(connection: Any, name: str, row: Any, spec: PolicySpec) -> None:
-    """Writes a new policy, or a new spec of the locked `row`; notifies the deployments that it concerns."""
+    """Writes a new policy, or a new spec of the locked `row`; notifies its deployments."""
     uid = uuid.uuid4() if row is None else row["uid"]
     generation = 1 if row is None else row["generation"] + 1
     before = [] if row is None else await _affected(connection, uid)
@@ -171,7 +166,7 @@ async def _affected(connection: Any, uid: uuid.UUID) -> list[str]:
 async def _record(
     connection: Any, uid: uuid.UUID, reason: str, message: str, affected: Collection[str], evidence: Mapping[str, Any]
 ) -> None:
-    objects = (f"policy:{uid}", *(f"deployment:{one}" for one in list(affected)[:_OBJECTS_MAX]))
+    objects = (f"policy:{uid}", *(f"deployment:{deployment}" for deployment in list(affected)[:_OBJECTS_MAX]))
     event = NewEvent(reason, message, objects, {**evidence, "deployments": len(affected)})
     await write_events(connection, [event])
     await notify_all(connection, {"deployment": affected, "policy": [str(uid)]})
@@ -182,9 +177,9 @@ def _written(spec: PolicySpec) -> dict[str, Any]:
 
 
 def _check_generation(name: str, row: Any, wanted: int | None, *, applied: bool = False) -> None:
-    found = None if row is None else row["generation"]
-    if wanted is not None and (found or 0) != wanted:
-        raise GenerationConflictError(name, wanted=wanted, found=found, kind="policy", applied=applied)
+    present = None if row is None else row["generation"]
+    if wanted is not None and (present or 0) != wanted:
+        raise GenerationConflictError(name, wanted=wanted, found=present, kind="policy", applied=applied)
 
 
 def _in_use(name: str, users: list[str], count: int) -> InUseError:

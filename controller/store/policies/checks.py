@@ -22,7 +22,7 @@ _COVERAGE_OF_DEPLOYMENTS: Final = """
 
 
 def named_policy(spec: DeploymentSpec) -> str | None:
-    """The policy that a deployment refers to by name."""
+    """Returns the name by which a deployment refers to a policy."""
     policy = spec.utilization_policy
     return policy if isinstance(policy, str) and policy != NO_POLICY else None
 
@@ -35,14 +35,10 @@ async def problems_of_deployments(
     also_known: Collection[str] = (),
     secrets: bool = True,
 ) -> list[FieldProblem]:
-    """Problems of the policies of deployments.
+    """Problems of the policies of deployments, given by their path in the manifest.
 
-    Args:
-        connection: to read from.
-        specs: by their path in the manifest; an empty path for the whole manifest.
-        longest_window_s: how long samples are kept.
-        also_known: names of policies that will exist by then.
-        secrets: as below.
+    `longest_window_s`: retention of samples. `also_known`: names of policies that will exist by then. `secrets`: check
+    that named secrets exist.
     """
     names = {path: name for path, spec in specs.items() if (name := named_policy(spec)) is not None}
     query = "select name from policies where name = any($1)"
@@ -68,7 +64,7 @@ async def problems_of_deployments(
 async def problems_of_policies(
     connection: Reader, policies: Mapping[str, UtilizationPolicy], *, longest_window_s: float, secrets: bool = True
 ) -> list[FieldProblem]:
-    """Problems of policies, given by their path in the manifest. `secrets`: whether those must exist that they name."""
+    """Problems of policies, given by their path in the manifest. `secrets`: check that named secrets exist."""
     problems = [
         FieldProblem(
             join_path(path, "time_window"),
@@ -98,12 +94,9 @@ async def problems_of_coverage(
     deployments: Mapping[str, tuple[str, DeploymentSpec]],
     policies: Mapping[str, tuple[str, UtilizationPolicy]],
 ) -> list[FieldProblem]:
-    """Problems of each `min_coverage` that is too small, unless it is already stored: then it acts as the least one.
+    """Problems of each new `min_coverage` that is too small. A stored one acts as the least that is allowed.
 
-    Args:
-        connection: to read from.
-        deployments: names and specs by path in the manifest, of which the inline policies count.
-        policies: names and policies, likewise.
+    `deployments`: of their specs, by path in the manifest, the inline policies count.
     """
     inline = {
         join_path(path, _FIELD): (name, spec.utilization_policy)
@@ -112,7 +105,7 @@ async def problems_of_coverage(
     }
     problems: list[FieldProblem] = []
     for written, query in ((inline, _COVERAGE_OF_DEPLOYMENTS), (policies, _COVERAGE_OF_POLICIES)):
-        low = {path: (name, one.min_coverage) for path, (name, one) in written.items() if one.coverage_warning}
+        low = {path: (name, policy.min_coverage) for path, (name, policy) in written.items() if policy.coverage_warning}
         names = sorted({name for name, _ in low.values()})
         stored = {row["name"]: row["coverage"] for row in await connection.fetch(query, names)} if names else {}
         problems += [
@@ -124,6 +117,5 @@ async def problems_of_coverage(
 
 
 def problem_of_second_default(path: str, present: str) -> FieldProblem:
-    """The problem of a second default policy."""
     message = f"{present!r} is the default policy already; apply that one with default: false first"
     return FieldProblem(join_path(path, "default"), message)

@@ -1,4 +1,4 @@
-"""The effective policy of a deployment: its own, inline or by name, else the default one, else none.
+"""The effective policy of a deployment: its own, inline or by name, else the default policy, if there is one.
 
 `utilization_policy: none` turns off the default too; no policy can have that name. The default does not apply to
 deployments without GPUs, since they have no utilization.
@@ -14,7 +14,7 @@ from controller.domain.policies import EffectivePolicy
 from controller.store.core.database import Reader
 from schemas.manifest.policy import UtilizationPolicy
 
-# One row for each deployment with an effective policy, deleted ones included. A subquery for FROM.
+# One row for each deployment with an effective policy, also deleted deployments. A subquery for FROM.
 # For an inline policy, `policy` is empty, `policy_uid` null, and the generation is the deployment's.
 EFFECTIVE: Final = """
     select d.uid as deployment_uid,
@@ -38,7 +38,7 @@ def _parse(raw: bytes) -> UtilizationPolicy:
 
 
 def policy_from_json(value: Any) -> UtilizationPolicy:
-    """A stored policy; equal ones are parsed once."""
+    """Parses a stored policy; equal policies are parsed once."""
     return _parse(orjson.dumps(value, option=orjson.OPT_SORT_KEYS))
 
 

@@ -1,4 +1,4 @@
-"""Applies policies' effects for many deployments in one transaction, guarded by what was read.
+"""Applies policies' effects for many deployments in one transaction, guarded by the rows that were read.
 
 The caller has checked its term in the same transaction. A lost guard raises, and the transaction rolls back. Verdicts
 have no guard but their epoch: they are derived, and the next evaluation corrects them.
@@ -22,11 +22,7 @@ PolicyStep = tuple[PolicyFacts, PolicyEffects]
 
 
 async def carry_out_policies(connection: Any, steps: Sequence[PolicyStep]) -> None:
-    """Applies all effects or none.
-
-    Raises:
-        StaleError: a row that an action rests on has changed since it was read.
-    """
+    """Applies all effects or none. Raises StaleError if a row that an action rests on has changed since it was read."""
     acting = [(facts, action) for facts, effects in steps for action in effects.actions]
     ending = [facts.uid for facts, effects in steps if effects.end_actions]
     if acting:
@@ -38,15 +34,7 @@ async def carry_out_policies(connection: Any, steps: Sequence[PolicyStep]) -> No
     await end_actions(connection, ending)
     for facts, action in acting:
         await _act(connection, facts, action)
-    await write_events(
-        connection,
-        [
-            NewEvent(
-                a.reason, a.message, a.objects, {"deployment": facts.name, **a.evidence}, f"policy:{a.policy.name}"
-            )
-            for facts, a in acting
-        ],
-    )
+    await write_events(connection, [_event(facts.name, action) for facts, action in acting])
     limited = {facts.uid for facts, action in acting if action.limit is not None}
     await notify_all(connection, {"deployment": limited, "status": {facts.uid for facts, _ in steps}})
 
@@ -57,7 +45,7 @@ def _event(deployment: str, action: NewAction) -> NewEvent:
 
 
 async def end_actions(connection: Any, uids: Collection[str]) -> None:
-    """Ends the open actions on these deployments: what they freed is wanted again, or no longer exists."""
+    """Ends the open actions on these deployments."""
     if uids:
         await connection.execute(
             """update policy_actions set ended_at = clock_timestamp()
@@ -67,7 +55,7 @@ async def end_actions(connection: Any, uids: Collection[str]) -> None:
 
 
 async def _guard(connection: Any, facts: Mapping[str, PolicyFacts], actions: Sequence[NewAction]) -> None:
-    """Checks and locks deployments, intents, policies and instances: they are as the decision saw them."""
+    """Locks deployments, intents, policies and instances, and checks that they are as in the decision's snapshot."""
     await lock_rows(connection, deployments=list(facts), instances=[i for a in actions for i, _ in a.instances])
     await expect_rows(
         connection,
@@ -101,8 +89,8 @@ async def _guard(connection: Any, facts: Mapping[str, PolicyFacts], actions: Seq
             where deployment_uid = any($1::uuid[])""",
         list(facts),
     )
-    found = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
-    if found != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in facts.items() for i in f.intents}:
+    stored = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
+    if stored != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in facts.items() for i in f.intents}:
         raise StaleError("intents of a deployment that a policy limits")
     if await connection.fetchval(
         """select 1 from wakes where deployment_uid = any($1::uuid[]) and source = 'user'

@@ -19,7 +19,7 @@ _UIDS: Final = """
     union select deployment_uid from policy_verdicts"""
 _UNENDED: Final = """
     select distinct deployment_uid from policy_actions where ended_at is null and deployment_uid = any($1::uuid[])"""
-# Those that run something: nothing else can be stopped.
+# Only deployments with running instances, since nothing else can be stopped.
 _CONCERNED: Final = """
     select d.uid, d.name from deployments d
      where d.deleted_at is null
@@ -65,12 +65,12 @@ _TRIM_LEAPS: Final = "delete from clock_leaps where id <= (select max(id) from c
 
 
 async def list_watched(connection: Any) -> list[str]:
-    """The uids of all deployments that a policy may apply to, or whose actions or verdicts are left over."""
+    """The uids of all deployments to which a policy may apply, or whose actions or verdicts are left over."""
     return [str(row["uid"]) for row in await connection.fetch(_UIDS)]
 
 
 async def list_unended(connection: Any, uids: Sequence[str]) -> list[str]:
-    """Those of these deployments that have open actions."""
+    """Returns the deployments that have open actions."""
     rows = await connection.fetch(_UNENDED, list(uids)) if uids else []
     return [str(row["deployment_uid"]) for row in rows]
 
@@ -78,13 +78,9 @@ async def list_unended(connection: Any, uids: Sequence[str]) -> list[str]:
 async def list_concerned(
     connection: Any, names: Collection[str], policies: Collection[str], *, default: bool
 ) -> dict[str, str]:
-    """Deployments with running instances that a change of policies or deployments may concern: names by uid, by name.
+    """Deployments with running instances, of these names or policies: names by uid, in order of names.
 
-    Args:
-        connection: to read from.
-        names: of deployments.
-        policies: names that they refer to.
-        default: also those that refer to none.
+    `default`: also deployments that refer to no policy.
     """
     rows = await connection.fetch(_CONCERNED, sorted(names), sorted(policies), default)
     return {str(row["uid"]): row["name"] for row in rows}
@@ -96,18 +92,15 @@ async def read_clock(connection: Any) -> float:
 
 
 async def observe_policies(connection: Any, uids: Sequence[str]) -> dict[str, PolicyFacts]:
-    """Reads deployments as they are now; finished ones are missing from the answer.
-
-    The connection must be in one REPEATABLE READ transaction, so that all rows are of one moment.
-    """
+    """Reads deployments in one REPEATABLE READ transaction; finished ones are missing."""
     deployments = await connection.fetch(_DEPLOYMENTS, list(uids))
-    found = [row["uid"] for row in deployments]
-    if not found:
+    existing = [row["uid"] for row in deployments]
+    if not existing:
         return {}
-    effective = await effective_policies(connection, [str(uid) for uid in found])
-    intents = _group(await connection.fetch(_INTENTS, found), "deployment_uid")
-    instances = _group(await connection.fetch(_INSTANCES, found), "deployment_uid")
-    claims = _group(await connection.fetch(_CLAIMS, found), "instance_id")
+    effective = await effective_policies(connection, [str(uid) for uid in existing])
+    intents = _group(await connection.fetch(_INTENTS, existing), "deployment_uid")
+    instances = _group(await connection.fetch(_INSTANCES, existing), "deployment_uid")
+    claims = _group(await connection.fetch(_CLAIMS, existing), "instance_id")
     return {
         str(row["uid"]): PolicyFacts(
             uid=str(row["uid"]),
@@ -172,15 +165,14 @@ def _seconds(at: datetime | None) -> float | None:
 
 
 class Leap(NamedTuple):
-    """One leap. `at`: what the clock showed just after it. `leapt_s`: seconds that did not pass, or that come twice."""
+    """One leap of the database's clock."""
 
-    at: float
+    at: float  # the clock's time just after it
     back: bool
-    leapt_s: float
+    leapt_s: float  # seconds that did not pass, or that occur twice
 
 
 async def read_leaps(connection: Any) -> ClockLeaps:
-    """All that are kept, oldest first."""
     leaps = [Leap(row["at"], row["back"], row["leapt_s"]) for row in await connection.fetch(_LEAPS)]
     return ClockLeaps(
         forward=tuple((leap.at, leap.leapt_s) for leap in leaps if not leap.back),
@@ -189,7 +181,6 @@ async def read_leaps(connection: Any) -> ClockLeaps:
 
 
 async def add_leaps(connection: Any, leaps: Sequence[Leap]) -> None:
-    """Keeps these, and no more than `MOST_LEAPS` in all."""
     await connection.execute(
         _ADD_LEAPS, [leap.at for leap in leaps], [leap.back for leap in leaps], [leap.leapt_s for leap in leaps]
     )

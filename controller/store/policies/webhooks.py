@@ -1,8 +1,8 @@
-"""Webhook deliveries: which are due, and the result of each attempt. A message keeps its id over all attempts.
+"""Due webhook deliveries, and the result of each attempt. A message keeps its id over all attempts.
 
-A secret may sign a policy's webhook if the deployments that the policy reports on may have it. An inline policy is
-judged as its deployment. A policy object is judged as it is written, and for each deployment as that is written or
-names it. Before a report is signed it is judged once more.
+A secret may sign a policy's webhook if the deployments of the policy's reports may use it. An inline policy is checked
+with its deployment. A policy object is checked when it is written, and when a deployment that names it is written.
+Before a report is signed, it is checked again.
 """
 
 from collections.abc import Collection, Mapping
@@ -39,7 +39,7 @@ _USERS: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One message. `key` None: its signing secret is not stored, or may not be used, as `key_problem` says."""
+    """One message."""
 
     id: str
     url: str
@@ -47,12 +47,12 @@ class Delivery:
     payload: str
     attempts: int
     deployment_uid: str
-    key: str | None
+    key: str | None  # None: its signing secret is not stored, or may not be used (`key_problem`)
     key_problem: str = ""
 
 
 async def read_due(connection: Any, *, but: Collection[str], limit: int, keys: SecretKeys = NO_KEYS) -> list[Delivery]:
-    """Messages whose next attempt is due, longest due first, without those of `but`. `keys` open their secrets."""
+    """Messages whose next attempt is due, longest due first, without the ids in `but`."""
     rows = await connection.fetch(_DUE, list(but), limit)
     return [_delivery(dict(row), keys) for row in rows]
 
@@ -73,7 +73,6 @@ def _delivery(row: dict[str, Any], keys: SecretKeys) -> Delivery:
 
 
 async def record_delivered(connection: Any, delivery: Delivery) -> None:
-    """Records that the receiver has accepted it."""
     await connection.execute(
         """update webhook_deliveries
               set attempts = attempts + 1, delivered = true, finished_at = clock_timestamp(), error = ''
@@ -84,7 +83,7 @@ async def record_delivered(connection: Any, delivery: Delivery) -> None:
 
 
 async def record_failed(connection: Any, delivery: Delivery, error: str, retry_after_s: float | None) -> None:
-    """Records a failed attempt. `retry_after_s` None if it was the last one, and an event is written."""
+    """Records a failed attempt. `retry_after_s` None: it was the last one, and an event is written."""
     status = await connection.execute(
         """update webhook_deliveries
               set attempts = attempts + 1, error = $2,
@@ -105,17 +104,12 @@ async def record_failed(connection: Any, delivery: Delivery, error: str, retry_a
 
 @dataclass(frozen=True, slots=True)
 class _Named:
-    """A secret that a manifest at this path has sign reports.
-
-    Attributes:
-        deployment: that it reports on; empty: none yet; None: any.
-        written: it is written there, which the caller's role must allow; else it stands in a stored policy.
-    """
+    """A secret that signs reports, and the path in the manifest that names it."""
 
     path: str
     secret: str
-    deployment: str | None
-    written: bool
+    deployment: str | None  # of the reports; empty: none yet; None: any
+    written: bool  # in this manifest, which the caller's role must allow; else in a stored policy
 
 
 async def problems_of_webhook_secrets(
@@ -125,33 +119,30 @@ async def problems_of_webhook_secrets(
     policies: Mapping[str, tuple[str, PolicySpec]],
     role: str,
 ) -> list[FieldProblem]:
-    """Signing secrets that may not be used so. Whether they exist, others check.
+    """Problems of signing secrets that may not be used; that they exist is checked elsewhere.
 
-    Args:
-        connection: to read from.
-        deployments: names and specs that are written, by their path in the manifest.
-        policies: likewise.
-        role: of the key that writes them; empty: Gpuward itself does.
+    `deployments` and `policies` are given by their path in the manifest. `role`: of the key that writes them; empty:
+    Gpuward itself.
     """
     named = [*_inline(deployments), *await _of_policies(connection, deployments, policies)]
     if not named:
         return []
-    rows = await connection.fetch(_SCOPES, sorted({one.secret for one in named}))
+    rows = await connection.fetch(_SCOPES, sorted({use.secret for use in named}))
     scopes = {row["name"]: SecretScope(tuple(row["deployments"]), row["admins_only"]) for row in rows}
-    found: dict[str, FieldProblem] = {}
-    for one in named:
-        if problem := _problem(one, scopes.get(one.secret, ALL_DEPLOYMENTS), role):
-            found.setdefault(one.path, FieldProblem(one.path, problem))
-    return list(found.values())
+    problems: dict[str, FieldProblem] = {}
+    for use in named:
+        if problem := _problem(use, scopes.get(use.secret, ALL_DEPLOYMENTS), role):
+            problems.setdefault(use.path, FieldProblem(use.path, problem))
+    return list(problems.values())
 
 
-def _problem(one: _Named, scope: SecretScope, role: str) -> str:
-    judged_role = role if one.written else ""
-    if one.deployment is None:
-        return scope.refusal_for_all(one.secret, judged_role)
-    if not one.deployment:
-        return scope.refusal_of_role(one.secret, judged_role)
-    return scope.refusal(one.secret, one.deployment, judged_role)
+def _problem(use: _Named, scope: SecretScope, role: str) -> str:
+    judged_role = role if use.written else ""
+    if use.deployment is None:
+        return scope.refusal_for_all(use.secret, judged_role)
+    if not use.deployment:
+        return scope.refusal_of_role(use.secret, judged_role)
+    return scope.refusal(use.secret, use.deployment, judged_role)
 
 
 def _inline(deployments: Mapping[str, tuple[str, DeploymentSpec]]) -> list[_Named]:
@@ -167,23 +158,23 @@ async def _of_policies(
     deployments: Mapping[str, tuple[str, DeploymentSpec]],
     policies: Mapping[str, tuple[str, PolicySpec]],
 ) -> list[_Named]:
-    """Of policy objects that are written, for all that they report on; of stored ones, for what names them now."""
+    """Secrets of written policy objects with their deployments, and of stored ones that written deployments name."""
     webhooks = {name: (path, spec.webhook) for path, (name, spec) in policies.items() if spec.webhook is not None}
-    found = [
+    named = [
         _Named(_path(path), spec.webhook.secret, None, written=True)
         for path, (_, spec) in policies.items()
         if spec.webhook is not None and spec.default
     ]
     users = await _users(connection, webhooks, [name for name, _ in deployments.values()])
     for policy, (path, webhook) in webhooks.items():
-        found += [_Named(_path(path), webhook.secret, user, written=True) for user in users[policy] or ("",)]
-    return [*found, *await _referred(connection, deployments, policies, webhooks)]
+        named += [_Named(_path(path), webhook.secret, user, written=True) for user in users[policy] or ("",)]
+    return [*named, *await _referred(connection, deployments, policies, webhooks)]
 
 
 async def _users(
     connection: Reader, webhooks: Mapping[str, tuple[str, Webhook]], written: Collection[str]
 ) -> dict[str, list[str]]:
-    """The deployments that name these policies, by policy, but for those that are written now."""
+    """The deployments that name these policies, by policy, without those in `written`."""
     users: dict[str, list[str]] = {name: [] for name in webhooks}
     if webhooks:
         for row in await connection.fetch(_USERS, sorted(webhooks), list(written)):
@@ -197,7 +188,7 @@ async def _referred(
     policies: Mapping[str, tuple[str, PolicySpec]],
     webhooks: Mapping[str, tuple[str, Webhook]],
 ) -> list[_Named]:
-    """What sign reports on deployments that name a policy object."""
+    """Secrets of policy objects that written deployments name."""
     referred = {
         path: (name, policy) for path, (name, spec) in deployments.items() if (policy := named_policy(spec)) is not None
     }

@@ -1,4 +1,4 @@
-"""Writes the autoscaler's numbers, guarded by what was read: generation and intents of each deployment.
+"""Writes the autoscaler's numbers, guarded by the rows that were read: generation and intents of each deployment.
 
 The caller has checked its term in the same transaction. A lost guard raises, and the transaction rolls back.
 """
@@ -52,11 +52,7 @@ _NUMBER: Final = """
 
 
 async def carry_out_scaling(connection: Any, steps: Sequence[ScalingStep]) -> None:
-    """Writes all numbers or none.
-
-    Raises:
-        StaleError: a deployment that gets a number has changed since it was read.
-    """
+    """Writes all numbers or none. Raises StaleError if a deployment that gets a number has changed since the read."""
     changing = [step for step in steps if step.applies and not step.facts.spec.scaling.dry_run]
     if changing:
         await _guard(connection, changing)
@@ -80,7 +76,7 @@ async def carry_out_scaling(connection: Any, steps: Sequence[ScalingStep]) -> No
 
 
 async def forget_scaling(connection: Any, uids: Collection[str]) -> None:
-    """Removes what is stored about deployments that are gone, or whose replicas are a number now."""
+    """Removes the rows of deployments that are gone, or whose replicas are a number now."""
     if uids:
         await connection.execute("delete from scaling_status where deployment_uid = any($1::uuid[])", list(uids))
         await connection.execute(
@@ -101,8 +97,8 @@ async def _guard(connection: Any, steps: Sequence[ScalingStep]) -> None:
         [f.generation for f in facts.values()],
     )
     rows = await connection.fetch(_INTENTS, list(facts))
-    found = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
-    if found != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in facts.items() for i in f.intents}:
+    stored = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
+    if stored != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in facts.items() for i in f.intents}:
         raise StaleError("intents of a deployment that the autoscaler changes")
 
 
@@ -127,7 +123,7 @@ def intent_reason(step: ScalingStep) -> str:
 
 
 def _events(step: ScalingStep) -> list[NewEvent]:
-    """What is reported of a step that applies: the number where it changes, and the end of a policy's cap."""
+    """Events of a step that applies: a changed number, and the end of a policy's cap."""
     events = [_event(step)] if step.wish.number != step.number_before or step.lifts_policy else []
     cap = step.facts.cap
     if step.lifts_cap and cap is not None:
@@ -163,12 +159,10 @@ def _event(step: ScalingStep) -> NewEvent:
 
 
 async def keep_number(connection: Any, uid: uuid.UUID, before: DeploymentSpec, spec: DeploymentSpec) -> None:
-    """Writes the number that was wanted until now, within the new bounds, where replicas follow the requests from now.
+    """Where replicas follow the requests from now on, writes the number that was wanted until now, within the bounds.
 
-    So no busy replica stops because a manifest has got a range.
-
-    In the transaction that changes the spec: the deployment's row is locked, and the limits of user and policy still
-    stand.
+    So no busy replica stops because of a new range in its manifest. In the transaction that changes the spec: the
+    deployment's row is locked, and the limits of user and policy are still stored.
     """
     if not follows_requests(spec):
         return

@@ -1,4 +1,4 @@
-"""What the autoscaler reads: deployments whose replicas follow the requests, and what gateways and engines report."""
+"""The autoscaler's reads: deployments whose replicas follow the requests, and the reports of gateways and engines."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -54,8 +54,6 @@ _ENGINES: Final = """
       from recent cross join engine_loads l
       join instances i on i.id = l.instance_id and i.epoch = l.epoch and i.phase = 'running'
      where greatest(l.at, l.requests_at) > since"""
-
-
 _LEAVING: Final = frozenset({InstancePhase.STOPPING, InstancePhase.REPLACED})
 
 
@@ -70,38 +68,29 @@ class Gateway:
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """What gateways, engines and operators say at one moment, by deployment.
+    """The reports of gateways, engines and operators in one snapshot, by deployment."""
 
-    Attributes:
-        gateways: every one, also those that no longer report.
-        loads: of each deployment, by gateway.
-        wakes: the first request of each gateway that waits for a wake, oldest first.
-        awake_for_s: for how long an operator keeps it awake.
-        engines: of running replicas.
-    """
-
-    gateways: tuple[Gateway, ...] = ()
-    loads: Mapping[str, Mapping[str, GatewayLoad]] = field(default_factory=dict)
-    wakes: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    awake_for_s: Mapping[str, float] = field(default_factory=dict)
-    engines: Mapping[str, Sequence[EngineLoad]] = field(default_factory=dict)
+    gateways: tuple[Gateway, ...] = ()  # also those that no longer report
+    loads: Mapping[str, Mapping[str, GatewayLoad]] = field(default_factory=dict)  # by gateway
+    wakes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # each gateway's first waiting request, by age
+    awake_for_s: Mapping[str, float] = field(default_factory=dict)  # by an operator's request
+    engines: Mapping[str, Sequence[EngineLoad]] = field(default_factory=dict)  # of running replicas
 
 
 async def list_scaled(connection: Any) -> list[str]:
-    """The uids of all deployments whose replicas follow the requests, and of those that no longer do."""
+    """Returns the uids of all deployments whose replicas follow the requests, or did so until now."""
     return [str(row["uid"]) for row in await connection.fetch(_SCALED)]
 
 
 async def list_stored(connection: Any, uids: Collection[str]) -> list[str]:
-    """Those of these deployments about which something is stored."""
+    """Returns those of these deployments that have a stored status."""
     return [str(row["deployment_uid"]) for row in await connection.fetch(_STORED, list(uids))] if uids else []
 
 
 async def observe_scaling(connection: Any, uids: Collection[str]) -> dict[str, ScalingFacts]:
-    """Deployments as they are now. Those that are gone, or whose replicas are a number, are missing."""
+    """Reads deployments. Those that are gone, or whose replicas are a number, are missing."""
     rows = await connection.fetch(_DEPLOYMENTS, list(uids))
-    found = {str(row["uid"]): _facts(row) for row in rows}
-    scaled = {uid: facts for uid, facts in found.items() if scales(facts.spec)}
+    scaled = {facts.uid: facts for facts in map(_facts, rows) if scales(facts.spec)}
     capped = [uid for uid, facts in scaled.items() if facts.cap is not None]
     windows = await _windows(connection, capped) if capped else {}
     return scaled | {uid: _with_window(scaled[uid], windows.get(uid)) for uid in capped}
@@ -109,10 +98,10 @@ async def observe_scaling(connection: Any, uids: Collection[str]) -> dict[str, S
 
 async def _windows(connection: Any, uids: Sequence[str]) -> dict[str, float]:
     """The window of each deployment's effective policy, else of the policy whose action set the cap."""
-    found = {uid: one.spec.time_window for uid, one in (await effective_policies(connection, uids)).items()}
-    missing = [uid for uid in uids if uid not in found]
+    windows = {uid: policy.spec.time_window for uid, policy in (await effective_policies(connection, uids)).items()}
+    missing = [uid for uid in uids if uid not in windows]
     rows = await connection.fetch(_ACTED, missing) if missing else []
-    return found | {str(row["deployment_uid"]): float(row["window_s"]) for row in rows if row["window_s"] is not None}
+    return windows | {str(row["deployment_uid"]): float(row["window_s"]) for row in rows if row["window_s"] is not None}
 
 
 def _with_window(facts: ScalingFacts, window_s: float | None) -> ScalingFacts:
@@ -120,12 +109,7 @@ def _with_window(facts: ScalingFacts, window_s: float | None) -> ScalingFacts:
 
 
 async def read_reports(connection: Any, *, engines_for_s: float) -> Reports:
-    """What is reported now. The connection must be in one REPEATABLE READ transaction.
-
-    Args:
-        connection: to read on.
-        engines_for_s: a report of an engine counts for that long.
-    """
+    """Reads in one REPEATABLE READ transaction. `engines_for_s`: an engine's report counts for this long."""
     gateways = tuple(Gateway(str(r["id"]), r["name"], r["beat"]) for r in await connection.fetch(_GATEWAYS))
     loads: defaultdict[str, dict[str, GatewayLoad]] = defaultdict(dict)
     for row in await connection.fetch(_DEMAND):
@@ -163,10 +147,10 @@ def _facts(row: Any) -> ScalingFacts:
 
 
 def _cap(intents: Sequence[Mapping[str, Any]]) -> PolicyCap | None:
-    """The cap of a policy's `scale_down`. A policy's stop is none: a request ends it, or a user."""
-    for one in intents:
-        if one["source"] == POLICY and one["max"] > 0:
-            return PolicyCap(one["max"], one["set_at"], None, one["outgrown_s"])
+    """The cap of a policy's `scale_down`. A policy's stop does not count: a request or a user ends it."""
+    for intent in intents:
+        if intent["source"] == POLICY and intent["max"] > 0:
+            return PolicyCap(intent["max"], intent["set_at"], None, intent["outgrown_s"])
     return None
 
 

@@ -1,4 +1,4 @@
-"""Gateways' places in models' queues: one short transaction for all that a gateway asks."""
+"""Gateways' places in models' queues: one short transaction for all requests of a gateway."""
 
 import uuid
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ from typing import Any, Final
 from controller.domain.queue_places import EXPIRES_S, Holder, PlacesAsk, PlacesGrant, lease_places, present
 from controller.store.core.events import PLACES, notify
 
-_LOCK: Final = 7_309_446_274  # an arbitrary constant: gateways ask one after another
+_LOCK: Final = 7_309_446_274  # an arbitrary constant: gateways take turns
 _HOLDERS: Final = """
     select deployment_uid::text, gateway_id::text, held, need,
            greatest(extract(epoch from clock_timestamp() - at), 0)::float8 as age
@@ -27,15 +27,10 @@ _EXPIRE: Final = """
 async def lease_queue_places(
     connection: Any, gateway: uuid.UUID, asks: Sequence[PlacesAsk], in_touch_s: float
 ) -> list[PlacesGrant]:
-    """What a gateway holds after these asks. Run it in a transaction.
+    """Returns the places that a gateway holds after these requests, at most one for each deployment. In a transaction.
 
-    Where it lacks places, the others are notified: they return what they no longer need.
-
-    Args:
-        connection: in a transaction.
-        gateway: the process.
-        asks: of each deployment at most one.
-        in_touch_s: for how long the gateway has asked without a gap.
+    Where it lacks places, the other gateways are notified, and return places that they do not need. `in_touch_s`: time
+    for which the gateway has sent requests without a gap.
     """
     await connection.execute("select pg_advisory_xact_lock($1)", _LOCK)
     holders: dict[str, dict[str, Holder]] = {}
@@ -55,7 +50,6 @@ async def lease_queue_places(
 
 
 async def return_queue_places(connection: Any, gateway: uuid.UUID) -> None:
-    """The gateway ends: what it held is the others' at once."""
     await connection.execute("delete from queue_places where gateway_id = $1", gateway)
 
 

@@ -109,7 +109,6 @@ class GpuSeconds:
         return max(0.0, self.claimed_s - self.known_s)
 
     def add(self, other: "GpuSeconds") -> None:
-        """Adds another one's."""
         self.claimed_s += other.claimed_s
         self.known_s += other.known_s
         self.used_s += other.used_s
@@ -127,7 +126,6 @@ class DeploymentUsage:
 
     @property
     def total(self) -> GpuSeconds:
-        """Of all models."""
         total = GpuSeconds()
         for spent in self.by_model.values():
             total.add(spent)
@@ -153,8 +151,8 @@ class Sums:
 async def rolled_up_to(connection: Reader) -> datetime:
     """The time up to which the minutes contain all samples."""
     (row,) = await connection.fetch("select at from rollup_progress")
-    moment: datetime = row["at"]
-    return moment
+    at: datetime = row["at"]
+    return at
 
 
 async def read_claimed(connection: Reader, since: datetime, until: datetime) -> Sums:
@@ -175,7 +173,7 @@ async def read_claimed(connection: Reader, since: datetime, until: datetime) -> 
 
 
 def days(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """The time cut at midnights (UTC), like the partitions of minutes."""
+    """Cuts the time at midnights (UTC), like the partitions of minutes."""
     while since < until:
         midnight = (since.astimezone(UTC) + _DAY).replace(hour=0, minute=0, second=0, microsecond=0)
         yield since, min(until, midnight)
@@ -185,15 +183,9 @@ def days(since: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]
 async def add_usage(
     connection: Reader, sums: Sums, begin: datetime, end: datetime, minimums: Mapping[str, int], default: int
 ) -> None:
-    """Adds used and wasted GPU seconds from `begin` to `end`, which should be one of the `days`.
+    """Adds used and wasted GPU seconds of one of the `days` to `sums`. In a transaction of its own.
 
-    Args:
-        connection: in a transaction of its own.
-        sums: to add to.
-        begin: inclusive.
-        end: exclusive.
-        minimums: percent below which a minute is wasted, by deployment's uid.
-        default: the same, for all other deployments.
+    `minimums`: percent below which a minute is wasted, by deployment's uid. `default`: the minimum of others.
     """
     claims = await connection.fetch(_CLAIMS, begin, end)
     by_gpu = (list(of_gpu) for _, of_gpu in groupby(claims, key=lambda claim: claim["device"]))
@@ -216,12 +208,12 @@ def _add_claims(
         of_gpu = kept.get((claim["device"], claim["owner"]))
         if of_gpu is not None:
             uid, share = str(claim["deployment_uid"]), claim["share"] or 0.0
-            found = of_gpu.of_claim(claim["began_us"], claim["ended_us"], minimums.get(uid, default))
-            if found.known:
+            of_claim = of_gpu.of_claim(claim["began_us"], claim["ended_us"], minimums.get(uid, default))
+            if of_claim.known:
                 spent = sums.spent[uid].by_model[claim["model"]]
-                spent.known_s += share * found.known
-                spent.used_s += share * found.used
-                spent.wasted_s += share * found.wasted
+                spent.known_s += share * of_claim.known
+                spent.used_s += share * of_claim.used
+                spent.wasted_s += share * of_claim.wasted
 
 
 async def had_claims_as(connection: Reader, uid: str, name: str, since: datetime) -> bool:
@@ -235,14 +227,9 @@ async def had_claims_as(connection: Reader, uid: str, name: str, since: datetime
 async def read_wasted_minutes(
     connection: Reader, uid: str, begin: datetime, end: datetime, minimum: int
 ) -> list[WastedMinute]:
-    """The minutes that `add_usage` counts as wasted for one deployment, in order.
+    """The minutes of one of the `days` that `add_usage` counts as wasted for one deployment, in order.
 
-    Args:
-        connection: to read from.
-        uid: of the deployment.
-        begin: inclusive.
-        end: exclusive; the two should be one of the `days`.
-        minimum: percent below which a minute is wasted.
+    `minimum`: percent below which a minute is wasted.
     """
     rows = await connection.fetch(_WASTED_MINUTES, begin, end, [uid], [minimum], minimum, uid)
     return [WastedMinute(row["minute"], row["gpus"], row["gpu_s"]) for row in rows]
@@ -260,13 +247,10 @@ class InstancePast:
 async def read_pasts(
     connection: Reader, since: datetime, until: datetime, after: str = ""
 ) -> tuple[list[InstancePast], str | None]:
-    """Some instances that ran and held a GPU between `since` and `until`, and the next call's `after` (None: end).
+    """A page of instances that ran and held a GPU between `since` and `until`, and the next call's `after` (None: end).
 
-    Args:
-        connection: in one REPEATABLE READ transaction; each call may have its own, since the past does not change.
-        since: claims are cut to begin here.
-        until: claims are cut to end here.
-        after: begin after this instance.
+    Claims are cut to that time. The connection is in one REPEATABLE READ transaction; each call may have its own,
+    since the past does not change.
     """
     rows = await connection.fetch(_INSTANCES, since, until, after)
     claims: dict[str, list[PastClaim]] = defaultdict(list)
@@ -283,21 +267,17 @@ async def read_pasts(
                 running_since=row["running"],
             )
         )
-    found = [InstancePast(str(row["deployment_uid"]), row["instance_id"], claims[row["instance_id"]]) for row in rows]
-    return found, rows[-1]["instance_id"] if len(rows) == _AT_ONCE else None
+    pasts = [InstancePast(str(row["deployment_uid"]), row["instance_id"], claims[row["instance_id"]]) for row in rows]
+    return pasts, rows[-1]["instance_id"] if len(rows) == _AT_ONCE else None
 
 
 async def read_minutes(
     connection: Reader, tracks: Collection[tuple[str, Track]], begin: datetime, end: datetime
 ) -> dict[tuple[str, Track], MinutesRead]:
-    """The minutes of tracks, each with the instance that it belongs to, where there are any.
+    """The minutes of tracks, given by instance; tracks without minutes are missing. In a transaction of its own.
 
-    Args:
-        connection: in a transaction of its own.
-        tracks: by instance.
-        begin: of the first minute, inclusive.
-        end: of the last one's beginning, exclusive.
+    `begin` (inclusive) and `end` (exclusive) are starts of minutes.
     """
-    held = {one: (one[1].device, one[0] if one[1].own else "") for one in tracks}
-    found = await read_columns(connection, set(held.values()), begin, end)
-    return {one: found[key] for one, key in held.items() if key in found}
+    keys = {track: (track[1].device, track[0] if track[1].own else "") for track in tracks}
+    minutes = await read_columns(connection, set(keys.values()), begin, end)
+    return {track: minutes[key] for track, key in keys.items() if key in minutes}

@@ -34,10 +34,10 @@ _SINGLE: Final = """
      group by device, instance_id"""
 # A plan for any number of GPUs and any day would read GPU by GPU, from all days.
 _PLAN_BY_NUMBER: Final = "set local plan_cache_mode = force_custom_plan"
-Key = tuple[str, str]  # a GPU; the instance whose own use is meant, empty: the whole GPU
+Key = tuple[str, str]  # a GPU; the instance whose own use counts, empty: all use of the GPU
 _Raw = tuple[bytes, bytes, bytes, bytes]
 PORTION: Final = 500  # GPUs of one call: some 30,000 minutes, more where GPUs are shared
-_SETTLED: Final = timedelta(minutes=10)  # most late samples have come by then; later ones cost more
+_SETTLED: Final = timedelta(minutes=10)  # most late samples have arrived by then; later samples cost more
 _ROLLED_UP_TO: Final = "select at from rollup_progress where id = 1 for update"
 # Neither kind of partition is dropped in the meantime. Minutes first, as in all writers.
 _LOCK: Final = "lock table sample_minutes, minute_hours in row exclusive mode"
@@ -49,7 +49,7 @@ _NEXT: Final = f"""
       left join packed_hours p using (hour)
      where p.hour is null or p.up_to is not null
      order by hour desc limit 1"""  # noqa: S608 - constants
-# The next GPUs of the day, by one look into the index for each.
+# The next GPUs of the day, by one index search for each.
 _GPUS: Final = """
     with recursive gpu as (
         (select device, 1 as n from sample_minutes
@@ -81,22 +81,17 @@ async def read_columns(
 ) -> "dict[Key, MinutesRead]":
     """The minutes of some GPUs, from packed hours where there are any; keys without minutes are missing.
 
-    Weeks of many GPUs are millions of minutes, of 16 bytes each: read a day and some hundred GPUs at a time.
-
-    Args:
-        connection: in one REPEATABLE READ transaction.
-        keys: what to read.
-        begin: of the first minute, inclusive.
-        end: of the last one's beginning, exclusive.
+    Weeks of many GPUs are millions of minutes, of 16 bytes each: read a day and some hundred GPUs at a time. In one
+    REPEATABLE READ transaction. `begin` (inclusive) and `end` (exclusive) are starts of minutes.
     """
     await connection.fetch(_PLAN_BY_NUMBER)
     packed = {row["hour"] for row in await connection.fetch(_PACKED_HOURS, begin, end)}
     devices, owners = (sorted(set(column)) for column in zip(*keys, strict=True)) if keys else ([], [])
-    found: defaultdict[Key, MinutesRead] = defaultdict(lambda: MinutesRead(begin, end))
+    read: defaultdict[Key, MinutesRead] = defaultdict(lambda: MinutesRead(begin, end))
     for is_packed, since, until in _runs(packed, begin, end):
         for row in await connection.fetch(_PACKED if is_packed else _SINGLE, devices, owners, since, until):
-            found[row["device"], row["instance_id"]].add(row["minute"], row["mean"], row["high"], row["covered"])
-    return dict(found)
+            read[row["device"], row["instance_id"]].add(row["minute"], row["mean"], row["high"], row["covered"])
+    return dict(read)
 
 
 class MinutesRead:
@@ -108,22 +103,21 @@ class MinutesRead:
         self._parts: list[_Raw] = []
 
     def add(self, minute: bytes, mean: bytes, high: bytes, covered: bytes) -> None:
-        """Adds some."""
         self._parts.append((minute, mean, high, covered))
 
     def columns(self) -> MinuteColumns:
-        """In order of time, cut to what was asked for."""
+        """In order of time, cut to the requested time."""
         raw = [b"".join(parts) for parts in zip(*self._parts, strict=True)]
         minute = np.frombuffer(raw[0], ">i4").astype(np.int64)
         order = np.argsort(minute, kind="stable")
-        mean, high, covered = (np.frombuffer(one, ">f4").astype(np.float32)[order] for one in raw[1:])
+        mean, high, covered = (np.frombuffer(column, ">f4").astype(np.float32)[order] for column in raw[1:])
         return MinuteColumns(minute[order], mean, high, covered).begin_within(
             self._begin.timestamp(), self._end.timestamp()
         )
 
 
 def _runs(packed: Collection[datetime], begin: datetime, end: datetime) -> Iterator[tuple[bool, datetime, datetime]]:
-    """Stretches of hours that are all packed, or of which none is. Those that are packed are whole hours."""
+    """Stretches in which all hours are packed, or no hour is. Packed stretches begin and end with full hours."""
     hour = begin.astimezone(UTC).replace(minute=0, second=0, microsecond=0)
     while hour < end:
         is_packed, since = hour in packed, hour
@@ -143,12 +137,12 @@ async def pack_hours(connection: Any, *, portion: int = PORTION) -> bool:
     rolled_up_to = await connection.fetchval(_ROLLED_UP_TO)  # no roll-up changes minutes in the meantime
     await connection.execute(_LOCK)
     await connection.execute("set local plan_cache_mode = force_custom_plan")  # for one partition, not for all
-    found = await connection.fetchrow(_NEXT, rolled_up_to - _SETTLED)
-    if found is None:
+    unpacked = await connection.fetchrow(_NEXT, rolled_up_to - _SETTLED)
+    if unpacked is None:
         return True
-    hour = found["hour"]
+    hour = unpacked["hour"]
     day = hour.replace(hour=0)
-    rows = await connection.fetch(_GPUS, day, day + timedelta(days=1), found["up_to"], portion)
+    rows = await connection.fetch(_GPUS, day, day + timedelta(days=1), unpacked["up_to"], portion)
     gpus = [row["device"] for row in rows]
     await connection.execute(_PACK, hour, gpus)
     await connection.execute(_MARK, hour, gpus[-1] if len(gpus) == portion else None)

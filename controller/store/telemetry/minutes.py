@@ -1,14 +1,24 @@
 """One-minute rollups of the samples, in the order of the samples' transactions, so that no late sample is missed.
 
-A minute's figures are of all samples that cover a part of it (`coverage.py`). The mean is weighted by covered time.
-The maximum is of all these samples, since a peak may lie on either side of the minute's edge.
+A minute's figures are of all samples that cover a part of it. The mean is weighted by covered time. The maximum is of
+all these samples, since a peak may lie on either side of the minute's edge.
+
+Coverage is that of `decide/policies/windows.py`: a sample covers the seconds that were read, and none before the
+previous sample of its GPU. A sample of an older agent, which does not report what it read, covers its own period.
 """
 
 from collections.abc import Collection, Sequence
 from datetime import timedelta
 from typing import Any, Final, NamedTuple
 
-from controller.store.telemetry.coverage import READ, covered_since
+READ: Final = "coalesce({0}.read_s, {0}.period_s) * interval '1 s'"  # the most that a sample covers
+
+
+def covered_since(sample: str, partition: str) -> str:
+    """SQL of the start of a sample's covered time. `sample`: alias of `samples`. `partition`: columns of a series."""
+    before = f"lag({sample}.at) over (partition by {partition} order by {sample}.at)"
+    return f"greatest({before}, {sample}.at - {READ.format(sample)})"
+
 
 # `partitions.py` creates and drops the partitions.
 OLDEST_PARTITION: Final = """
@@ -19,7 +29,7 @@ PORTION: Final = 60_000  # samples of one roll-up, approximately: a transaction 
 _PROGRESS: Final = "select horizon::text, clock_timestamp() as now from rollup_progress where id = 1 for update"
 _HORIZON: Final = "select pg_snapshot_xmin(pg_current_snapshot())::text"
 _NTH: Final = "select tx::text from samples where tx >= $1::text::xid8 order by tx offset $2 limit 1"
-# The bounds of what is read: samples that cover a fresh sample's minutes, and the one before each.
+# The bounds of the read: samples that cover a fresh sample's minutes, and the one before each.
 _BOUNDS: Final = f"""
     select date_bin('1 min', min(f.at - {READ.format("f")}), 'epoch') as first, max(f.at) as last,
            max({READ.format("f")}) as reach
@@ -80,8 +90,8 @@ _FORGET_SPANS: Final = """
 _SPANS_PORTION: Final = 5_000
 _MINUTE: Final = timedelta(minutes=1)
 _MINUTE_S: Final = 60
-_COVERED_S: Final = 58.0  # of a minute: verdicts take up to two seconds without a sample for no gap
-# Minutes that may change still: the roll-up has not taken in these samples.
+_COVERED_S: Final = 58.0  # of a minute: for verdicts, up to two seconds without a sample are no gap
+# Minutes that may still change: the roll-up has not processed these samples.
 _UNROLLED: Final = f"""
     select s.device, min(extract(epoch from date_bin('1 min', s.at - {READ.format("s")}, 'epoch')))::float8 as since
       from samples s
@@ -121,17 +131,15 @@ _LOW_SINCE: Final = f"""
 async def roll_up(connection: Any, *, portion: int = PORTION) -> bool:
     """Computes the minutes of the next portion of samples, and again those with late samples.
 
-    Args:
-        connection: in a READ COMMITTED transaction of the leader, which has checked its term.
-        portion: most samples, except that a transaction of samples is never split.
+    In a READ COMMITTED transaction of the leader, which has checked its term. `portion`: most samples, except that a
+    transaction of samples is never split.
 
     Returns:
         Whether the minutes contain every sample that was committed when the roll-up began.
     """
     progress = await connection.fetchrow(_PROGRESS)
-    await connection.execute(
-        "lock table sample_minutes in row exclusive mode"
-    )  # or a partition could be dropped in the meantime
+    # Else a partition could be dropped in the meantime.
+    await connection.execute("lock table sample_minutes in row exclusive mode")
     keep_since = await connection.fetchval(WRITABLE_SINCE)
     if keep_since is None:
         return True  # without partitions there are no samples
@@ -155,30 +163,25 @@ async def forget_spans(connection: Any, *, keep_days: int) -> None:
 
 
 class Stretch(NamedTuple):
-    """Time in which something was low by an earlier verdict.
+    """Time in which an instance was low by an earlier verdict."""
 
-    Attributes:
-        parts: the GPUs, whose mean counts, each with the instance whose own use is meant; empty: the whole GPU.
-        since: where it begins; epoch seconds.
-        until: where it ends; the begin of a minute.
-        minimum: percent; below it is low.
-    """
-
-    parts: Sequence[tuple[str, str]]
-    since: float
-    until: float
-    minimum: float
+    parts: Sequence[
+        tuple[str, str]
+    ]  # GPUs, of which the mean counts, each with the instance; empty: all use of the GPU
+    since: float  # epoch seconds
+    until: float  # the start of a minute
+    minimum: float  # percent, below which use is low
 
 
 async def read_unrolled(connection: Any, devices: Collection[str]) -> dict[str, float]:
-    """The start of the first minute that may change still, by GPU; GPUs without such a minute are missing."""
+    """The start of the first minute that may still change, by GPU; GPUs without such a minute are missing."""
     return {row["device"]: row["since"] for row in await connection.fetch(_UNROLLED, sorted(devices))}
 
 
 async def read_low_since(connection: Any, stretches: Sequence[Stretch]) -> list[float | None]:
-    """The end of the last minute in each stretch that is missing, not covered, or not low; None if there is none.
+    """The end of the last minute in each stretch that is missing, not covered, or not low; None without such a minute.
 
-    The minute in which a stretch begins is not examined, nor minutes that are no longer kept.
+    Skips the minute in which a stretch begins, and minutes that are no longer kept.
     """
     if not stretches:
         return []
@@ -192,5 +195,5 @@ async def read_low_since(connection: Any, stretches: Sequence[Stretch]) -> list[
         [s.minimum for s in stretches],
         _COVERED_S,
     )
-    found = {row["n"]: row["low_since"] for row in rows}
-    return [found.get(n) for n in range(len(stretches))]
+    low_since = {row["n"]: row["low_since"] for row in rows}
+    return [low_since.get(n) for n in range(len(stretches))]

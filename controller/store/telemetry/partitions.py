@@ -1,6 +1,6 @@
 """Time partitions of samples and minutes: created ahead, dropped after their retention.
 
-Every controller maintains them, since every controller may take samples; a lock in the database serializes that.
+Every controller maintains them, since every controller may receive samples; a lock in the database serializes that.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from controller.store.core.database import DRIVER_ERRORS, Database
 
 _HOUR_S: Final = 3600.0
 _DAY_S: Final = 24 * _HOUR_S
-_AHEAD_S: Final = _DAY_S  # for as long the database may be unable to create any
+_AHEAD_S: Final = _DAY_S  # the database may be unable to create partitions for this long
 _BEYOND_WINDOW_S: Final = _HOUR_S  # an evaluation reads the window after its end, possibly late
 _LOCK: Final = 0x67707764  # one controller at a time
 _NAMES: Final = """
@@ -68,14 +68,8 @@ class _Kind:
 
 
 _SAMPLES: Final = _Kind("samples", 3 * _HOUR_S, "%Y%m%d_%H")
-
-
 _MINUTES: Final = _Kind("sample_minutes", _DAY_S, "%Y%m%d")
-
-
-_HOURS: Final = _Kind("minute_hours", _DAY_S, "%Y%m%d")  # as many as of the minutes that they are made of
-
-
+_HOURS: Final = _Kind("minute_hours", _DAY_S, "%Y%m%d")  # one for each partition of minutes
 _FORGET_PACKED: Final = "delete from packed_hours where hour >= to_timestamp($1) and hour < to_timestamp($2)"
 
 
@@ -124,7 +118,7 @@ async def drop_partition(connection: Any, name: str) -> None:
 
 
 async def samples_range(connection: Any) -> PartitionRange | None:
-    """The time for which samples can be written, valid until the transaction ends; None without partitions."""
+    """The time of which samples can be written, valid until the transaction ends; None without partitions."""
     await connection.execute("lock table samples in row exclusive mode")
     starts = {_SAMPLES.start_s(name) for name in await _names(connection, _SAMPLES)}
     if not starts:
@@ -136,7 +130,7 @@ async def samples_range(connection: Any) -> PartitionRange | None:
 
 
 async def _now_and_retention(connection: Any, retention: SampleRetention) -> tuple[float, float, float]:
-    """The present time and the retention of samples and of minutes; all in seconds."""
+    """Returns the present time and the retention of samples and of minutes; all in seconds."""
     now_s = float(await connection.fetchval("select extract(epoch from clock_timestamp())::float8"))
     window_s = float(await connection.fetchval(_LONGEST_WINDOW_S))
     samples_s = max(retention.samples_h * _HOUR_S, window_s + _BEYOND_WINDOW_S)
@@ -154,24 +148,19 @@ def _create(kind: _Kind, start_s: float) -> str:
 
 
 class PartitionMaintenance:
-    """One round each hour, and one at each `wake`.
-
-    Attributes:
-        ready: set once the first round has created partitions; before that no sample can be written.
-    """
+    """Runs a round each hour, and at each `wake`."""
 
     def __init__(self, database: Database, retention: SampleRetention) -> None:
-        self.ready = asyncio.Event()
+        self.ready = asyncio.Event()  # the first round has created partitions; before that no sample can be written
         self._database = database
         self._retention = retention
         self._wanted = asyncio.Event()
 
     def wake(self) -> None:
-        """Runs a round now: a partition is missing."""
+        """Runs a round now, where a partition is missing."""
         self._wanted.set()
 
     async def run(self) -> None:
-        """Runs until cancelled; retries a round soon if the database failed."""
         while True:
             self._wanted.clear()
             try:
@@ -186,7 +175,6 @@ class PartitionMaintenance:
                     await self._wanted.wait()
 
     async def round(self) -> None:
-        """Creates missing partitions, then drops old ones."""
         async with self._database.transaction() as connection:
             await make_partitions(connection, self._retention)
         self.ready.set()

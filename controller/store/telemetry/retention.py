@@ -7,7 +7,7 @@ from typing import Any, Final
 
 _PORTION: Final = 5_000
 _TOKENS_KEPT_DAYS: Final = 30
-_GATEWAYS_KEPT_HOURS: Final = 1  # of silence; until then what they have is unknown, and nothing is scaled down
+_GATEWAYS_KEPT_HOURS: Final = 1  # of silence; until then their demand is unknown, and nothing is scaled down
 
 
 async def prune(connection: Any, *, keep_events_days: int, keep_actions_days: int) -> int:

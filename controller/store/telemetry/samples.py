@@ -20,7 +20,7 @@ _RAISE: Final = """
     select * from unnest($1::uuid[], $2::text[], $3::bigint[]) as p(worker_id, boot_id, seq) order by 1
         on conflict (worker_id) do update set boot_id = excluded.boot_id, seq = excluded.seq"""
 _PRESSURE_FOR_S: Final = 30.0
-# What is not reported this time stays as it was, with the time of its report, while the epoch is the same.
+# A value without a new report stays, with the time of its report, while the epoch is the same.
 _ENGINE_LOADS: Final = """
     insert into engine_loads as l (instance_id, epoch, queued, kv_use, at, requests, requests_at)
     select x.id, x.epoch, x.queued, x.kv_use,
@@ -48,7 +48,7 @@ _DROPPED: Final = """
 _Row = tuple[Any, ...]
 _READ_COLUMNS: Final = "device, extract(epoch from at)::float8 as at, max, mean, period_s, read_s, used_mib, processes"
 # Rows that the previous snapshot could not see. Its oldest open transaction as the only bound would be correct, but a
-# long transaction would then have the same rows read again and again.
+# long transaction would then have the same rows read repeatedly.
 _NEW: Final = f"""
     select {_READ_COLUMNS} from samples
      where tx >= pg_snapshot_xmin($1::text::pg_snapshot) and not pg_visible_in_snapshot(tx, $1::text::pg_snapshot)
@@ -59,33 +59,27 @@ _HISTORY: Final = f"""
 
 
 class NoPartitionError(Exception):
-    """The database's clock is ahead of all partitions: they must be created before samples can be written."""
+    """The database's clock is ahead of all partitions, which must be created before samples can be written."""
 
 
 @dataclass(frozen=True, slots=True)
 class SessionSamples:
-    """Samples of one connection.
-
-    Attributes:
-        boot_id: of the host, from the connection's hello: sequence numbers rise between two boots.
-        offset_s: from the agent's clock to our monotonic one.
-        periods: in any order, possibly repeated.
-    """
+    """Samples of one connection."""
 
     worker_id: str
     session: int
-    boot_id: str
-    offset_s: float
-    periods: Sequence[SamplePeriod]
+    boot_id: str  # of the host, from the connection's hello: sequence numbers rise between two boots
+    offset_s: float  # from the agent's clock to our monotonic clock
+    periods: Sequence[SamplePeriod]  # in any order, possibly repeated
 
 
 @dataclass(frozen=True, slots=True)
 class SamplesWritten:
-    """(worker, session) of durable samples, the number of rows written, and of rows past their retention."""
+    """The result of a write."""
 
-    held: set[tuple[str, int]]
-    rows: int
-    too_old: int
+    held: set[tuple[str, int]]  # (worker, session) of durable samples
+    rows: int  # written
+    too_old: int  # rows past their retention
 
 
 async def write_samples(
@@ -93,10 +87,7 @@ async def write_samples(
 ) -> SamplesWritten:
     """Writes samples that were not written before, of sessions that are still their workers' newest.
 
-    Args:
-        connection: in a transaction.
-        batch: one entry for each session.
-        monotonic: the clock that `offset_s` refers to, in seconds.
+    In a transaction. `batch`: an entry for each session. `monotonic`: the clock of `offset_s`, in seconds.
 
     Raises:
         NoPartitionError: no partition covers the present time.
@@ -118,11 +109,11 @@ async def write_samples(
             at = now - timedelta(seconds=max(0.0, now_s - (period.sampled_s + sender.offset_s)))
             if covered is None or at >= covered.end:
                 raise NoPartitionError(f"no partition of samples covers {at}")
-            made = [row for row in _rows(sender, period, at) if (row[1], sender.worker_id) in owned]
+            of_period = [row for row in _rows(sender, period, at) if (row[1], sender.worker_id) in owned]
             if at < covered.begin:
-                too_old += len(made)
+                too_old += len(of_period)
             else:
-                rows += made
+                rows += of_period
     await connection.copy_records_to_table("samples", records=rows, columns=_COLUMNS)
     await _raise_progress(connection, fresh)
     await _write_engine_loads(connection, fresh, now_s)
@@ -130,7 +121,7 @@ async def write_samples(
 
 
 async def record_dropped(connection: Any, worker_id: str, session: int, what: str) -> None:
-    """Shows on the worker, for a time, that one of its sampling periods could not be taken."""
+    """Shows on the worker, for a time, that one of its sampling periods was dropped."""
     await connection.execute(_DROPPED, worker_id, session, what)
     await notify(connection, "worker", [worker_id])
 
@@ -148,7 +139,7 @@ async def _unwritten(
 
 
 async def _owned(connection: Any, fresh: Iterable[tuple[SessionSamples, list[SamplePeriod]]]) -> set[tuple[str, str]]:
-    """(GPU, worker) of the sampled GPUs: samples of another worker's GPU are ignored."""
+    """Returns (GPU, worker) of the sampled GPUs: samples of another worker's GPU are ignored."""
     devices = {gpu.uuid for _, periods in fresh for period in periods for gpu in period.gpus}
     return {(row["uuid"], str(row["worker_id"])) for row in await connection.fetch(_OWNERS, sorted(devices))}
 
@@ -165,19 +156,19 @@ async def _raise_progress(connection: Any, fresh: Sequence[tuple[SessionSamples,
 async def _write_engine_loads(
     connection: Any, fresh: Iterable[tuple[SessionSamples, list[SamplePeriod]]], now_s: float
 ) -> None:
-    """Writes the last reports of engines' requests, queues and caches; what an agent had to keep back is too old.
+    """Writes the last reports of engines' requests, queues and caches. Skips reports that an agent sent too late.
 
-    Only the agent on whose host the first rank has its claims is believed, whatever others say of that instance.
+    Of an instance only the agent on whose host its first rank has its claims is believed.
     """
-    told: dict[tuple[str, str], _EngineLoad] = {}
+    reported: dict[tuple[str, str], _EngineLoad] = {}
     for sender, periods in fresh:
         for period in periods:
             if now_s - (period.sampled_s + sender.offset_s) <= _PRESSURE_FOR_S:
                 for p in period.processes:
                     if p.rank == 0 and (p.queued, p.kv_use, p.requests) != (None, None, None):
                         key = p.instance, sender.worker_id
-                        told[key] = _EngineLoad(p, sender.worker_id, told.get(key))
-    loads = [told[name] for name in sorted(told)]
+                        reported[key] = _EngineLoad(p, sender.worker_id, reported.get(key))
+    loads = [reported[name] for name in sorted(reported)]
     if loads:
         await connection.execute(
             _ENGINE_LOADS,
@@ -191,7 +182,7 @@ async def _write_engine_loads(
 
 
 class _EngineLoad:
-    """The reports of one engine, newest last. What a sample leaves out stays as in the one before, of one epoch."""
+    """The last reports of one engine. A value that a sample lacks stays as in the sample before, of the same epoch."""
 
     def __init__(self, process: ProcessSample, worker_id: str, before: "_EngineLoad | None") -> None:
         self.process: ProcessSample = process
@@ -232,56 +223,42 @@ def _process(process: ProcessSample, own: Readings | None) -> list[Any]:
 
 
 class ProcessReading(NamedTuple):
-    """One process with a claim on the GPU. Percent; None is unknown, never zero.
-
-    `requests` is the most at once, `arrived` the number that came.
-    """
+    """One process with a claim on the GPU. Percent; None is unknown, never zero."""
 
     instance: str
     epoch: int
     rank: int
     mean: float | None
     max: float | None
-    requests: int | None
-    arrived: int | None = None
+    requests: int | None  # the most at once
+    arrived: int | None = None  # the number that arrived
 
 
 class Sample(NamedTuple):
-    """One GPU over the part of a sampling period that was read, which ended `at`. Percent, MiB.
-
-    Attributes:
-        device: the GPU.
-        at: epoch seconds, by the database's clock.
-        max: the highest reading.
-        mean: of the readings.
-        period_s: length of the sampling period.
-        used_mib: memory in use.
-        processes: with a claim on the GPU.
-        read_s: seconds that were read, up to `at`; None: an older agent, which does not say.
-    """
+    """One GPU over the part of a sampling period that was read, which ended `at`. Percent."""
 
     device: str
-    at: float
-    max: float
-    mean: float
+    at: float  # epoch seconds, by the database's clock
+    max: float  # of the readings
+    mean: float  # of the readings
     period_s: float
     used_mib: int | None
-    processes: tuple[ProcessReading, ...]
-    read_s: float | None = None
+    processes: tuple[ProcessReading, ...]  # with a claim on the GPU
+    read_s: float | None = None  # that were read, up to `at`; None: an older agent does not report it
 
 
 async def read_horizon(connection: Any) -> str:
-    """The present snapshot. Read it first and the history after it, so that no sample falls between the two.
+    """The present snapshot. Read it before the history, so that no sample falls between the two.
 
-    The connection must be in one REPEATABLE READ transaction, as for `read_new`.
+    In one REPEATABLE READ transaction, as for `read_new`.
     """
     return str(await connection.fetchval("select pg_current_snapshot()::text"))
 
 
 async def read_new(connection: Any, horizon: str) -> tuple[list[Sample], str]:
-    """Every sample that was not visible at `horizon`, oldest first, and the horizon for the next read."""
-    seen = await read_horizon(connection)
-    return [_sample(row) for row in await connection.fetch(_NEW, horizon)], seen
+    """Returns every sample that was not visible at `horizon`, oldest first, and the horizon for the next read."""
+    next_horizon = await read_horizon(connection)
+    return [_sample(row) for row in await connection.fetch(_NEW, horizon)], next_horizon
 
 
 async def read_history(connection: Any, devices: Collection[str], since: float) -> list[Sample]:

@@ -1,4 +1,4 @@
-"""GPUs' utilization over a window, in a few values: recent ones from the samples, older ones from the minutes."""
+"""GPUs' utilization over a window, in a few values: recent values from the samples, older ones from the minutes."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from controller.store.core.database import Reader, row_mapper
 from controller.store.core.refusals import NotFoundError
-from controller.store.telemetry.coverage import covered_since
+from controller.store.telemetry.minutes import covered_since
 from schemas.api.history import SeriesView, UtilizationView, WatchView
 
 MAX_TRACKS: Final = 512
@@ -51,7 +51,7 @@ _BY_WORKER: Final = """
     select d.uuid as device, w.name as worker, '' as instance_id, 'epoch'::timestamptz as since
       from devices d join workers w on w.id = d.worker_id
      where d.kind = 'gpu' and w.name = $1 and w.deleted_at is null order by d.index limit $2"""
-# Only the newest epoch: older ones may still be fenced. Usage before the claim is not the instance's.
+# Only the newest epoch: older epochs may still be fenced. Usage before the claim is not the instance's.
 _BY_INSTANCE: Final = """
     select c.device, w.name as worker, case when c.exclusive then '' else c.instance_id end as instance_id,
            c.created_at as since
@@ -81,31 +81,19 @@ async def tracks_of_gpus(connection: Reader, uuids: Sequence[str]) -> list[Track
 
 
 async def tracks_of_worker(connection: Reader, worker: str) -> list[Track]:
-    """The GPUs of a worker.
-
-    Raises:
-        NotFoundError: no live worker has this name.
-    """
+    """The GPUs of a worker. Raises NotFoundError if no live worker has this name."""
     await _must_exist(connection, "select 1 from workers where name = $1 and deleted_at is null", "worker", worker)
     return _tracks(await connection.fetch(_BY_WORKER, worker, MAX_TRACKS))
 
 
 async def tracks_of_instance(connection: Reader, instance: str) -> tuple[list[Track], str]:
-    """The GPUs of an instance since it claimed them (its own part of shared ones), and its deployment's uid.
-
-    Raises:
-        NotFoundError: no instance has this id.
-    """
+    """The GPUs of an instance since its claims, and its deployment's uid. Raises NotFoundError for an unknown id."""
     uid = await _must_exist(connection, "select deployment_uid from instances where id = $1", "instance", instance)
     return _tracks(await connection.fetch(_BY_INSTANCE, [instance], MAX_TRACKS)), str(uid)
 
 
 async def tracks_of_deployment(connection: Reader, deployment: str) -> tuple[list[Track], str]:
-    """The GPUs of a deployment's instances (of the last deployment of that name, if deleted), and its uid.
-
-    Raises:
-        NotFoundError: no deployment has this name.
-    """
+    """The GPUs of a deployment's instances, and its uid. Raises NotFoundError if no deployment had this name."""
     query = "select uid from deployments where name = $1 order by deleted_at desc nulls first limit 1"
     uid = await _must_exist(connection, query, "deployment", deployment)
     rows = await connection.fetch("select id from instances where deployment_uid = $1", uid)
@@ -117,14 +105,14 @@ async def read_utilization(
 ) -> UtilizationView:
     """The last `window_s` seconds of each track, the highest value of each slot. In one REPEATABLE READ transaction."""
     slot_s = window_s / SLOTS
-    (moment,) = await connection.fetch("select now() as until, now() - $1 * interval '1 s' as begin", window_s)
+    (window,) = await connection.fetch("select now() as until, now() - $1 * interval '1 s' as begin", window_s)
     columns = [t.device for t in tracks], [t.instance_id for t in tracks], [t.since for t in tracks]
     query = _FINE if window_s <= FINE_UP_TO_S else _COARSE
-    found: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-    for row in await connection.fetch(query, *columns, moment["begin"], slot_s, SLOTS):
-        found[row["device"], row["instance_id"]][row["slot"]] = round(row["high"], 1)
+    highs: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+    for row in await connection.fetch(query, *columns, window["begin"], slot_s, SLOTS):
+        highs[row["device"], row["instance_id"]][row["slot"]] = round(row["high"], 1)
     return UtilizationView(
-        until=moment["until"],
+        until=window["until"],
         window_s=window_s,
         slot_s=slot_s,
         series=[
@@ -132,7 +120,7 @@ async def read_utilization(
                 gpu=t.device,
                 worker=t.worker,
                 instance=t.instance_id,
-                values=[found[t.device, t.instance_id].get(slot) for slot in range(SLOTS)],
+                values=[highs[t.device, t.instance_id].get(slot) for slot in range(SLOTS)],
             )
             for t in tracks
         ],

@@ -1,4 +1,4 @@
 """Objects as the API returns them, read from rows: a bounded number of queries for each list. Reads only.
 
-A function with several reads needs a connection inside one REPEATABLE READ transaction, so that all are of one moment.
+A function with several reads needs a connection inside one REPEATABLE READ transaction, so that all see one snapshot.
 """

@@ -1,4 +1,4 @@
-"""Reads what needs an operator: few queries over what is in trouble, none over what runs well."""
+"""Reads the objects that need an operator: few queries over those in trouble, no query over the rest."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -21,14 +21,14 @@ from controller.store.access.secrets import count_plain, unreadable_secrets
 from controller.store.core.database import Reader, row_mapper
 from controller.store.core.database_space import DatabaseSpace
 from controller.store.views.leader import read_holder, read_leader
-from controller.store.views.paging import read_moment
+from controller.store.views.paging import read_time
 from controller.store.views.workers import STATE_COLUMNS, worker_conditions
 from schemas.worker_conditions import CONTAINERS, GPUS_HEALTHY, is_trouble
 
 _MOST: Final = 20_000  # instances
 _SAMPLE: Final = 20
-_NOT_TOLD: Final = frozenset({CONTAINERS, GPUS_HEALTHY})  # most need none; and unhealthy GPUs are told by themselves
-_EXPECTED: Final = "drain_waits"  # an operator's own doing, until its time is over
+_NOT_LISTED: Final = frozenset({CONTAINERS, GPUS_HEALTHY})  # most hosts need no containers; GPUs have their own items
+_EXPECTED: Final = "drain_waits"  # an operator's own drain, until its time is over
 _WORKERS: Final = f"""
     select {STATE_COLUMNS}, coalesce(h.instances, 0) as instances, h.sample
       from workers w
@@ -41,13 +41,13 @@ _WORKERS: Final = f"""
        and (w.phase <> 'ready' or w.conditions <> '[]' or w.samples_dropped_at > now() - interval '10 min'
             or w.drain_until < clock_timestamp())
      order by w.name"""  # noqa: S608 - constants, no input
-# What is fetched before the process starts has a limit of its own.
+# Fetching before the process starts has a limit of its own.
 _OVERDUE: Final = """
     (i.phase = 'starting' and i.reason not in ('fetching', 'pulling')
      and clock_timestamp() - coalesce(i.start_phase_since, i.phase_since)
          > make_interval(secs => coalesce((r.spec ->> 'start_timeout')::float8, 600)))"""
-# `failing_since`: the first of the failures in a row, or of the vain readings of the model since the spec was applied.
-# Those are of a revision, so they are looked up for one of its instances alone: its deployment may have many events.
+# `failing_since`: the first of the failures in a row, or of the failed reads of the model since the spec was applied.
+# Failed reads belong to a revision, so they are queried for one of its instances: its deployment may have many events.
 _INSTANCES: Final = f"""
     with troubled as materialized (
         select i.id, i.phase, i.phase_since, i.reason, i.message, i.failures, i.created_at, d.uid, d.name as deployment,
@@ -129,24 +129,15 @@ async def read_attention(
     certificates: Sequence[CertificateFacts] = (),
     space: DatabaseSpace | None = None,
 ) -> AttentionFacts:
-    """Everything at one moment. The connection must be in one REPEATABLE READ transaction.
-
-    Args:
-        connection: to read from.
-        leading: the controller that asks is the leader.
-        violations: what the audit found.
-        secret_keys: of this controller.
-        certificates: of this controller.
-        space: of the database, as this controller knows it.
-    """
+    """Reads in one REPEATABLE READ transaction. `leading`: this controller is the leader."""
     leader = leading or await read_holder(connection) is not None
     return AttentionFacts(
-        at=await read_moment(connection),
+        at=await read_time(connection),
         leader=leader,
         leaderless_since=None if leader else (await read_leader(connection, leading=False)).renewed_at,
         violations=violations,
         workers=[_worker(row) for row in await connection.fetch(_WORKERS)],
-        instances=await _instances(connection),
+        instances=[_instance(row) for row in await connection.fetch(_INSTANCES)],
         deployments=[_deployment(row) for row in await connection.fetch(_DEPLOYMENTS)],
         idle=[_idle(row) for row in await connection.fetch(_IDLE)],
         gpus=[_gpu(row) for row in await connection.fetch(_GPUS)],
@@ -170,17 +161,13 @@ def _worker(row: Any) -> WorkerFacts:
         reason=row["quarantine_reason"] if quarantined else row["reason"],
         since=(row["last_seen"] if silent else None) or row["phase_since"],
         conditions=[
-            (one.reason, one.message, one.since)
-            for one in worker_conditions(row)
-            if is_trouble(one) and one.type not in _NOT_TOLD and one.reason != _EXPECTED
+            (condition.reason, condition.message, condition.since)
+            for condition in worker_conditions(row)
+            if is_trouble(condition) and condition.type not in _NOT_LISTED and condition.reason != _EXPECTED
         ],
         instances=row["instances"],
         sample=row["sample"] or (),
     )
-
-
-async def _instances(connection: Reader) -> Sequence[TroubledInstance]:
-    return [_instance(row) for row in await connection.fetch(_INSTANCES)]
 
 
 def _instance(row: Any) -> TroubledInstance:

@@ -13,7 +13,7 @@ from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.specs import keep_specs_of, spec_from_json
 from controller.store.scaling.gateways import SILENT_S
-from controller.store.views.paging import in_pieces, open_cursor, page_of
+from controller.store.views.paging import in_batches, open_cursor, page_of
 from controller.store.views.verdicts import Watched, watched_of
 from schemas.api.deployments import (
     DeploymentLoad,
@@ -78,7 +78,7 @@ _INTENTS: Final = "select * from intents where deployment_uid = any($1::uuid[]) 
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """The number of a deployment, and its condition."""
+    """The autoscaler's number for a deployment, and its condition."""
 
     status: ScalingStatus
     condition: Condition
@@ -87,7 +87,7 @@ class Scaled:
 async def scaled_of(
     connection: Reader, specs: Mapping[Any, DeploymentSpec], intents: Mapping[Any, Sequence[IntentView]]
 ) -> dict[Any, Scaled]:
-    """The numbers of those of these deployments whose replicas follow the requests, once they are decided."""
+    """The decided numbers of those deployments whose replicas follow the requests."""
     uids = [uid for uid, spec in specs.items() if scales(spec)]
     rows = await connection.fetch(_NUMBERS, uids) if uids else []
     return {
@@ -117,12 +117,11 @@ def _condition(row: Any) -> Condition:
 
 
 def _silent(names: Sequence[str]) -> str:
-    who = f"gateway {', '.join(names)} does not report" if names else "no gateway reports"
-    return f"{who}, so no replica is removed on its account; if it is gone for good: gpuward gateway forget NAME"
+    problem = f"gateway {', '.join(names)} does not report" if names else "no gateway reports"
+    return f"{problem}, so no replica is removed on its account; if it is gone for good: gpuward gateway forget NAME"
 
 
 async def rollouts_of(connection: Reader, specs: Mapping[Any, DeploymentSpec]) -> dict[Any, RolloutStatus]:
-    """The rollouts of these deployments, of those that have one."""
     uids = [uid for uid, spec in specs.items() if spec.update == "rolling"]
     rows = await connection.fetch(_ROLLOUTS, uids) if uids else []
     return {row["deployment_uid"]: _rollout_status(row, specs[row["deployment_uid"]]) for row in rows}
@@ -135,11 +134,7 @@ def _rollout_status(row: Any, spec: DeploymentSpec) -> RolloutStatus:
 
 
 async def revisions_of(connection: Reader, name: str) -> RevisionList:
-    """The revisions of a live deployment.
-
-    Raises:
-        NotFoundError: no live deployment has this name.
-    """
+    """The revisions of a live deployment. Raises NotFoundError if no live deployment has this name."""
     rows = await connection.fetch(_REVISIONS, name)
     if not rows:
         raise _missing(name)
@@ -147,11 +142,7 @@ async def revisions_of(connection: Reader, name: str) -> RevisionList:
 
 
 async def revision_specs(connection: Reader, name: str, numbers: Sequence[int]) -> list[DeploymentSpec]:
-    """The specs of these revisions of a live deployment.
-
-    Raises:
-        NotFoundError: no live deployment has this name, or a revision is not kept.
-    """
+    """The specs of these revisions. Raises NotFoundError if the deployment is not live, or a revision not kept."""
     rows = await connection.fetch(_SPECS, name, list(numbers))
     if not rows:
         raise _missing(name)
@@ -168,11 +159,7 @@ def _missing(name: str) -> NotFoundError:
 
 
 async def load_of(connection: Reader, name: str) -> DeploymentLoad:
-    """What the gateways last reported of a deployment, at most a second ago.
-
-    Raises:
-        NotFoundError: no deployment has this name.
-    """
+    """The gateways' last reports, at most a second old. Raises NotFoundError if no deployment has this name."""
     rows: list[Any] = await connection.fetch(_LOAD, name, SILENT_S)
     if not rows:
         raise NotFoundError(f"no deployment is named {name!r}; `gpuward get deployments` lists them")
@@ -180,11 +167,7 @@ async def load_of(connection: Reader, name: str) -> DeploymentLoad:
 
 
 async def list_deployments(connection: Reader, *, limit: int, cursor: str | None = None) -> Page[DeploymentView]:
-    """One page by name; includes deleted deployments until they are finished.
-
-    Raises:
-        BadCursorError: the cursor was not issued for this list.
-    """
+    """One page by name, with deleted, unfinished ones. Raises BadCursorError if the cursor is of another list."""
     after = open_cursor(cursor, (str, str)) or ["", "00000000-0000-0000-0000-000000000000"]
     query = """select * from deployments where (name, uid) > ($1::text, ($2::text)::uuid) order by name, uid limit $3"""
     views = await views_of(connection, await connection.fetch(query, *after, limit + 1))
@@ -192,22 +175,18 @@ async def list_deployments(connection: Reader, *, limit: int, cursor: str | None
 
 
 async def deployments_by_uid(connection: Reader, uids: Iterable[str] | None = None) -> list[DeploymentView]:
-    """These deployments, or all; finished ones are missing."""
+    """`uids` None: all. Finished deployments are missing."""
     if uids is None:
         rows = await connection.fetch("select * from deployments order by name, uid")
         keep_specs_of(len(rows))
     else:
         query = "select * from deployments where uid = any($1::uuid[]) order by name, uid"
         rows = await connection.fetch(query, list(uids))
-    return await in_pieces(rows, partial(views_of, connection))
+    return await in_batches(rows, partial(views_of, connection))
 
 
 async def deployment_by_uid(connection: Reader, uid: str) -> DeploymentView:
-    """One deployment.
-
-    Raises:
-        NotFoundError: it does not exist, or is finished.
-    """
+    """One deployment. Raises NotFoundError if it does not exist, or is finished."""
     views = await deployments_by_uid(connection, [uid])
     if not views:
         raise NotFoundError(f"deployment {uid} does not exist any more")
@@ -215,11 +194,7 @@ async def deployment_by_uid(connection: Reader, uid: str) -> DeploymentView:
 
 
 async def deployment_by_name(connection: Reader, name: str) -> DeploymentView:
-    """The live deployment of this name; without one, the last deleted one that is not finished.
-
-    Raises:
-        NotFoundError: there is neither.
-    """
+    """The live deployment of this name, else the last deleted, unfinished one. Raises NotFoundError without either."""
     query = """select * from deployments where name = $1
                 order by deleted_at is null desc, deleted_at desc limit 1"""
     views = await views_of(connection, await connection.fetch(query, name))
@@ -236,7 +211,6 @@ async def live_by_name(connection: Reader, names: Iterable[str]) -> dict[str, De
 
 
 async def views_of(connection: Reader, rows: Sequence[Any]) -> list[DeploymentView]:
-    """Views of these rows of deployments, with their present intents and verdicts."""
     uids = [row["uid"] for row in rows]
     intents: dict[Any, list[IntentView]] = defaultdict(list)
     for row in await connection.fetch(_INTENTS, uids) if uids else ():
@@ -247,8 +221,8 @@ async def views_of(connection: Reader, rows: Sequence[Any]) -> list[DeploymentVi
     scaled = await scaled_of(connection, specs, intents)
     rollouts = await rollouts_of(connection, specs)
     kept = await _kept_of(connection, specs)
-    found = await connection.fetch(_ENGINES, uids) if uids else ()
-    engines = {row["deployment_uid"]: row["engines"] for row in found}
+    in_use = await connection.fetch(_ENGINES, uids) if uids else ()
+    engines = {row["deployment_uid"]: row["engines"] for row in in_use}
     return [
         _view(
             row, intents[uid], watched.get(uid), scaled.get(uid), rollouts.get(uid), kept.get(uid), engines.get(uid, [])
@@ -259,7 +233,7 @@ async def views_of(connection: Reader, rows: Sequence[Any]) -> list[DeploymentVi
 
 
 async def _kept_of(connection: Reader, specs: Mapping[Any, DeploymentSpec]) -> dict[Any, Any]:
-    """What the present revisions keep of images and models, of deployments that may have any."""
+    """Image digests and model commits of the present revisions, of deployments that may have any."""
     uids = [uid for uid, spec in specs.items() if spec.runtime == "docker" or _is_on_hub(spec)]
     return {row["uid"]: row for row in await connection.fetch(_KEPT, uids)} if uids else {}
 

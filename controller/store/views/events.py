@@ -13,26 +13,19 @@ from schemas.api.events import EventView
 
 @dataclass(frozen=True, slots=True)
 class EventFilter:
-    """Which events are wanted.
+    """Selects events."""
 
-    Attributes:
-        about: for each object asked for its names in events, such as `deployment:<uid>`; an event has one of each.
-        reasons: only of any of these reasons; empty: of all.
-        since_id: only events after this one.
-        after: only events after this moment, or after that long before now.
-    """
-
-    about: Sequence[Sequence[str]] = ()
-    reasons: Sequence[str] = ()
-    since_id: int | None = None
-    after: datetime | timedelta | None = None
+    about: Sequence[Sequence[str]] = ()  # for each object its names in events; an event must have one name of each
+    reasons: Sequence[str] = ()  # any of these; empty: all
+    since_id: int | None = None  # only later events
+    after: datetime | timedelta | None = None  # only events after this time, or after this long before now
 
 
 _COLUMNS: Final = "id, at, reason, message, evidence, objects, subjects, actor, request_id"
-# A kept plan would look through the whole of `$2` for each event if it were compared with `any`.
+# Not `id <> all ($2)`, because a kept plan would search all of `$2` for each event.
 _ABOVE: Final = f"""
     select {_COLUMNS} from events e
-     where id > $1 and not exists (select 1 from unnest($2::bigint[]) seen where seen = e.id)
+     where id > $1 and not exists (select 1 from unnest($2::bigint[]) known where known = e.id)
      order by id limit $3"""  # noqa: S608 - constants, no input
 EVERY_EVENT: Final = EventFilter()
 _LIVE: Final = {
@@ -53,9 +46,9 @@ async def newest_events(connection: Reader, limit: int) -> list[int]:
     return [row["id"] for row in await connection.fetch("select id from events order by id desc limit $1", limit)]
 
 
-async def events_above(connection: Reader, floor: int, seen: Collection[int], limit: int) -> list[EventView]:
-    """The oldest events with an id above the floor that are not among the seen ones, in order."""
-    rows = await connection.fetch(_ABOVE, floor, list(seen), limit)
+async def events_above(connection: Reader, floor: int, known: Collection[int], limit: int) -> list[EventView]:
+    """The oldest events with an id above the floor, without the known ids, in order."""
+    rows = await connection.fetch(_ABOVE, floor, list(known), limit)
     return [event_view(row) for row in rows]
 
 
@@ -66,20 +59,10 @@ async def list_events(
     cursor: str | None = None,
     wanted: EventFilter = EVERY_EVENT,
 ) -> Page[EventView]:
-    """One page, newest first.
-
-    Args:
-        connection: to read from.
-        limit: most events of the page.
-        cursor: the begin of the page.
-        wanted: which events.
-
-    Raises:
-        BadCursorError: the cursor was not issued for this list.
-    """
+    """One page, newest first. Raises BadCursorError if the cursor was not issued for this list."""
     before = open_cursor(cursor, (int,)) or [None]
     after, age = (None, wanted.after) if isinstance(wanted.after, timedelta) else (wanted.after, None)
-    # What is not asked for is left out, so that the plan is made for what is.
+    # Unused filters are left out of the query, so that the plan suits the used ones.
     narrowed = "".join(f" and objects && ${number}::text[]" for number, _ in enumerate(wanted.about, 6))
     narrowed += f" and reason = any(${6 + len(wanted.about)})" if wanted.reasons else ""
     rows = await connection.fetch(
@@ -99,13 +82,11 @@ async def list_events(
 
 
 def event_view(row: Any) -> EventView:
-    """An event's row as the API shows it."""
-    durations = row["evidence"].get("durations") or {}
-    return view_of(EventView, row, durations=durations)
+    return view_of(EventView, row, durations=row["evidence"].get("durations") or {})
 
 
 async def objects_named(connection: Reader, kind: str, name: str) -> list[str]:
-    """An object's names in events, by the user's kind and name: of all of that name that exist, or else of all gone."""
+    """Names in events of the objects of this kind and name: of existing objects, or else of those that are gone."""
     live = _LIVE.get(kind)
     if live is None:
         return [f"{kind}:{name}"]

@@ -11,12 +11,12 @@ from controller.store.views.paging import open_cursor, page_of
 from schemas.api.envelopes import Page
 from schemas.api.gpus import GpuClaimView, GpuSpecView, GpuStatus, GpuView
 
-# An older reading does not count: the value is unknown, not zero.
+# Older readings do not count: the value is unknown, not zero.
 READING_GOOD_FOR_S: Final = 30
 DETAILS_GOOD_FOR_S: Final = 90
 # Of a GPU `d`: free memory for one more shared claim.
 FREE_MIB: Final = "greatest(d.memory_mib - d.claimed_mib - d.reserved_mib - d.foreign_mib, 0)"
-# What the list and the map have in common: the figures of a GPU, its worker and fresh reading, and which are shown.
+# Shared by the list and the map: a GPU's figures, its worker and fresh reading, and the filter of shown GPUs.
 FIGURES: Final = f"""
     {FREE_MIB} as free_mib, w.name as worker,
     case when d.present then r.used_mib end as used_mib,
@@ -44,16 +44,16 @@ _CLAIMS: Final = """
 
 @dataclass(frozen=True, slots=True)
 class GpuFigure:
-    """What changes of a GPU from moment to moment; None: unknown. `utilization` in whole percent."""
+    """A GPU's changing figures; None: unknown."""
 
     uuid: str
-    utilization: int | None
+    utilization: int | None  # percent
     used_mib: int | None
     claimed_mib: int
 
 
 async def gpu_figures(connection: Reader) -> list[GpuFigure]:
-    """All GPUs that are listed, by worker and index."""
+    """Reads all shown GPUs, by worker and index."""
     query = f"""select d.uuid, d.claimed_mib, {FIGURES} {FROM} where {SHOWN} order by w.name, d.index, d.uuid"""
     return [
         GpuFigure(row["uuid"], None if (percent := row["utilization"]) is None else round(percent), row["used_mib"],
@@ -65,11 +65,7 @@ async def gpu_figures(connection: Reader) -> list[GpuFigure]:
 async def list_gpus(
     connection: Reader, *, limit: int, cursor: str | None = None, worker: str | None = None
 ) -> Page[GpuView]:
-    """One page by worker and index; optionally of one worker.
-
-    Raises:
-        BadCursorError: the cursor was not issued for this list.
-    """
+    """One page by worker and index. Raises BadCursorError if the cursor was not issued for this list."""
     after = open_cursor(cursor, (str, int, str)) or ["", -1, ""]
     query = f"""{_GPUS} and (w.name, d.index, d.uuid) > ($1::text, $2::int, $3::text)
                 and ($4::text is null or w.name = $4) order by w.name, d.index, d.uuid limit $5"""
@@ -78,11 +74,7 @@ async def list_gpus(
 
 
 async def gpu_by_uuid(connection: Reader, uuid: str) -> GpuView:
-    """One GPU.
-
-    Raises:
-        NotFoundError: no worker has this GPU.
-    """
+    """Raises NotFoundError if no worker has this GPU."""
     views = await _with_claims(connection, await connection.fetch(f"{_GPUS} and d.uuid = $1", uuid))
     if not views:
         raise NotFoundError(f"no GPU has the UUID {uuid!r}; `gpuward get gpus` lists them")
@@ -98,7 +90,7 @@ async def _with_claims(connection: Reader, rows: Sequence[Any]) -> list[GpuView]
         view_of(
             GpuView,
             row,
-            kind="Gpu",  # the column has another meaning
+            kind="Gpu",  # the column `kind` is of the device
             spec=GpuSpecView(cordoned=row["cordoned"]),
             status=view_of(GpuStatus, row, claims=claims[row["uuid"]]),
         )

@@ -19,7 +19,7 @@ from controller.store.access.proxy_secrets import (
 from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.deployments.specs import spec_from_json
-from controller.store.views.paging import in_pieces, open_cursor, page_of
+from controller.store.views.paging import in_batches, open_cursor, page_of
 from controller.store.views.verdicts import verdicts_of
 from schemas.api.envelopes import Page
 from schemas.api.explain import Explain
@@ -57,11 +57,11 @@ class LogSource:
     phase: str
     address: str  # HOST:PORT
     secret: StoredProxySecret
-    certificate: str = ""  # SHA-256 of what the proxy shows, in hexadecimal digits; empty: it speaks no TLS
+    certificate: str = ""  # SHA-256 of the proxy's certificate, in hexadecimal digits; empty: no TLS
 
 
 def log_source_of(row: Any) -> LogSource:
-    """The proxy in a row with a worker's columns."""
+    """`row` has a worker's columns."""
     return LogSource(
         row["name"], row["phase"], row["proxy_address"], stored_proxy_secret(row), row["proxy_certificate"]
     )
@@ -75,11 +75,7 @@ async def list_instances(
     deployment: str | None = None,
     worker: str | None = None,
 ) -> Page[InstanceView]:
-    """One page by id; optionally of one deployment or of one worker, by name.
-
-    Raises:
-        BadCursorError: the cursor was not issued for this list.
-    """
+    """One page by id. Raises BadCursorError if the cursor was not issued for this list."""
     after = open_cursor(cursor, (str,)) or [""]
     query = f"""{_INSTANCES}
         where i.id > $1 and ($2::text is null or d.name = $2)
@@ -92,20 +88,16 @@ async def list_instances(
 
 
 async def instances_of(connection: Reader, uids: Iterable[str] | None = None) -> list[InstanceView]:
-    """All instances of these deployments, or of all."""
+    """`uids`: of deployments; None: all."""
     if uids is None:
         rows = await connection.fetch(f"{_INSTANCES} order by i.id")
     else:
         rows = await connection.fetch(f"{_INSTANCES} where i.deployment_uid = any($1::uuid[])", list(uids))
-    return await in_pieces(rows, partial(_with_claims, connection))
+    return await in_batches(rows, partial(_with_claims, connection))
 
 
 async def instance_by_id(connection: Reader, instance: str) -> InstanceView:
-    """One instance.
-
-    Raises:
-        NotFoundError: no instance has this id.
-    """
+    """Raises NotFoundError if no instance has this id."""
     views = await _with_claims(connection, await connection.fetch(f"{_INSTANCES} where i.id = $1", instance))
     if not views:
         raise NotFoundError(f"no instance is named {instance!r}; `gpuward ps` lists them")
@@ -113,11 +105,7 @@ async def instance_by_id(connection: Reader, instance: str) -> InstanceView:
 
 
 async def log_source(connection: Reader, instance: str, rank: int = 0) -> LogSource | None:
-    """The worker on which this rank of this instance runs or ran last; None if it never ran.
-
-    Raises:
-        NotFoundError: no instance has this id.
-    """
+    """The worker of this rank's newest start; None if it never ran. Raises NotFoundError if no instance has this id."""
     rows = await connection.fetch(
         f"""select w.name, w.phase, w.proxy_address, {PROXY_SECRET}, w.proxy_certificate
              from instances i
@@ -139,11 +127,7 @@ async def log_source(connection: Reader, instance: str, rank: int = 0) -> LogSou
 
 
 async def cache_source(connection: Reader, worker: str) -> LogSource:
-    """The worker of this name.
-
-    Raises:
-        NotFoundError: there is none.
-    """
+    """Raises NotFoundError if no worker has this name."""
     rows = await connection.fetch(
         f"select w.name, w.phase, w.proxy_address, {PROXY_SECRET}, w.proxy_certificate"  # noqa: S608 - constants
         f" from workers w {JOIN_PROXY_SECRET} where w.name = $1 and w.deleted_at is null",
@@ -185,7 +169,7 @@ def _view(
     row: Any, claims: list[ClaimView], need: Need | None, utilization: InstanceUtilization | None
 ) -> InstanceView:
     spec = spec_from_json(row["spec"])
-    # Older epochs may still be fenced; the newest one is shown.
+    # Older epochs may still be fenced; only the newest is shown.
     newest = max((claim.epoch for claim in claims), default=0)
     present = [claim for claim in claims if claim.epoch == newest]
     workers = list(dict.fromkeys(claim.worker for claim in present))
@@ -212,7 +196,7 @@ def _view(
 
 
 def _explain(stored: Any, held: str | None) -> Explain:
-    """Why it is pending. `held`: what its rollout is held up by."""
+    """Why it is pending. `held`: why its rollout is blocked."""
     explain = from_plain(Explain, stored)
     if held is None:
         return explain

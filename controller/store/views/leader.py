@@ -5,13 +5,12 @@ from schemas.api.audit import LeaderView
 
 
 async def read_term(connection: Reader) -> int:
-    """The leader's term."""
     rows = await connection.fetch("select term from lease where id = 1")
     return int(rows[0]["term"])
 
 
 async def read_leader(connection: Reader, *, leading: bool) -> LeaderView:
-    """The lease as stored; `leading`: the controller that asks is the leader."""
+    """The lease as stored; `leading`: this controller is the leader."""
     rows = await connection.fetch("select term, holder, nullif(renewed_at, '-infinity') as renewed_at from lease")
     return view_of(LeaderView, rows[0], leading=leading)
 

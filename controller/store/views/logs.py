@@ -1,4 +1,4 @@
-"""Where the logs of instances are: for each rank the worker on which its newest start runs or ran."""
+"""The logs of instances: for each rank the worker on which its newest start runs or ran."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from controller.store.core.database import Reader, Row
 from controller.store.core.refusals import NotFoundError
 from controller.store.views.instances import LogSource, log_source_of
 
-# Of each rank the newest start. A claim goes before a report: its process may not be reported yet.
+# Of each rank the newest start. A claim comes before a report, since its process may not be reported yet.
 _LOGS: Final = f"""
     select i.id, at.rank, at.epoch, w.name, w.phase, w.proxy_address, {PROXY_SECRET},
            w.proxy_certificate
@@ -40,27 +40,17 @@ class InstanceLog:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentLogs:
-    """The logs of a deployment.
+    """The logs of a deployment."""
 
-    Attributes:
-        logs: of each instance and rank that has started.
-        lives: whether more may come: an instance exists that may start, or start again.
-        exists: whether the deployment is not deleted, so that it may get other instances.
-    """
-
-    logs: tuple[InstanceLog, ...]
-    lives: bool
-    exists: bool = False
+    logs: tuple[InstanceLog, ...]  # of each instance and rank that has started
+    lives: bool  # an instance may start, or start again, and add logs
+    exists: bool = False  # the deployment is not deleted, so that it may get other instances
 
 
 async def deployment_logs(
     connection: Reader, deployment: str, *, instances: list[str] | None = None, rank: int | None = None
 ) -> DeploymentLogs:
-    """The logs of a deployment, or of some of its instances, or of one rank of each.
-
-    Raises:
-        NotFoundError: there is no such deployment.
-    """
+    """`instances` and `rank` None: all. Raises NotFoundError if there is no such deployment."""
     known = await connection.fetch("select bool_or(deleted_at is null) from deployments where name = $1", deployment)
     if (exists := known[0][0]) is None:
         raise NotFoundError(f"no deployment is named {deployment!r}; `gpuward get deployments` lists them")
@@ -78,13 +68,13 @@ async def deployment_logs(
 async def earlier_logs(
     connection: Reader, deployment: str, starts: Iterable[tuple[str, int, int]]
 ) -> tuple[InstanceLog, ...]:
-    """The logs of these starts, given as instance, rank and epoch: those that are known of this deployment."""
+    """The known logs of these starts, which are given as instance, rank and epoch."""
     instances, ranks, epochs = zip(*starts, strict=True)
     rows = await connection.fetch(
         f"""select p.instance_id as id, p.rank, p.epoch, w.name, w.phase, w.proxy_address, {PROXY_SECRET},
                   w.proxy_certificate
-             from unnest($2::text[], $3::bigint[], $4::bigint[]) as asked (instance, rank, epoch)
-             join processes p on p.instance_id = asked.instance and p.rank = asked.rank and p.epoch = asked.epoch
+             from unnest($2::text[], $3::bigint[], $4::bigint[]) as start (instance, rank, epoch)
+             join processes p on p.instance_id = start.instance and p.rank = start.rank and p.epoch = start.epoch
              join instances i on i.id = p.instance_id
              join deployments d on d.uid = i.deployment_uid and d.name = $1
              join workers w on w.id = p.worker_id {JOIN_PROXY_SECRET}
@@ -98,11 +88,7 @@ async def earlier_logs(
 
 
 async def check_instances(connection: Reader, deployment: str, instances: Sequence[str]) -> None:
-    """Checks that the deployment has these instances.
-
-    Raises:
-        NotFoundError: it has one of them not, or no longer.
-    """
+    """Raises NotFoundError if the deployment does not have all of these instances."""
     rows = await connection.fetch(
         """select i.id from instances i join deployments d on d.uid = i.deployment_uid
             where d.name = $1 and i.id = any($2)""",
@@ -117,12 +103,4 @@ async def check_instances(connection: Reader, deployment: str, instances: Sequen
 
 
 def _logs(rows: Iterable[Row]) -> tuple[InstanceLog, ...]:
-    return tuple(
-        InstanceLog(
-            row["id"],
-            row["rank"],
-            row["epoch"],
-            log_source_of(row),
-        )
-        for row in rows
-    )
+    return tuple(InstanceLog(row["id"], row["rank"], row["epoch"], log_source_of(row)) for row in rows)

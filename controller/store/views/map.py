@@ -5,14 +5,14 @@ from typing import Any, Final
 
 from controller.store.core.database import Reader
 from controller.store.views.gpus import FIGURES, FROM, SHOWN
-from controller.store.views.paging import read_moment
+from controller.store.views.paging import read_time
 from controller.store.views.workers import STATE_COLUMNS, worker_conditions, worker_state
 from schemas.api.gpus import MapGpus, MapGpuState, MapView, MapWorkers
 from schemas.host_reasons import WORKERS
 from schemas.worker_conditions import CONTAINERS, is_trouble
 
 _MIB: Final = 2**20
-# Counted for all at once, since a subquery for each of a thousand workers takes longer than all else together.
+# Counted in one query, since a subquery for each of a thousand workers takes longer than the rest of the read.
 _WORKERS: Final = f"""
     with held as (
         select d.worker_id, count(distinct c.instance_id) as instances
@@ -23,7 +23,7 @@ _WORKERS: Final = f"""
       left join held h on h.worker_id = w.id
      where w.deleted_at is null or h.instances > 0
      order by w.name, w.id"""  # noqa: S608 - a constant, no input
-# A claim of a fenced epoch is of an instance that may hold the GPU by a newer one too: it counts once.
+# An instance counts once, though it may hold a GPU by claims of a fenced epoch and of a newer one.
 _GPUS: Final = f"""
     with held as (
         select c.device, count(distinct c.instance_id) as holders, bool_or(c.exclusive) as exclusive,
@@ -42,8 +42,8 @@ _GPUS: Final = f"""
 
 
 async def read_map(connection: Reader) -> MapView:
-    """The map. The connection must be in one REPEATABLE READ transaction."""
-    at = await read_moment(connection)
+    """Reads in one REPEATABLE READ transaction."""
+    at = await read_time(connection)
     workers = await connection.fetch(_WORKERS)
     gpus = await connection.fetch(_GPUS)
     number_of = {row["id"]: number for number, row in enumerate(workers)}
@@ -53,12 +53,12 @@ async def read_map(connection: Reader) -> MapView:
 
 def _workers(rows: Sequence[Any]) -> MapWorkers:
     states = [worker_state(row) for row in rows]
-    whys = [worker_why(row) for row in rows]
+    reasons = [worker_reason(row) for row in rows]
     return MapWorkers(
         name=[row["name"] for row in rows],
         state=states,
-        reason=[reason for reason, _ in whys],
-        message=[message or None for _, message in whys],
+        reason=[reason for reason, _ in reasons],
+        message=[message or None for _, message in reasons],
         since=[_since(row, state) for row, state in zip(rows, states, strict=True)],
         connected=[bool(row["connected"]) for row in rows],
         cordoned=[row["cordoned"] for row in rows],
@@ -68,16 +68,14 @@ def _workers(rows: Sequence[Any]) -> MapWorkers:
     )
 
 
-def worker_why(row: Any) -> tuple[str, str]:
-    """Code and words: of the worker's phase, else of the first condition that does not hold; empty: none.
-
-    Missing containers do not count: most hosts have none.
-    """
-    false = [one for one in worker_conditions(row) if is_trouble(one) and one.type != CONTAINERS]
-    reason: str = row["reason"] or next((one.reason for one in false), "")
-    told = next((one.message for one in false if one.reason == reason and one.message), "")
+def worker_reason(row: Any) -> tuple[str, str]:
+    """Code and text of the worker's phase, else of the first condition in trouble; empty without trouble."""
+    # Most hosts have no containers.
+    trouble = [c for c in worker_conditions(row) if is_trouble(c) and c.type != CONTAINERS]
+    reason: str = row["reason"] or next((c.reason for c in trouble), "")
+    message = next((condition.message for condition in trouble if condition.reason == reason and condition.message), "")
     meaning = WORKERS[reason].meaning if reason in WORKERS else ""
-    return reason, told or meaning
+    return reason, message or meaning
 
 
 def _since(row: Any, state: str) -> Any:

@@ -1,4 +1,4 @@
-"""Pages of lists: cursors, the moment of a read, and long reads in pieces."""
+"""Pages of lists: cursors, the time of a read, and long reads in batches."""
 
 import asyncio
 import base64
@@ -14,7 +14,7 @@ from schemas.api.envelopes import Page
 
 MAX_LIMIT: Final = 1000
 V = TypeVar("V")
-PIECE: Final = 100  # some 5 to 10 ms
+BATCH: Final = 100  # some 5 to 10 ms
 
 
 class BadCursorError(ValueError):
@@ -27,11 +27,7 @@ def seal(key: Sequence[str | int]) -> str:
 
 
 def open_cursor(cursor: str | None, kinds: Sequence[type]) -> list[Any] | None:
-    """The sort key that a cursor holds; None for the first page.
-
-    Raises:
-        BadCursorError: its values are not of these kinds.
-    """
+    """The sort key in a cursor; None for the first page. Raises BadCursorError if its values are not of these kinds."""
     if not cursor:
         return None
     try:
@@ -50,17 +46,17 @@ def page_of(items: Sequence[V], limit: int, key: Callable[[V], Sequence[str | in
     return Page[V](items=shown, next=seal(key(shown[-1])) if more and shown else None)
 
 
-async def read_moment(connection: Reader) -> datetime:
-    """When the transaction of this connection began."""
+async def read_time(connection: Reader) -> datetime:
+    """The start of this connection's transaction."""
     (row,) = await connection.fetch("select now() as at")
     at: datetime = row["at"]
     return at
 
 
-async def in_pieces(rows: Sequence[Any], views_of: Callable[[Sequence[Any]], Awaitable[list[V]]]) -> list[V]:
-    """The views of these rows, in order."""
-    found: list[V] = []
-    for start in range(0, len(rows), PIECE):
-        found += await views_of(rows[start : start + PIECE])
+async def in_batches(rows: Sequence[Any], views_of: Callable[[Sequence[Any]], Awaitable[list[V]]]) -> list[V]:
+    """Makes the views of these rows, yielding to the event loop."""
+    views: list[V] = []
+    for start in range(0, len(rows), BATCH):
+        views += await views_of(rows[start : start + BATCH])
         await asyncio.sleep(0)
-    return found
+    return views

@@ -20,7 +20,7 @@ _PENDING: Final = """
       join revisions r on r.deployment_uid = i.deployment_uid and r.generation = i.revision
      where i.phase in ('pending', 'analyzing') and d.deleted_at is null"""
 _THESE: Final = f"{_PENDING} and i.id = any($1)"
-# Their analysis is running, they are in backoff, or their revision is outdated and they are about to go.
+# Their analysis is running, they are in backoff, or their revision is outdated and they are about to end.
 _OTHERS: Final = f"""{_PENDING} and not exists (select 1 from unnest($1::text[]) queued where queued = i.id)
        and (not $2 or r.need is null or i.not_before > clock_timestamp())
      order by priority desc, i.created_at, i.id
@@ -29,21 +29,15 @@ _OTHERS: Final = f"""{_PENDING} and not exists (select 1 from unnest($1::text[])
 
 @dataclass(frozen=True, slots=True)
 class PendingFacts:
-    """A pending instance, with what was stored when it was last considered.
-
-    Attributes:
-        since: when it became pending.
-        queued_at: from when its age in the queue counts.
-        not_before: it is not placed earlier; None: it may be placed at once.
-    """
+    """A pending instance, as stored by the last placement pass."""
 
     id: str
     deployment_uid: str
     deployment: str
     phase: str
-    since: datetime
-    queued_at: datetime
-    not_before: datetime | None
+    since: datetime  # pending
+    queued_at: datetime  # start of its age in the queue
+    not_before: datetime | None  # earliest placement
     reason: str
     message: str
     explain: Explain | None
@@ -55,17 +49,14 @@ _stored = row_mapper(PendingFacts)
 
 
 async def read_pending_facts(connection: Reader, instances: Collection[str]) -> dict[str, PendingFacts]:
-    """Of these pending instances, by id."""
+    """Returns facts by instance."""
     return {row["id"]: _facts(row) for row in await connection.fetch(_THESE, list(instances))}
 
 
 async def read_unqueued(connection: Reader, queued: Collection[str], *, more: bool) -> list[PendingFacts]:
-    """The pending instances without a place in the queue, `MOST_UNQUEUED` at most.
+    """At most `MOST_UNQUEUED` pending instances that are not in the queue. In one REPEATABLE READ transaction.
 
-    Args:
-        connection: in one REPEATABLE READ transaction.
-        queued: the ids of those with a place.
-        more: whether further ones have a place, which were not read.
+    `queued`: ids of those in the queue. `more`: the queue has more that were not read.
     """
     return [_facts(row) for row in await connection.fetch(_OTHERS, list(queued), more)]
 

@@ -1,4 +1,4 @@
-"""Utilization policies as the API shows them: what each watches, its verdicts, what it freed."""
+"""Utilization policies as the API shows them: watched objects, verdicts, and freed GPU time."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, NamedTuple
@@ -48,7 +48,7 @@ _POLICIES: Final = f"""
 
 
 class KnownPolicy(NamedTuple):
-    """A policy as it is, or as an apply would leave it."""
+    """A stored policy, or one as after an apply."""
 
     uid: str
     generation: int
@@ -56,27 +56,18 @@ class KnownPolicy(NamedTuple):
 
 
 async def list_policies(connection: Reader, *, limit: int, cursor: str | None = None) -> Page[PolicyView]:
-    """One page by name.
-
-    Raises:
-        BadCursorError: the cursor was not issued for this list.
-    """
+    """One page by name. Raises BadCursorError if the cursor was not issued for this list."""
     after = open_cursor(cursor, (str,)) or [""]
     rows = await connection.fetch(f"{_POLICIES} where p.name > $1 order by p.name limit $2", *after, limit + 1)
     return page_of([_view(row) for row in rows], limit, lambda view: (view.name,))
 
 
 async def all_policies(connection: Reader) -> list[PolicyView]:
-    """All policies, by name."""
     return [_view(row) for row in await connection.fetch(f"{_POLICIES} order by p.name")]
 
 
 async def policy_by_name(connection: Reader, name: str) -> PolicyView:
-    """One policy.
-
-    Raises:
-        NotFoundError: no policy has this name.
-    """
+    """Raises NotFoundError if no policy has this name."""
     rows = await connection.fetch(f"{_POLICIES} where p.name = $1", name)
     if not rows:
         raise missing_policy(name)
@@ -84,7 +75,7 @@ async def policy_by_name(connection: Reader, name: str) -> PolicyView:
 
 
 async def named_and_default(connection: Reader, names: Iterable[str]) -> dict[str, KnownPolicy]:
-    """These policies and the default one, by name; unknown ones are missing."""
+    """These policies and the default policy, by name; unknown names are missing."""
     rows = await connection.fetch("select * from policies where name = any($1) or is_default", list(names))
     return {row["name"]: KnownPolicy(str(row["uid"]), row["generation"], policy_spec(row)) for row in rows}
 
@@ -95,7 +86,6 @@ def policy_spec(row: Mapping[str, Any]) -> PolicySpec:
 
 
 def missing_policy(name: str) -> NotFoundError:
-    """The error of an unknown policy name."""
     return NotFoundError(f"no policy is named {name!r}; `gpuward get policies` lists them")
 
 

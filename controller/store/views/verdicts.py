@@ -45,12 +45,13 @@ async def watched_of(connection: Reader, uids: Collection[Any]) -> dict[Any, Wat
     policies = await connection.fetch(_POLICIES, list(uids)) if uids else []
     if not policies:
         return {}
-    found: dict[Any, list[tuple[str, InstanceUtilization]]] = defaultdict(list)
+    verdicts: dict[Any, list[tuple[str, InstanceUtilization]]] = defaultdict(list)
     query = f"{_VERDICTS} where v.deployment_uid = any($1::uuid[]) order by v.instance_id"
     for row in await connection.fetch(query, [policy["deployment_uid"] for policy in policies]):
-        found[row["deployment_uid"]].append((row["instance_id"], _verdict(row)))
+        verdicts[row["deployment_uid"]].append((row["instance_id"], _verdict(row)))
     return {
-        row["deployment_uid"]: Watched(_policy(row), idle_condition(found[row["deployment_uid"]])) for row in policies
+        row["deployment_uid"]: Watched(_policy(row), idle_condition(verdicts[row["deployment_uid"]]))
+        for row in policies
     }
 
 
@@ -58,7 +59,7 @@ def idle_condition(verdicts: Sequence[tuple[str, InstanceUtilization]]) -> Condi
     """Whether a deployment is idle: all of its instances are, some are not, or it is unknown."""
     if not verdicts:
         return Condition(type=IDLE, status="unknown", reason="not_running", message="no instance is running")
-    of = {kind: [one for one in verdicts if one[1].verdict == kind] for kind in ("busy", "unknown", "idle")}
+    of = {kind: [item for item in verdicts if item[1].verdict == kind] for kind in ("busy", "unknown", "idle")}
     decisive = of["busy"] or of["unknown"] or of["idle"]
     instance, verdict = decisive[0]
     message = verdict.message
@@ -66,8 +67,8 @@ def idle_condition(verdicts: Sequence[tuple[str, InstanceUtilization]]) -> Condi
         counts = ", ".join(f"{len(of[kind])} {kind}" for kind in ("idle", "busy", "unknown") if of[kind])
         message = f"{counts}; {instance}: {message or verdict.reason}"
     status = _STATUS[verdict.verdict]
-    # Idle since the last instance became idle; busy or unknown since the first one was found so.
-    since = (max if status == "true" else min)(one.since for _, one in decisive)
+    # Idle since the last instance became idle; busy or unknown since the first instance was.
+    since = (max if status == "true" else min)(verdict.since for _, verdict in decisive)
     return Condition(type=IDLE, status=status, reason=verdict.reason, message=message, since=since)
 
 
@@ -77,6 +78,6 @@ def _policy(row: Any) -> DeploymentPolicy:
 
 
 def _verdict(row: Any) -> InstanceUtilization:
-    """What is not known to be low until now has no `low_since`."""
+    # Without readings until now, it is not known to be low.
     unread: dict[str, Any] = {"low_since": None} if row["reason"] in _NOT_READ else {}
     return view_of(InstanceUtilization, row, acts=acts_text(row["action"], dry_run=row["dry_run"]), **unread)

@@ -6,7 +6,7 @@ from typing import Any, Final
 from controller.store.core.database import Reader, view_of
 from controller.store.core.refusals import NotFoundError
 from controller.store.views.gpus import FREE_MIB
-from controller.store.views.paging import in_pieces, open_cursor, page_of
+from controller.store.views.paging import in_batches, open_cursor, page_of
 from schemas.api.envelopes import Condition, Page
 from schemas.api.view import from_plain
 from schemas.api.workers import EngineView, WorkerSpecView, WorkerStatus, WorkerView
@@ -16,7 +16,7 @@ from schemas.worker_conditions import DRAINED
 # A deleted worker is shown while claims on its devices are left.
 _SHOWN: Final = """(w.deleted_at is null
     or exists (select 1 from devices v where v.worker_id = w.id and v.claims > 0))"""
-# Of a worker `w` and its liveness `l`: what its state and its conditions follow from.
+# Of a worker `w` and its liveness `l`: the columns of its state and its conditions.
 STATE_COLUMNS: Final = """
     w.*, w.quarantined_until > clock_timestamp() as quarantined,
     coalesce(w.samples_dropped_at > now() - interval '10 min', false) as dropping,
@@ -53,11 +53,7 @@ _WORKERS: Final = f"""
 
 
 async def list_workers(connection: Reader, *, limit: int, cursor: str | None = None) -> Page[WorkerView]:
-    """One page by name.
-
-    Raises:
-        BadCursorError: the cursor was not issued for this list.
-    """
+    """One page by name. Raises BadCursorError if the cursor was not issued for this list."""
     after = open_cursor(cursor, (str, str)) or ["", "00000000-0000-0000-0000-000000000000"]
     query = f"""{_WORKERS} where (w.name, w.id) > ($1::text, ($2::text)::uuid) and {_SHOWN}
                 order by w.name, w.id limit $3"""
@@ -66,20 +62,16 @@ async def list_workers(connection: Reader, *, limit: int, cursor: str | None = N
 
 
 async def workers_by_id(connection: Reader, ids: Iterable[str] | None = None) -> list[WorkerView]:
-    """These workers, or all."""
+    """`ids` None: all."""
     if ids is None:
         rows = await connection.fetch(f"{_WORKERS} where {_SHOWN} order by w.name, w.id")
     else:
         rows = await connection.fetch(f"{_WORKERS} where w.id = any($1::uuid[]) and {_SHOWN}", list(ids))
-    return await in_pieces(rows, _views)
+    return await in_batches(rows, _views)
 
 
 async def worker_by_name(connection: Reader, name: str) -> WorkerView:
-    """The live worker of this name; without one, the last deleted one with claims left.
-
-    Raises:
-        NotFoundError: there is neither.
-    """
+    """The live worker of this name, else the last deleted one with claims. Raises NotFoundError without either."""
     query = f"""{_WORKERS} where w.name = $1 and {_SHOWN}
                 order by w.deleted_at is null desc, w.deleted_at desc limit 1"""
     rows = await connection.fetch(query, name)
@@ -103,7 +95,7 @@ def worker_state(row: Any) -> str:
 
 
 def worker_conditions(row: Any) -> list[Condition]:
-    """Those that are stored, what a drain waits for, and whether sampling periods could not be taken of late."""
+    """The stored conditions, those of a drain, and that of recently dropped sampling periods."""
     conditions = [*(from_plain(Condition, one) for one in row["conditions"]), *_drain_conditions(row)]
     if not row["dropping"]:
         return conditions
@@ -123,7 +115,7 @@ def worker_conditions(row: Any) -> list[Condition]:
 
 
 def _drain_conditions(row: Any) -> list[Condition]:
-    """What a drained worker waits for. What stops at once is shown by its phase."""
+    """The instances for which a drained worker waits. Those that stop at once are shown by their phase."""
     awaited = row["drain_awaits"] or []
     tasks, others = [id_ for id_, task in awaited if task], [id_ for id_, task in awaited if not task]
     due, parts = row["drain_due"], []

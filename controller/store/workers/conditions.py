@@ -1,4 +1,4 @@
-"""Workers' conditions: facts about a worker that its phase does not tell, each with a reason."""
+"""Workers' conditions: states that the phase does not express, each with a reason."""
 
 from collections.abc import Iterable
 from typing import Any, Final
@@ -32,16 +32,16 @@ _CLEAR: Final = """
 async def set_condition(
     connection: Connection, worker_id: str, type_: str, reason: str, message: str, *, status: str = "false"
 ) -> bool:
-    """Sets a condition of this type to this status, for this reason; returns whether that is new."""
+    """Returns whether the condition is new."""
     row: Any = await connection.fetchrow(_SET, worker_id, type_, reason, message, status)
     return row is not None
 
 
 async def clear_condition(connection: Connection, worker_id: str, type_: str) -> bool:
-    """Removes the condition of this type; returns whether there was one."""
+    """Returns whether there was such a condition."""
     return type_ in await clear_conditions(connection, worker_id, [type_])
 
 
 async def clear_conditions(connection: Connection, worker_id: str, types: Iterable[str]) -> set[str]:
-    """Removes the conditions of these types; returns the types of those that there were."""
+    """Returns the types of the conditions that were removed."""
     return {row["type"] for row in await connection.fetch(_CLEAR, worker_id, list(types))}

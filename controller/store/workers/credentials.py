@@ -1,6 +1,6 @@
-"""Credentials of workers that are old enough to be replaced, and the next ones. Both are kept as hashes alone.
+"""Rotation of workers' credentials, which are stored only as hashes.
 
-With a credential the secret of the agent's proxy changes, which is not hashed: gateways show it.
+The secret of the agent's proxy changes together with the credential. It is not hashed, because gateways send it.
 """
 
 import secrets
@@ -10,7 +10,7 @@ from controller.store.access.proxy_secrets import PURPOSE, write_next_proxy_secr
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.core.database import Connection
 
-# The agent's connection with the next one makes it the worker's: `sessions.begin_session`.
+# The next credential becomes the worker's once the agent connects with it: `sessions.begin_session`.
 _DUE = """
     select id from workers
      where id = any($1) and deleted_at is null and credential_since <= clock_timestamp() - $2 * interval '1 second'
@@ -23,12 +23,12 @@ _NEXT_PLAIN = "update workers set next_proxy_secret = $2 where id = $1"
 
 
 def new_proxy_secret() -> str:
-    """What gateways and controllers show to the proxy of an agent: 256 random bits."""
+    """256 random bits, with which gateways and controllers authenticate to an agent's proxy."""
     return secrets.token_urlsafe(32)
 
 
 async def read_due(connection: Connection, workers: Sequence[str], older_than_s: float, limit: int) -> list[str]:
-    """Those of these workers whose credential is so old, the oldest first."""
+    """Returns the workers whose credential is older than that, the oldest first."""
     rows = await connection.fetch(_DUE, workers, older_than_s, limit)
     return [str(row["id"]) for row in rows]
 
@@ -41,9 +41,9 @@ async def write_next(
     proxy_secret: str | None,
     keys: SecretKeys = NO_KEYS,
 ) -> bool:
-    """Stores the next credential of a worker, in place of one that was not used. False: the session is over.
+    """Stores the next credential of a worker, in place of an unused one. False: the session is over.
 
-    `proxy_secret`: the next one of its agent's proxy; None: the present one stays. `keys`: of secrets.
+    `proxy_secret`: the next secret of its agent's proxy; None: the present secret stays.
     """
     if not await connection.fetchval(_NEXT, worker, session, credential_hash):
         return False

@@ -1,4 +1,4 @@
-"""Devices as agents report them: the hub's columns. The triggers on claims maintain the counters beside them."""
+"""Devices as agents report them: the hub's columns. Triggers on claims maintain the counters next to them."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Sequence
@@ -43,12 +43,12 @@ _INSERT: Final = f"""
     select $1, r.*, coalesce((select p.cordoned from devices p where p.uuid = r.parent), false)
       from {_ROWS} order by r.uuid
         on conflict (uuid) do nothing"""  # noqa: S608 - put together from constants
-# Time alone ends these verdicts. An unsteady GPU keeps its claims, and while it has any its size.
+# Time alone ends these verdicts. An unsteady GPU keeps its claims, and its size while it has claims.
 _OVER: Final = """(
     (claims = 0 and health_reason = $1 or starts_with(health_reason, $2))
     and (unsteady_until is null or unsteady_until <= clock_timestamp() or dismissals <> dismissed))"""
 _DUE: Final = f"(present and (claims = 0 and reported_mib <> memory_mib or {_OVER}))"
-# Workers before devices, as everywhere. What another transaction holds is for the next round.
+# Workers before devices, as everywhere. Rows that another transaction holds wait for the next round.
 _LOCK_DUE_WORKERS: Final = f"""
     select id::text as id from workers where id in (select worker_id from devices where {_DUE})
      order by id limit $3 for no key update skip locked"""  # noqa: S608 - put together from constants
@@ -94,31 +94,31 @@ _XID: Final = "xid_"
 
 
 class Settled(NamedTuple):
-    """A device that changed without a report. `was`: why this GPU was unhealthy and is not any more, if that is so."""
+    """A device that changed without a report."""
 
     worker_id: str
     worker: str
     uuid: str
-    was: str | None
+    was: str | None  # the reason of a GPU that was unhealthy until now
 
 
 async def lock_due_workers(connection: Connection, limit: int) -> list[str]:
-    """Locks the workers with devices that `settle_devices` would change, so many at most; returns their ids."""
+    """Locks at most `limit` workers with devices that `settle_devices` would change; returns their ids."""
     return [row["id"] for row in await connection.fetch(_LOCK_DUE_WORKERS, MEMORY_SHRUNK, f"{UNSTEADY}:", limit)]
 
 
 async def settle_devices(connection: Connection, workers: Collection[str]) -> list[Settled]:
-    """Sets what time alone changes of these workers' devices, which are locked.
+    """Applies changes by time alone to the devices of these locked workers.
 
-    The reported size of devices whose memory changed under claims, once those claims are released; the health of GPUs
-    that were lost again and again, once they have stayed long enough or an operator says that they are well.
+    Devices whose memory changed under claims get the reported size once those claims are released. GPUs that were lost
+    repeatedly become healthy once they have stayed long enough or an operator dismisses the losses.
     """
     rows = await connection.fetch(_SETTLE, MEMORY_SHRUNK, f"{UNSTEADY}:", list(workers))
     return [Settled(**row) for row in rows]
 
 
 async def lock_devices(connection: Connection, worker_id: str, uuids: Iterable[str]) -> list[KnownDevice]:
-    """Locks and reads the worker's devices, and those of other workers that have one of the `uuids`."""
+    """Locks and reads the worker's devices, and other workers' devices with one of the `uuids`."""
     return [
         KnownDevice(
             row=_device_row(row),
@@ -137,7 +137,7 @@ async def lock_devices(connection: Connection, worker_id: str, uuids: Iterable[s
 async def write_devices(
     connection: Connection, worker_id: str, rows: Sequence[DeviceRow], known: Iterable[KnownDevice]
 ) -> None:
-    """Writes changed rows as the worker's own; `known` are the devices that `lock_devices` returned."""
+    """Writes changed rows as the worker's own; `known`: the result of `lock_devices`."""
     known_uuids = {device.row.uuid for device in known}
     for statement, some in (
         (_UPDATE, [row for row in rows if row.uuid in known_uuids]),
@@ -148,29 +148,28 @@ async def write_devices(
 
 
 def _columns(rows: Sequence[DeviceRow]) -> tuple[list[Any], ...]:
-    """The values of `_ROWS`, whose columns are in the order of the fields."""
+    # `_ROWS` has its columns in the order of the fields.
     return tuple([getattr(row, field.name) for row in rows] for field in fields(DeviceRow))
 
 
 @dataclass(frozen=True, slots=True)
 class GpuHolders:
-    """Instances by the UUID of a GPU that they hold, and all their deployments."""
+    """The holders of GPUs."""
 
-    instances: dict[str, list[str]]
+    instances: dict[str, list[str]]  # by the GPU's UUID
     deployments: frozenset[str]
 
     def all(self) -> list[str]:
-        """All instances, by name."""
         return sorted({instance for held in self.instances.values() for instance in held})
 
 
 async def sick_gpus(connection: Connection, worker_id: str) -> list[tuple[str, str]]:
-    """The worker's unhealthy GPUs, each with its reason."""
+    """The worker's unhealthy GPUs with their reasons."""
     return [(row["uuid"], row["health_reason"]) for row in await connection.fetch(_SICK, worker_id)]
 
 
 async def gpu_holders(connection: Connection, worker_id: str, uuids: Iterable[str] | None = None) -> GpuHolders:
-    """What holds these GPUs of the worker, or all of them."""
+    """`uuids` None: of all GPUs of the worker."""
     rows = await connection.fetch(_HOLDERS, worker_id, None if uuids is None else list(uuids))
     held: dict[str, list[str]] = defaultdict(list)
     for row in rows:
@@ -180,7 +179,7 @@ async def gpu_holders(connection: Connection, worker_id: str, uuids: Iterable[st
 
 @dataclass(frozen=True, slots=True)
 class DetailsRow:
-    """One GPU's details as JSON, from this worker."""
+    """One GPU's details as JSON, and the worker that reported them."""
 
     worker_id: str
     device: str
@@ -188,17 +187,17 @@ class DetailsRow:
 
 
 async def write_details(connection: Connection, rows: Sequence[DetailsRow]) -> None:
-    """Writes the details of these GPUs; each at most once for a worker. Those of another worker's GPU are left out."""
+    """Writes details; each GPU at most once for a worker. Details of another worker's GPU are left out."""
     if rows:
         columns = [r.worker_id for r in rows], [r.device for r in rows], [r.details for r in rows]
         await connection.execute(_WRITE_DETAILS, *columns)
 
 
 async def set_gpu_cordon(database: Database, uuid: str, verb: GpuVerb) -> GpuView:
-    """Cordons a GPU and its slices (nothing new is placed there; what runs stays), or ends that.
+    """Cordons a GPU and its slices (nothing new is placed there, running instances stay), or uncordons them.
 
-    The end also dismisses a grave Xid, which the agent forgets, and forgives losses: an unsteady GPU is well within
-    seconds. Without a cordon, an Xid or losses that count it changes nothing.
+    Uncordoning also dismisses a grave Xid, which the agent then forgets, and losses: an unsteady GPU is healthy within
+    seconds.
 
     Raises:
         NotFoundError: no worker has this GPU.
@@ -221,25 +220,25 @@ async def set_gpu_cordon(database: Database, uuid: str, verb: GpuVerb) -> GpuVie
 
 
 async def read_dismissed(connection: Connection, workers: Collection[str]) -> dict[str, dict[str, int]]:
-    """By worker and GPU: how often an operator has dismissed what the driver had reported."""
+    """Returns by worker and GPU how often an operator has dismissed the driver's reports."""
     rows = await connection.fetch(
         "select worker_id::text as worker, uuid, dismissed from devices"
         " where worker_id = any($1::uuid[]) and kind = 'gpu' and dismissed > 0 order by uuid",
         list(workers),
     )
-    found: dict[str, dict[str, int]] = {}
+    dismissed: dict[str, dict[str, int]] = {}
     for row in rows:
-        found.setdefault(row["worker"], {})[row["uuid"]] = row["dismissed"]
-    return found
+        dismissed.setdefault(row["worker"], {})[row["uuid"]] = row["dismissed"]
+    return dismissed
 
 
 def _is_doubted(row: Any) -> bool:
-    """Whether an operator may dismiss something against it."""
+    """Whether there is an Xid, or losses, that an operator may dismiss."""
     return bool(row["health_reason"].startswith(_XID) or row["held_back"])
 
 
 async def _record(connection: Connection, rows: Collection[Any], reason: str) -> None:
-    """Writes one event for each GPU; notifies of the worker and of the deployments that hold claims on it."""
+    """Writes an event for each GPU; notifies of the worker and of the deployments that hold claims there."""
     (worker_id,) = {str(row["worker_id"]) for row in rows}
     holders = await gpu_holders(connection, worker_id, [row["uuid"] for row in rows])
     events = []

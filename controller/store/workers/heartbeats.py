@@ -56,7 +56,7 @@ _READINGS: Final = """
              order by o.uuid for no key update of o) n
      where d.uuid = n.uuid
     returning d.uuid, d.worker_id, d.index, d.foreign_mib, n.before_mib"""
-# A driver and the contexts of engines use some unclaimed memory; up to this much counts as none.
+# A driver and the contexts of engines use some unclaimed memory; up to this much counts as zero.
 FOREIGN_FLOOR_MIB: Final = 512
 FOREIGN_FLOOR_SHARE: Final = 0.03
 _CHANGED_MIB: Final = 256
@@ -64,18 +64,18 @@ _CHANGED_MIB: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class ConnectionState:
-    """State of one connection. Its newest message came `age_s` seconds ago."""
+    """State of an agent's connection."""
 
     worker_id: str
     session: int
     connected: bool
     clean: bool
-    age_s: float
+    age_s: float  # of its newest message
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One GPU's reading, `age_s` seconds old. MiB and percent; None is unknown."""
+    """One GPU's reading. MiB and percent; None is unknown."""
 
     worker_id: str
     device: str
@@ -86,7 +86,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class ForeignUse:
-    """Used memory of a GPU beyond its claims, and its value before. MiB."""
+    """Used memory of a GPU beyond its claims, now and before. MiB."""
 
     worker_id: str
     device: str
@@ -95,35 +95,30 @@ class ForeignUse:
     before_mib: int
 
 
-async def write_liveness(connection: Connection, seen: Sequence[ConnectionState]) -> set[str]:
-    """Writes the state of connections; each worker at most once.
+async def write_liveness(connection: Connection, states: Sequence[ConnectionState]) -> set[str]:
+    """Writes the state of connections, each worker at most once; returns the ids of workers that were written.
 
-    Returns:
-        The workers that were written. The sessions of the others are not the newest any more, or they are deleted.
+    Skips outdated sessions and deleted workers.
     """
     rows = await connection.fetch(
         _SEEN,
-        [s.worker_id for s in seen],
-        [s.session for s in seen],
-        [s.connected for s in seen],
-        [s.clean for s in seen],
-        [s.age_s for s in seen],
+        [s.worker_id for s in states],
+        [s.session for s in states],
+        [s.connected for s in states],
+        [s.clean for s in states],
+        [s.age_s for s in states],
     )
     return {str(row["worker_id"]) for row in rows}
 
 
 async def newest_sessions(connection: Connection, sessions: Sequence[tuple[str, int]]) -> set[tuple[str, int]]:
-    """Those of these sessions, with their workers, that are the newest of workers that are not deleted."""
+    """Returns the sessions, with their workers, that are the newest of workers that are not deleted."""
     rows = await connection.fetch(_NEWEST, [worker for worker, _ in sessions], [number for _, number in sessions])
     return {(str(row["id"]), row["session"]) for row in rows}
 
 
 async def write_readings(connection: Connection, readings: Sequence[Reading]) -> list[ForeignUse]:
-    """Writes the latest reading of each device; each device at most once for a worker.
-
-    Returns:
-        The GPUs whose foreign memory appeared, disappeared or changed by much.
-    """
+    """Writes readings, each device at most once for a worker; returns GPUs whose foreign memory changed by much."""
     if not readings:
         return []
     rows = await connection.fetch(

@@ -25,7 +25,7 @@ HEARTBEAT_WITHIN_S: Final = 15
 
 
 async def set_maintenance(database: Database, name: str, verb: WorkerVerb, how: DrainBody | None = None) -> WorkerView:
-    """Cordons (no new instances), drains (no new instances, and running ones leave) or undoes both.
+    """Cordons (no new instances), drains (running instances leave, too) or undoes both.
 
     `how`: of a drain; None: the defaults.
 
@@ -57,7 +57,7 @@ def drain_in(row: Any) -> Drain | None:
 async def delete_worker(database: Database, name: str, *, confirm_dead: bool = False) -> None:
     """Deletes a worker. Its claims are released only if the operator confirms that the host is dead.
 
-    `confirm_dead`: the host is dead for certain, so that none of its processes can still run.
+    `confirm_dead`: the host is dead for certain, so that no process of it can still run.
 
     Raises:
         NotFoundError: no live worker has this name.
@@ -92,11 +92,7 @@ async def delete_worker(database: Database, name: str, *, confirm_dead: bool = F
 
 
 async def live_workers(connection: Reader, names: Iterable[str]) -> list[Any]:
-    """The rows of the live workers with these names, each with `read_at`, the time of the database.
-
-    Raises:
-        NotFoundError: no live worker has one of the names.
-    """
+    """Rows with `read_at`, the time of the database. Raises NotFoundError if no live worker has one of the names."""
     wanted = list(names)
     rows = await connection.fetch(
         "select *, clock_timestamp() as read_at from workers where name = any($1) and deleted_at is null", wanted

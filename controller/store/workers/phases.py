@@ -36,7 +36,7 @@ _LEASE: Final = """
            case when settled_at >= cut_at then null else cut_at end as cut_at
       from lease where id = 1"""
 _LOCK: Final = "select 1 from workers where id = any($1::uuid[]) order by id for no key update"
-# A worker with a later heartbeat is not given up. One second of grace: each flush computes the same moment again.
+# A worker with a later heartbeat is not lost. One second of grace, because each flush computes the same time again.
 _PHASES: Final = """
     update workers w
        set phase = c.new, reason = c.reason, fence_until = c.fence_until,
@@ -85,9 +85,9 @@ async def read_workers(connection: Connection) -> WorkersSnapshot:
 
 
 async def write_phases(connection: Connection, changes: Sequence[WorkerChange]) -> set[str]:
-    """Writes the phases of those workers that still are as the decision saw them, and returns their ids.
+    """Writes the phases of the workers that have not changed since the decision's snapshot; returns their ids.
 
-    The others are left for the next decision: while thousands of agents come back, some have always changed.
+    The rest waits for the next decision: while thousands of agents return, some have always changed.
     """
     await connection.execute(_LOCK, [c.id for c in changes])
     rows = await connection.fetch(
@@ -104,5 +104,5 @@ async def write_phases(connection: Connection, changes: Sequence[WorkerChange]) 
 
 
 async def deployments_on(connection: Connection, workers: Sequence[str]) -> set[str]:
-    """The deployments that hold claims on any of the workers."""
+    """Returns the uids of deployments that hold claims on any of the workers."""
     return {str(row["deployment_uid"]) for row in await connection.fetch(_DEPLOYMENTS_ON, list(workers))}

@@ -1,4 +1,4 @@
-"""Workers' sessions: the owner of a credential, and what a hello and an inventory report of the host."""
+"""Workers' sessions: the owner of a credential, and the host as a hello and an inventory report it."""
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ _BY_CREDENTIAL: Final = f"""
       join lease l on l.id = 1 {JOIN_RECEIPT_KEY}"""  # noqa: S608 - constants
 _BEFORE: Final = f"""
     select l.cut_at, l.unsettled, {RECEIPT_KEY}, w.session,
-           exists (select 1 from found_processes f where f.worker_id = w.id) as has_found,
+           exists (select 1 from found_processes f where f.worker_id = w.id) as has_orphans,
            exists (select 1 from unread_receipts u where u.worker_id = w.id) as has_unread,
            w.boot_id, w.highest_term, w.recent_hellos, w.quarantine_reason, clock_timestamp() as at,
            w.quarantined_until > clock_timestamp() as quarantined, w.quarantined_until,
@@ -49,7 +49,7 @@ _BEFORE: Final = f"""
      cross join (select id, cut_at, receipt_key, {UNSETTLED} as unsettled from lease where id = 1) l
      {JOIN_RECEIPT_KEY}
      where w.id = $1 and w.deleted_at is null for no key update of w"""  # noqa: S608 - a constant
-# A hello that is held back changes nothing but the number: it may be of another host than what is stored.
+# A hello that is held back changes only the number: it may come from another host than the stored one.
 _HELLO: Final = """
     update workers w
        set session = greatest(w.session, $12::bigint) + 1,
@@ -64,7 +64,7 @@ _HELLO: Final = """
            reported_at = case when $10 then reported_at else clock_timestamp() end
      where w.id = $1
     returning w.session, clock_timestamp() as at, (select term from lease where id = 1) as term"""
-# Its first connection with the next credential makes that the worker's; the one before is of no use from then on.
+# The agent's first connection with the next credential makes that the worker's; the earlier one is void from then on.
 _TAKE_NEXT: Final = """
     update workers
        set credential_hash = next_credential_hash, next_credential_hash = null, credential_since = clock_timestamp(),
@@ -109,57 +109,46 @@ class Identity:
     credential_hash: bytes = b""  # of the credential that was given
     session: int = 0  # of its newest hello
     term: int = 0  # of the lease
-    # Of the ledger, with which it proves what agents have received; None: no key of this controller opens it.
+    # The ledger's key for proofs of what agents have received; None: no key of this controller opens it.
     proof_key: bytes | None = field(default=b"", repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class NewSession:
-    """A hello's session.
-
-    Attributes:
-        at: the database's time of the hello.
-        proxy_secret: with which the agent's proxy is asked from now on.
-        held: another agent with this credential was connected a moment ago, or the worker is quarantined for that:
-            nothing that this one reports is believed, and it is sent no command.
-        quarantine: of the worker, `newly` by this hello; None if there is none.
-        tells_first: the ledger lost commits and this worker has not told what runs since: what has a receipt may have
-            been lost with them.
-        has_found: processes are recorded already that it told so.
-        has_unread: its receipts could not be read when they counted.
-        receipt_key: opens receipts; None: no key of this controller opens it.
-        before: number of the worker's session before this one.
-    """
+    """A hello's session."""
 
     session: int
     term: int
-    at: datetime
+    at: datetime  # of the hello, by the database's clock
     rebooted: bool
-    term_ahead: bool  # the agent has now seen a later term than the leader's
-    proxy_secret: str
+    term_ahead: bool  # the agent has received a later term than the leader's
+    proxy_secret: str  # of requests to the agent's proxy from now on
+    # Another agent with this credential was connected a moment ago, or the worker is quarantined for that: no report of
+    # this agent is believed, and it gets no command.
     held: bool = False
     quarantine: Quarantine | None = None
-    newly: bool = False
-    tells_first: bool = False
-    has_found: bool = False
-    has_unread: bool = False
-    receipt_key: bytes | None = b""
-    before: int = 0
+    newly: bool = False  # quarantined by this hello
+    # The ledger lost commits and this worker has not reported its processes since: those with a receipt may be lost.
+    reports_first: bool = False
+    has_orphans: bool = False  # orphans that it reported are recorded already
+    has_unread: bool = False  # its receipts could not be read when they counted
+    receipt_key: bytes | None = b""  # opens receipts; None: no key of this controller opens it
+    before: int = 0  # number of the worker's session before this one
 
     @property
     def lost_some(self) -> bool:
-        """Whether the ledger may have lost what this hello names, and its receipts decide."""
-        return self.tells_first or self.has_unread
+        """Whether the ledger may have lost the processes in this hello, so that their receipts decide."""
+        return self.reports_first or self.has_unread
 
     def follows(self, identity: Identity) -> bool:
-        """Whether no other hello was written since the sender was identified: nothing was started on one since."""
+        """Whether no other hello was written since the sender was identified."""
         return self.before == identity.session
 
 
 async def find_by_credentials(
     connection: Connection, hashes: Collection[bytes], keys: SecretKeys = NO_KEYS
 ) -> dict[bytes, Identity]:
-    """The workers, deleted or not, whose credentials, or the next ones, have these SHA-256; unknown ones are absent."""
+    """Returns the workers, deleted or not, by the SHA-256 of their present or next credential; unknown are absent."""
     rows = await connection.fetch(_BY_CREDENTIAL, list(hashes))
     proof_key = await opened_receipt_key(rows[0], keys) if rows else None  # the same in all
     return {
@@ -186,21 +175,11 @@ async def begin_session(
 ) -> NewSession:
     """Raises the session number and locks the worker's row: no older connection can write from here on.
 
-    `write_connected` comes last in the transaction.
+    `write_connected` comes last in the transaction. The number is above the agent's last one, which a ledger that lost
+    commits may not know.
 
-    The number is above the one that the agent had last, which a ledger that lost commits may not know.
-
-    Args:
-        connection: in the transaction of the hello.
-        worker_id: of the credential.
-        hello: the agent's hello.
-        proxy_address: of its proxy.
-        identity: tells apart two agents with one credential.
-        place: where an operator finds the agent.
-        judge: decides on a quarantine.
-        credential_hash: of the credential that the agent gave.
-        proven: the agent has shown a proof of what it was told: from now on it is believed nothing without one.
-        keys: of secrets.
+    `identity` distinguishes two agents with one credential. `place`: where an operator finds the agent. `judge` decides
+    on a quarantine. `proven`: the agent has shown a proof of what it received; from now on it needs a proof.
 
     Raises:
         WorkerGoneError: the worker is deleted.
@@ -208,15 +187,15 @@ async def begin_session(
     before = await connection.fetchrow(_BEFORE, worker_id, ALIVE_WITHIN_S)
     if before is None:
         raise WorkerGoneError(worker_id)
-    seen = [HelloSeen(datetime.fromisoformat(h["at"]), h["identity"], h["address"]) for h in before["recent_hellos"]]
+    hellos = [HelloSeen(datetime.fromisoformat(h["at"]), h["identity"], h["address"]) for h in before["recent_hellos"]]
     new = HelloSeen(before["at"], identity, place)
-    duplicate = bool(before["alive"]) and bool(seen) and seen[-1].identity != new.identity
-    seen = [*seen, new][-HELLOS_KEPT:]
-    quarantine = judge(seen) or _present(before, seen)
+    duplicate = bool(before["alive"]) and bool(hellos) and hellos[-1].identity != new.identity
+    hellos = [*hellos, new][-HELLOS_KEPT:]
+    quarantine = judge(hellos) or _present(before, hellos)
     held = duplicate or (quarantine is not None and quarantine.reason == TWO_IDENTITIES)
     row = await connection.fetchrow(
         _HELLO, worker_id, hello.boot_id, hello.agent_version, hello.highest_term, proxy_address, hello.protocol,
-        [{"at": h.at.isoformat(), "identity": h.identity, "address": h.address} for h in seen],
+        [{"at": h.at.isoformat(), "identity": h.identity, "address": h.address} for h in hellos],
         quarantine and quarantine.until, quarantine.reason if quarantine else "", held, hello.certificate,
         hello.highest_session, proven,
     )  # fmt: skip
@@ -232,9 +211,9 @@ async def begin_session(
         held=held,
         quarantine=quarantine,
         newly=quarantine is not None and not before["quarantined"],
-        tells_first=before["unsettled"]
-        or (before["cut_at"] is not None and (not seen[:-1] or seen[-2].at < before["cut_at"])),
-        has_found=before["has_found"],
+        reports_first=before["unsettled"]
+        or (before["cut_at"] is not None and (not hellos[:-1] or hellos[-2].at < before["cut_at"])),
+        has_orphans=before["has_orphans"],
         has_unread=before["has_unread"],
         receipt_key=await opened_receipt_key(before, keys),
         before=before["session"],
@@ -242,9 +221,9 @@ async def begin_session(
 
 
 async def _proxy_secret(connection: Connection, worker_id: str, keys: SecretKeys, *, held: bool) -> str:
-    """The worker's secret, or a new one where none of our keys opens it: its agent accepts what this hello gives it.
+    """The worker's secret, or a new one where no key here opens it. Its agent accepts the secret of this hello.
 
-    `held`: the agent is not believed, so nothing is stored for its sake.
+    `held`: the agent is not believed, so nothing is stored.
     """
     stored = stored_proxy_secret(await connection.fetchrow(_READ_PROXYS, worker_id))
     keys = keys.branch(PURPOSE)
@@ -259,31 +238,29 @@ async def _proxy_secret(connection: Connection, worker_id: str, keys: SecretKeys
 
 
 async def note_unread(connection: Connection, worker_id: str, *, unread: bool) -> None:
-    """Keeps that receipts of this worker are still to be read, or that none is."""
+    """Records whether receipts of this worker are still to be read."""
     await connection.execute(_UNREAD if unread else _READ_ALL, worker_id)
 
 
 async def write_connected(connection: Connection, worker_id: str, session: int) -> None:
-    """Notes that a session has begun. The last statement of a hello: liveness of all others waits for this row."""
+    """Marks the session as connected. Last statement of a hello, since liveness of all workers waits for this row."""
     await connection.execute(_CONNECTED, worker_id, session)
 
 
-def _present(before: Any, seen: Sequence[HelloSeen]) -> Quarantine | None:
-    """The quarantine that an earlier hello began and that lasts yet."""
+def _present(before: Any, hellos: Sequence[HelloSeen]) -> Quarantine | None:
+    """A quarantine by an earlier hello that lasts yet."""
     if not before["quarantined"]:
         return None
-    addresses = tuple(dict.fromkeys(hello.address for hello in seen))
+    addresses = tuple(dict.fromkeys(hello.address for hello in hellos))
     return Quarantine(before["quarantine_reason"], before["quarantined_until"], addresses)
 
 
 async def write_host(
     connection: Connection, worker_id: str, inventory: Inventory, *, gpus_known: bool, trusted: Sequence[str]
 ) -> None:
-    """Stores the host's own facts from a full report. The worker's row is locked, so what is stated of it stays.
-
-    The agent's own labels are derived again, for agents that send none, and for those that send a user's instead.
-    """
+    """Stores the host's state from a full report. The worker's row must be locked, so that `Stated` does not change."""
     host, stated = inventory.host, await read_stated(connection, worker_id)
+    # The agent's own labels are derived again, for agents that send no labels or a user's instead.
     labels = with_stated_labels(with_agent_labels(host, inventory.gpus), stated.labels, trusted)
     await connection.execute(
         _HOST, worker_id, host.hostname, host.os, host.arch, host.driver, host.simulated, labels, gpus_known,

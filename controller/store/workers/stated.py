@@ -1,4 +1,4 @@
-"""What administrators and join tokens state of workers: labels, and networks for the addresses of their proxies."""
+"""Labels of workers, and networks for their proxies' addresses, which administrators and join tokens state."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,22 +21,17 @@ _WRITE: Final = """
 
 @dataclass(frozen=True, slots=True)
 class Stated:
-    """What is stated of one worker.
+    """Labels and networks of one worker."""
 
-    Attributes:
-        labels: those with trusted keys count.
-        networks: within which its proxy's address may be another than the one that its agent connects from; None if it
-            joined before these were asked for, and may name any.
-        proxy_address: HOST:PORT, as its last accepted hello had it; empty: there was none.
-    """
-
-    labels: Mapping[str, str]
+    labels: Mapping[str, str]  # count if their keys are trusted
+    # In which its proxy's address may differ from its agent's; None: it joined before networks were required, and any
+    # address is allowed.
     networks: tuple[str, ...] | None = None
-    proxy_address: str = ""
+    proxy_address: str = ""  # HOST:PORT in its last accepted hello
 
 
 async def read_stated(connection: Connection, worker_id: str) -> Stated:
-    """What is stated of a worker; nothing of an unknown one."""
+    """Returns an empty `Stated` for an unknown worker."""
     row: Any = await connection.fetchrow(_READ, worker_id)
     if row is None:
         return Stated({})
@@ -47,14 +42,14 @@ async def read_stated(connection: Connection, worker_id: str) -> Stated:
 async def write_stated(
     connection: Connection, worker_id: Any, labels: Mapping[str, str], networks: Sequence[str] | None
 ) -> None:
-    """Stores it, in a transaction that has made or locked the worker's row."""
+    """In a transaction that has inserted or locked the worker's row."""
     await connection.execute(_WRITE, worker_id, dict(labels), None if networks is None else list(networks))
 
 
 async def state_worker(
     database: Database, name: str, labels: Mapping[str, str | None], networks: Sequence[str] | None
 ) -> WorkerView:
-    """Changes a worker's labels, of which None removes one, and the networks for its proxy; None: as they are.
+    """Changes a worker's labels (None removes a label), and the networks for its proxy (None: unchanged).
 
     Raises:
         NotFoundError: no live worker has this name.

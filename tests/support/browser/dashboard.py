@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from playwright.async_api import Browser, BrowserContext, Page, async_playwright
 
-from controller.live.credentials import SESSION_COOKIES
+from controller.live.key_ring import SESSION_COOKIES
 from support.processes.cluster import Cluster
 
 SIZE: Final = {"width": 1440, "height": 900}

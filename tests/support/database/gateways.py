@@ -8,7 +8,7 @@ from controller.live.proxy_keys import ProxyKeys
 from controller.store.access.proxy_secrets import PURPOSE
 from controller.store.access.secret_keys import SecretKeys
 from controller.store.core.database import Database
-from controller.store.scaling.reports import report_demand
+from controller.store.scaling.gateways import report_demand
 
 
 async def of_the_version_before(db: Database, name: str = "old:8420") -> uuid.UUID:

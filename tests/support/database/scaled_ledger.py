@@ -8,7 +8,7 @@ from controller.domain.scaling import GatewayLoad
 from controller.leader.scaling_watch import ScalingWatch
 from controller.reconcilers.scaling import ScalingReconciler
 from controller.store.core.database import Database
-from controller.store.scaling.reports import ask_wake, leave, report_demand, withdraw_wake
+from controller.store.scaling.gateways import ask_wake, leave, report_demand, withdraw_wake
 from support.database.ledger import add_deployment, add_host, add_instance, rows
 from support.leading.leader_term import LeaderTerm
 

@@ -11,12 +11,12 @@ from prometheus_client import CollectorRegistry
 
 from controller import term as composed
 from controller.domain.restart_delays import RestartSettings
-from controller.leading import Leading
 from controller.runtime.clock import SystemClock
 from controller.runtime.feed import ChangeFeed
 from controller.runtime.metrics import Metrics
 from controller.settings import ControllerSettings
 from controller.store.core.database import Database
+from controller.term import Leading, Term
 from support.leading.lifecycle import PATIENT, RESTARTS, Crew
 
 RESYNC_S = 0.1
@@ -49,9 +49,8 @@ async def leader(db: Database, drops: Drops) -> AsyncIterator[list[str]]:
     lost: list[str] = []
     clock = SystemClock()
     term = (await Crew.begin(db)).term
-    lead = Leading(
-        db, clock, Metrics(CollectorRegistry()), _Settings(unreachable_after_s=PATIENT.unreachable_after_s), lambda: 1e9
-    )
+    settings = _Settings(unreachable_after_s=PATIENT.unreachable_after_s)
+    lead = Leading(lambda number: Term(db, number, clock, Metrics(CollectorRegistry()), settings, lambda: 1e9))
 
     def hear(kind: str, id_: str | None) -> None:
         if drops(kind):

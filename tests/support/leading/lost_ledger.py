@@ -33,7 +33,7 @@ class LostLedger:
 
     async def step(self, hint: str = "decided") -> Any:
         reconciler = AdoptionReconciler(
-            self.hub.database, 3, told=lambda: self.told, settled=lambda: setattr(self, "settled", self.settled + 1)
+            self.hub.database, 3, reported=lambda: self.told, settled=lambda: setattr(self, "settled", self.settled + 1)
         )
         await self.hub.execute("update workers set phase = 'ready'")
         outcome = (await reconciler.step([EVERYTHING]))[EVERYTHING]

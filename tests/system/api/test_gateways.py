@@ -5,7 +5,7 @@ from urllib.parse import quote
 
 from controller.domain.scaling import GatewayLoad
 from controller.store.core.database import Database
-from controller.store.scaling.reports import report_demand
+from controller.store.scaling.gateways import report_demand
 from support.database.ledger import add_deployment, rows
 from support.leading.served_api import ServedApi
 

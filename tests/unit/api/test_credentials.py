@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.live.credentials import Credential, credential_in
+from controller.live.key_ring import Credential, credential_in
 from controller.store.access.key_reads import session_credential
 
 PLAIN, SECURE = "gpuward_session=gps_a", "__Host-gpuward_session=gps_b"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.live.demand import GatewayLoad, Told
+from controller.live.demand import GatewayLoad, ReportAnswer
 from controller.live.endpoints import Trouble
 from gateway.errors import GatewayError
 from gateway.queueing.demand import Demand
@@ -27,9 +27,9 @@ class Reports:
     fails_late: bool = False  # from the withdrawals on
     forgot: bool = False
 
-    async def report(self, loads: Mapping[str, GatewayLoad], _outcomes: object) -> Told:
+    async def report(self, loads: Mapping[str, GatewayLoad], _outcomes: object) -> ReportAnswer:
         self.told.append({uid: (load.in_flight, load.waiting) for uid, load in loads.items()})
-        return Told(0, 1, self.forgot)
+        return ReportAnswer(0, 1, self.forgot)
 
     async def wake(self, uid: str, request_id: str) -> None:
         self.told.append(("wake", uid, request_id))

@@ -1,4 +1,4 @@
-"""All objects at once: other work has its turn between two pieces of them."""
+"""All objects at once: other work runs between two batches of them."""
 
 import asyncio
 from itertools import pairwise
@@ -8,19 +8,19 @@ import pytest
 
 from controller.store.core.database import Database
 from controller.store.views import deployments, instances, workers
-from controller.store.views.paging import PIECE
+from controller.store.views.paging import BATCH
 from support.database.many_models import add_models
 
 
-async def test_all_views_are_made_in_pieces_and_in_order(migrated: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    await add_models(migrated, 0, 3 * PIECE)
+async def test_all_views_are_made_in_batches_and_in_order(migrated: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    await add_models(migrated, 0, 3 * BATCH)
     async with migrated.transaction() as c:
         await c.execute(
             """insert into workers (id, name, credential_hash, proxy_secret, phase, os, arch, driver, simulated,
                                     gpus_known, session, reported_at)
                select gen_random_uuid(), 'many-' || n, ('many-' || n)::bytea, 's', 'ready', 'linux', 'x86_64', '580.95',
                       true, true, 1, now() from generate_series(1, $1::int) n""",
-            3 * PIECE,
+            3 * BATCH,
         )
     made, seen = [0], [0]
 
@@ -44,8 +44,8 @@ async def test_all_views_are_made_in_pieces_and_in_order(migrated: Database, mon
         ]  # fmt: skip
     ticking.cancel()
     seen.append(made[0])
-    assert seen[-1] == sum(map(len, everything)) >= 9 * PIECE
-    assert max(after - before for before, after in pairwise(seen)) <= PIECE
+    assert seen[-1] == sum(map(len, everything)) >= 9 * BATCH
+    assert max(after - before for before, after in pairwise(seen)) <= BATCH
     for views in everything:
         names = [view.name for view in views]
         assert names == sorted(names)
