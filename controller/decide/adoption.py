@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from controller.decide.instances.scale import wanted_replicas
+from controller.decide.instances.replicas import wanted_replicas
 from controller.domain.adoption import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import FINAL, LIVE, PHASE_OF_STATE, InstancePhase

@@ -3,11 +3,16 @@
 Silence counts from the latest of: last message, start of the leader's term, return of the controller's own writes. An
 outage of the controller is not the workers' death. Many workers silent at once are also taken for the controller's
 fault: the breaker opens, and none of them becomes lost.
+
+Also decides that the connections of one worker contradict each other, so that nothing may be placed or stopped there.
 """
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from controller.domain.phases import WorkerPhase, check_worker_edge
 from controller.domain.workers import (
@@ -15,8 +20,12 @@ from controller.domain.workers import (
     BREAKER_OPEN,
     CONFIRMED_DEAD,
     DISCONNECTED,
+    RECONNECTS_TOO_OFTEN,
     SILENT,
     TERM_AHEAD,
+    TWO_IDENTITIES,
+    HelloSeen,
+    Quarantine,
     WorkerChange,
     WorkerEffects,
     WorkerSettings,
@@ -26,6 +35,10 @@ from controller.domain.workers import (
 
 W = WorkerPhase
 _SETTLE_LOOK_S = 0.25
+_HELLO_WINDOW_S: Final = 60.0
+_TAKE_OVERS: Final = 5  # in the window, from one identity to another
+_RECONNECTS: Final = 5  # in the window; more are too many
+_QUARANTINE_S: Final = 60.0  # after the last contradiction
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,3 +201,24 @@ def _deadlines(contact: _Contact, new: WorkerPhase, breaker_open: bool, settings
     if new is W.UNREACHABLE and contact.silent:
         return [] if breaker_open else [max(0.0, settings.lost_after_s - contact.silence_s)]
     return [max(0.0, contact.limit_s - contact.silence_s)]
+
+
+def quarantine_after(hellos: Sequence[HelloSeen]) -> Quarantine | None:
+    """The quarantine that follows from these hellos, the newest last.
+
+    Two agents with one identity (a copied data folder or a cloned host) take each other's connection over in turn. What
+    one of them reports is not true of the other, so neither may be believed. An agent that reconnects all the time may
+    be believed, but cannot be relied on.
+    """
+    if not hellos:
+        return None
+    now = hellos[-1].at
+    recent = [hello for hello in hellos if 0 <= (now - hello.at).total_seconds() < _HELLO_WINDOW_S]
+    until = now + timedelta(seconds=_QUARANTINE_S)
+    pairs = itertools.pairwise(recent)
+    if sum(older.identity != newer.identity for older, newer in pairs) >= _TAKE_OVERS:
+        newest = {hello.identity: hello.address for hello in recent}
+        return Quarantine(TWO_IDENTITIES, until, tuple(dict.fromkeys(newest.values())))
+    if len(recent) - 1 > _RECONNECTS:
+        return Quarantine(RECONNECTS_TOO_OFTEN, until, (recent[-1].address,))
+    return None

@@ -10,8 +10,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller.decide.instances.classify import Buckets, may_be_substituted
-from controller.decide.instances.scale import MAX_CREATED, add_creates, stopping_outdated, victim_order
+from controller.decide.instances.replicas import (
+    MAX_CREATED,
+    Buckets,
+    add_creates,
+    may_be_substituted,
+    stopping_outdated,
+    victim_order,
+)
 from controller.decide.instances.stop import NEW_REVISION, stop
 from controller.decide.rollouts.judge import Judgement, RolloutView, judge
 from controller.decide.rollouts.plan import RolloutPlan, plan_of

@@ -1,6 +1,5 @@
 """What an instance does while its worker is silent, when the worker returns, and when it is lost."""
 
-from controller.decide.instances.classify import may_be_substituted
 from controller.decide.instances.crash_loop import after_exit, delay_left_s, requeue_for_placement
 from controller.decide.instances.gang import (
     has_begun,
@@ -19,6 +18,7 @@ from controller.decide.instances.liveness import (
     is_silent,
     may_run,
 )
+from controller.decide.instances.replicas import may_be_substituted
 from controller.decide.instances.stop import order_stop, stop, stop_reachable_ranks
 from controller.domain.effects import DeploymentEffects, Progress
 from controller.domain.instances import DeploymentFacts, InstanceFacts

@@ -9,12 +9,11 @@ import numpy as np
 from controller.domain.placement import Ask, Layout, Placed, PlannedClaim
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.tables import Bools
-from controller.scheduling.search.candidates import Candidates, Choice
+from controller.scheduling.search.candidates import Candidates, Choice, Pack, Ranking, Siblings, Spread, siblings_of
 from controller.scheduling.search.feasible import Request, resolve
 from controller.scheduling.search.fragmentation import Fragments, LeastFragmentation
 from controller.scheduling.search.gang import Shortage, find_gang
 from controller.scheduling.search.group_misses import GroupMisses
-from controller.scheduling.search.rank import Pack, Ranking, Siblings, Spread, siblings_of
 
 # Limit of kept searches, in rows: one row of about 100 bytes per group, and one per GPU.
 _KEPT_ROWS: Final = 8_000_000

@@ -23,7 +23,7 @@ from controller.domain.placement import Ask, Layout
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.groups import LogReader
 from controller.scheduling.inventory.tables import NEVER, UNCLAIMABLE, Bools, Ints
-from controller.scheduling.search.rank import Fitting, Pack, free_memory
+from controller.scheduling.search.candidates import Fitting, Pack, free_memory
 
 Floats = NDArray[np.float64]
 _MOST_CLASSES: Final = 256  # rare ones matter: without tasks of 8 GPUs a trace is packed a point less tightly

@@ -5,8 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from controller.decide.instances.decide import decide
-from controller.decide.instances.status import derive_status
+from controller.decide.instances.decide import decide, derive_status
 from controller.domain.access.grants import Grant
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import IntentFacts
