@@ -206,9 +206,9 @@ def _deadlines(contact: _Contact, new: WorkerPhase, breaker_open: bool, settings
 def quarantine_after(hellos: Sequence[HelloSeen]) -> Quarantine | None:
     """The quarantine that follows from these hellos, the newest last.
 
-    Two agents with one identity (a copied data folder or a cloned host) take each other's connection over in turn. What
-    one of them reports is not true of the other, so neither may be believed. An agent that reconnects all the time may
-    be believed, but cannot be relied on.
+    Two agents with one identity (a copied data folder or a cloned host) take each other's connection over in turn. A
+    report of one is not true of the other, so neither may be believed. An agent that reconnects all the time may be
+    believed, but cannot be relied on.
     """
     if not hellos:
         return None

@@ -1,7 +1,6 @@
 """The next step of one deployment: its instances, its revision's need and its own status. Pure.
 
-`decide` lists the sub-steps in order. Each is a file of this folder: it reads the facts and the buckets, and adds to
-the effects.
+`decide` lists the sub-steps in order. Each reads the facts and the buckets, and adds to the effects.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,7 +24,6 @@ from controller.decide.instances.replicas import (
     evict,
     finish_done,
     scale_down,
-    stop_all,
     stopping_outdated,
     wanted_replicas,
 )
@@ -58,7 +56,7 @@ _WAITING = frozenset({P.PENDING, P.ANALYZING})
 D = DeploymentPhase
 _ALL_GRANTS = frozenset(Grant)
 _PROGRESSING = frozenset({P.ANALYZING, P.SCHEDULED, P.STARTING})
-_STANDS = frozenset({RolloutState.FAILED, RolloutState.ABORTED})
+_HALTED = frozenset({RolloutState.FAILED, RolloutState.ABORTED})
 _TROUBLED = frozenset({P.UNHEALTHY, P.BACKOFF, P.UNREACHABLE, P.FAILED})
 
 
@@ -81,7 +79,7 @@ def decide(
     known: Need | None = None,
     operators_may: Collection[Grant] = frozenset(Grant),
 ) -> DeploymentEffects:
-    """The next step of one deployment.
+    """Returns the effects of the next step.
 
     `known`: the newest revision's need, where no analysis is needed for it. `finished`: an analysis that has ended.
     """
@@ -110,7 +108,9 @@ def decide(
 def _delete(facts: DeploymentFacts, buckets: Buckets, effects: DeploymentEffects) -> None:
     for instance in buckets.stopping:
         stop(facts, instance, effects, instance.reason or instance.stop_reason or "", instance.message)
-    stop_all(facts, effects)
+    for instance in facts.instances:
+        if instance.phase is not P.STOPPING:
+            stop(facts, instance, effects, "deleted", "the deployment was deleted")
     effects.finish = len(effects.removals) == len(facts.instances)
 
 
@@ -122,7 +122,7 @@ def _stop_and_advance(
     effects: DeploymentEffects,
     settings: RestartSettings,
 ) -> list[InstanceFacts]:
-    """Stops what is not wanted, and lets all others follow their processes; returns the others."""
+    """Stops unwanted instances, lets the remaining follow their processes, and returns the remaining."""
     for instance in buckets.stopping:
         if not finish_done(facts, instance, effects):
             stop(facts, instance, effects, instance.reason or instance.stop_reason or "", instance.message)
@@ -141,7 +141,7 @@ def _create(
     staying: Collection[str],
     effects: DeploymentEffects,
 ) -> None:
-    """Creates missing instances and replacements. `staying`: the ids of those that do not stop."""
+    """Creates missing instances and replacements. `staying`: ids of the instances that do not stop."""
     leaving = {i.id for i in facts.instances if i.id not in staying}
     create_wanted(facts, buckets, rolling, wanted, leaving, effects)
     if buckets.relocations:
@@ -178,7 +178,7 @@ def create_wanted(
     leaving: Collection[str],
     effects: DeploymentEffects,
 ) -> None:
-    """Creates missing instances. `leaving`: those that stop."""
+    """Creates missing instances. `leaving`: ids of the instances that stop."""
     if rolling is None:
         create_missing(facts, buckets, wanted, leaving, effects)
     else:
@@ -219,7 +219,7 @@ def settle_need(
 
 
 def _analyzed(facts: DeploymentFacts, need: Need) -> NewEvent:
-    """With how long the first instance has waited for it, where one has."""
+    """The event, with the time for which the first instance has waited for the need."""
     waiting = [i for i in facts.instances if i.phase is P.ANALYZING and i.revision == facts.revision]
     spent = max(((facts.now - i.phase_since).total_seconds() for i in waiting), default=None)
     evidence: dict[str, Any] = {"memory_mib": need.memory_mib}
@@ -229,10 +229,7 @@ def _analyzed(facts: DeploymentFacts, need: Need) -> NewEvent:
 
 
 def analyse(facts: DeploymentFacts, staying: Sequence[InstanceFacts], wanted: int, effects: DeploymentEffects) -> None:
-    """Lets the analysis run while an instance needs it, and moves the pending instances with it.
-
-    To be called only while the need is unknown.
-    """
+    """While the need is unknown: lets the analysis run if an instance needs it, and moves the pending instances."""
     waiting = [i for i in staying if i.phase in _WAITING and i.revision == facts.revision]
     if not waiting and wanted == 0:
         return
@@ -254,16 +251,17 @@ def analyse(facts: DeploymentFacts, staying: Sequence[InstanceFacts], wanted: in
 
 
 def is_placeable(facts: DeploymentFacts, effects: DeploymentEffects) -> bool:
-    """Whether these effects give placement a new instance, or the need of a pending one."""
+    """Whether these effects give placement a new instance, or the need of a pending instance."""
     stored = effects.store_need
     stores_need = stored is not None and stored.need is not None
     known = {generation for generation, revision in facts.revisions.items() if revision.need is not None}
     if stores_need:
         known.add(facts.revision)
-    if any(i.mended and i.phase is P.PENDING for i in facts.instances):
-        return True
-    waiting = any(i.phase in _WAITING for i in facts.instances)
-    return any(create.revision in known for create in effects.creates) or (stores_need and waiting)
+    return (
+        any(i.mended and i.phase is P.PENDING for i in facts.instances)
+        or any(create.revision in known for create in effects.creates)
+        or (stores_need and any(i.phase in _WAITING for i in facts.instances))
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,10 +288,10 @@ def derive_status(
     phases += [P.PENDING] * len(effects.creates)
     ready = phases.count(P.RUNNING)
     phase = _phase(facts, wanted, phases, ready)
-    stands = rollout is not None and rollout.state in _STANDS
     if phase is D.RUNNING and not current:
         # All run between two replacements of a rollout, but not all as applied.
-        phase = D.DEGRADED if stands else D.PROGRESSING
+        halted = rollout is not None and rollout.state in _HALTED
+        phase = D.DEGRADED if halted else D.PROGRESSING
     reason, message = _why(facts, phase, instances, rollout if phase in (D.PROGRESSING, D.DEGRADED) else None)
     all_granted = _ALL_GRANTS.issubset(operators_may)
     needs = "" if all_granted else next_change_needs(facts.spec, operators_may)
@@ -307,23 +305,21 @@ def derive_status(
 def _after(facts: DeploymentFacts, effects: DeploymentEffects) -> list[_After]:
     """The remaining instances, in order of id."""
     changes = {c.instance: c for c in effects.phase_changes}
-    told = {p.instance: p for p in effects.progress}
+    progress = {p.instance: p for p in effects.progress}
     restarted = {r.instance for r in effects.restarts}
     removed = {r.instance for r in effects.removals}
-    found: list[_After] = []
+    remaining: list[_After] = []
     for i in sorted(facts.instances, key=lambda i: i.id):
         if i.id in removed:
             continue
-        change = changes.get(i.id)
-        if change is not None:
-            found.append(_After(change.to, str(change.reason), change.message, i.revision))
+        if (change := changes.get(i.id)) is not None:
+            remaining.append(_After(change.to, str(change.reason), change.message, i.revision))
         elif i.id in restarted:
-            found.append(_After(P.STARTING, "", "", i.revision))
-        elif (progress := told.get(i.id)) is not None:
-            found.append(_After(i.phase, progress.reason, progress.message, i.revision))
+            remaining.append(_After(P.STARTING, "", "", i.revision))
         else:
-            found.append(_After(i.phase, i.reason, i.message, i.revision))
-    return found
+            shown = progress.get(i.id, i)
+            remaining.append(_After(i.phase, shown.reason, shown.message, i.revision))
+    return remaining
 
 
 def _phase(facts: DeploymentFacts, wanted: int, phases: list[InstancePhase], ready: int) -> DeploymentPhase:
@@ -344,7 +340,7 @@ def _phase(facts: DeploymentFacts, wanted: int, phases: list[InstancePhase], rea
 
 
 def _settled(wanted: int, staying: Sequence[InstancePhase], ready: int) -> DeploymentPhase | None:
-    """The phase once all instances are where they should be; None before."""
+    """The phase once no instance is still on its way; None before."""
     if staying and all(p is P.SUCCEEDED for p in staying) and len(staying) >= wanted:
         return D.SUCCEEDED
     if ready + staying.count(P.SUCCEEDED) >= wanted:
@@ -367,23 +363,20 @@ def _why(
         return "", ""
     if phase is D.DELETING:
         return "deleted", f"{len(instances)} instances are still stopping" if instances else ""
-    found = "", ""
-    for instance in instances:
-        if instance.phase not in (P.RUNNING, P.REPLACED, P.SUCCEEDED) and (instance.reason or instance.message):
-            found = instance.reason, instance.message
-            break
-    return _of_rollout(found, rollout)
+    up = (P.RUNNING, P.REPLACED, P.SUCCEEDED)
+    causes = ((i.reason, i.message) for i in instances if i.phase not in up and (i.reason or i.message))
+    return _of_rollout(next(causes, ("", "")), rollout)
 
 
-def _of_rollout(found: tuple[str, str], rollout: RolloutRecord | None) -> tuple[str, str]:
+def _of_rollout(of_instance: tuple[str, str], rollout: RolloutRecord | None) -> tuple[str, str]:
     """Reason and message of an instance, or those of the rollout where that is stopped or no instance has any."""
     if rollout is None or rollout.state is RolloutState.COMPLETE or rollout.fallback is None:
-        return found
-    if rollout.state in _STANDS or rollout.reason == "rollout_paused" or not any(found):
+        return of_instance
+    if rollout.state in _HALTED or rollout.reason == "rollout_paused" or not any(of_instance):
         return rollout.reason, rollout.message
-    if rollout.reason == BLOCKED:  # the place that is missing, and what holds it
-        return found[0], "; ".join(text for text in (found[1], rollout.message) if text)
-    return found
+    if rollout.reason == BLOCKED:  # the place that is missing, and its holders
+        return of_instance[0], "; ".join(text for text in (of_instance[1], rollout.message) if text)
+    return of_instance
 
 
 def _conditions(
@@ -394,13 +387,13 @@ def _conditions(
         "Complete": (phase in (D.RUNNING, D.SUCCEEDED, D.STOPPED, D.ASLEEP), f"{ready} of {wanted} run", ""),
         "UpToDate": (current, "" if current else "older_revision_runs", ""),
     }
-    if needs:  # an earlier version took it from an operator; the condition is there only as long as it does not hold
+    if needs:  # an earlier version took it from an operator; the condition exists only while it is false
         states["OperatorsMayChange"] = (False, "grant_needed", needs)
     before = {c["type"]: c for c in facts.conditions}
-    found: list[Mapping[str, Any]] = []
+    conditions: list[Mapping[str, Any]] = []
     for name, (holds, reason, message) in states.items():
         status = "true" if holds else "false"
         old = before.get(name)
         since = old["since"] if old is not None and old["status"] == status else facts.now.isoformat()
-        found.append({"type": name, "status": status, "reason": reason, "message": message, "since": since})
-    return tuple(found)
+        conditions.append({"type": name, "status": status, "reason": reason, "message": message, "since": since})
+    return tuple(conditions)

@@ -6,7 +6,7 @@ The strategies:
 
 pack, one GPU: the least memory left over, then a GPU that is already shared, then the group with the fewest unclaimed
 GPUs. An exclusive claim leaves nothing over, so the smallest GPU that is large enough wins.
-pack, several GPUs: the group with the fewest suitable GPUs, so that large free workers stay intact; then as for one GPU.
+pack, several GPUs: the group with the fewest suitable GPUs, so that large free workers stay free; then as for one GPU.
 spread: the fewest instances of this deployment on the worker, then the fewest of all deployments; then the same by GPU,
 and the least memory claimed.
 no GPU: pack takes the host whose GPUs have the least free memory, so that free GPUs keep the CPU and memory that they
@@ -63,7 +63,7 @@ class Ranking(Protocol):
         """The groups whose keys depend on more than their own state: others in the same state may have other keys."""
 
 
-def nth_key(keys: Ints, suitable: Bools, wanted: Ints) -> Ints:
+def _nth_key(keys: Ints, suitable: Bools, wanted: Ints) -> Ints:
     """By group: the key of the last GPU that an instance would get there."""
     if not len(wanted) or not keys.shape[1]:
         return np.full(len(wanted), NEVER, dtype=np.int64)
@@ -91,24 +91,21 @@ class Pack:
     layout: Layout
 
     def keys(self, some: Fitting, wanted: Ints) -> tuple[Ints, Ints]:
-        """See the module."""
         if not self.layout.gpus:
             return self._host_keys(some)
         unclaimed = np.count_nonzero(self.inventory.gpus.whole[some.slots] >= 0, axis=1)
-        last = nth_key(self.gpu_keys(some), some.suitable, wanted)
+        last = _nth_key(self.gpu_keys(some), some.suitable, wanted)
         if self.layout.gpus > self.layout.workers:
             last = np.minimum(last, (1 << _LEFT_BITS) - 1) | np.count_nonzero(some.suitable, axis=1) << _LEFT_BITS
         return last, unclaimed
 
     def gpu_keys(self, some: Fitting) -> Ints:
-        """See the module."""
         if self.layout.exclusive:
             return some.have
         keys: Ints = some.have * 2 + (self.inventory.gpus.claims[some.slots] == 0)
         return keys
 
     def set_apart(self) -> Ints:
-        """None."""
         return np.zeros(0, dtype=np.int64)
 
     def _host_keys(self, some: Fitting) -> tuple[Ints, Ints]:
@@ -129,7 +126,6 @@ class Spread:
     layout: Layout
 
     def keys(self, some: Fitting, wanted: Ints) -> tuple[Ints, Ints]:
-        """See the module."""
         workers = self.inventory.workers
         mine, _ = self.inventory.deployment_on(self.ask.deployment_uid)
         own = np.zeros(len(some.workers), dtype=np.int64)
@@ -138,10 +134,9 @@ class Spread:
         first = own << _WORKER_BITS | workers.instances[some.workers]
         if not self.layout.gpus:
             return first, np.zeros_like(first)
-        return first, nth_key(self.gpu_keys(some), some.suitable, wanted)
+        return first, _nth_key(self.gpu_keys(some), some.suitable, wanted)
 
     def gpu_keys(self, some: Fitting) -> Ints:
-        """See the module."""
         gpus = self.inventory.gpus
         memory = np.minimum(gpus.claimed[some.slots], (1 << _MEMORY_BITS) - 1)
         instances = np.minimum(gpus.instances[some.slots], (1 << _INSTANCES_BITS) - 1)
@@ -149,7 +144,6 @@ class Spread:
         return keys
 
     def set_apart(self) -> Ints:
-        """The groups of workers with instances of the deployment."""
         mine, _ = self.inventory.deployment_on(self.ask.deployment_uid)
         return self.inventory.groups_on(mine)
 
@@ -164,26 +158,23 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Siblings:
-    """The instances of one deployment, as the inventory has them now."""
+    """The instances of one deployment, as the inventory now has them."""
 
     inventory: Inventory
     deployment_uid: str
 
     @property
     def exist(self) -> bool:
-        """Whether any is placed."""
         return bool(self.inventory.deployment_on(self.deployment_uid)[0])
 
     def groups(self) -> Ints:
-        """The groups of their workers."""
         return self.inventory.groups_on(self.inventory.deployment_on(self.deployment_uid)[0])
 
     def hold_any(self, choice: Sequence[Ints]) -> bool:
-        """Whether one of them is on any of these GPUs, by rank."""
         return any(bool(self.hold(rows).any()) for rows in choice)
 
     def hold(self, slots: Ints) -> Bools:
-        """By GPU row: whether one of them has claims there."""
+        """By GPU row: whether any of them has claims there."""
         _, mine = self.inventory.deployment_on(self.deployment_uid)
         if not mine or not slots.size:
             return np.zeros(slots.shape, dtype=np.bool_)
@@ -192,26 +183,26 @@ class Siblings:
             return _any_equal(slots, rows)
         if slots.size <= _FEW_GPUS:
             uuids = self.inventory.gpus.uuid
-            found = [row < len(uuids) and uuids[row] in mine for row in slots.ravel().tolist()]
-            return np.array(found, dtype=np.bool_).reshape(slots.shape)
+            holds = [row < len(uuids) and uuids[row] in mine for row in slots.ravel().tolist()]
+            return np.array(holds, dtype=np.bool_).reshape(slots.shape)
         rows = [row for uuid in mine if (row := self.inventory.gpu_row(uuid)) is not None]
         held: Bools = np.isin(slots, rows)
         return held
 
     def on(self, workers: Ints) -> Bools:
-        """By worker row: whether one of them runs there."""
+        """By worker row: whether any of them runs there."""
         mine, _ = self.inventory.deployment_on(self.deployment_uid)
         if len(mine) <= _FEW_SIBLINGS:
-            return _any_equal(workers, [row for one in mine if (row := self.inventory.worker_row(one)) is not None])
+            return _any_equal(workers, [row for id_ in mine if (row := self.inventory.worker_row(id_)) is not None])
         facts = self.inventory.workers.facts
         return np.array([facts[row].id in mine for row in workers.tolist()], dtype=np.bool_)
 
 
 def _any_equal(values: Ints, some: Sequence[int]) -> Bools:
-    found: Bools = np.zeros(values.shape, dtype=np.bool_)
-    for one in some:
-        found |= values == one
-    return found
+    equal: Bools = np.zeros(values.shape, dtype=np.bool_)
+    for value in some:
+        equal |= values == value
+    return equal
 
 
 @dataclass(slots=True)
@@ -222,25 +213,22 @@ class Apart:
     siblings: Siblings
 
     def keys(self, some: Fitting, wanted: Ints) -> tuple[Ints, Ints]:
-        """Both keys of these groups."""
         first, second = self.ranking.keys(some, wanted)
         return first, second * 2 + self.siblings.on(some.workers)
 
     def gpu_keys(self, some: Fitting) -> Ints:
-        """One key per GPU."""
         return self.ranking.gpu_keys(some)
 
     def set_apart(self) -> Ints:
-        """Also the groups of workers with siblings."""
         return np.union1d(self.ranking.set_apart(), self.siblings.groups())
 
 
 def siblings_of(inventory: Inventory, ask: Ask) -> Siblings | None:
-    """The siblings from which an ask keeps apart; None if there are none, or it is to be packed with them."""
+    """The siblings from which an ask keeps apart; None if no sibling is placed, or it is to be packed with them."""
     if not ask.keeps_apart:
         return None
-    found = Siblings(inventory, ask.deployment_uid)
-    return found if found.exist else None
+    siblings = Siblings(inventory, ask.deployment_uid)
+    return siblings if siblings.exist else None
 
 
 RankingOf = Callable[[Inventory, Ask, Layout], Ranking]
@@ -258,8 +246,8 @@ class Candidates:
     """The groups for one layout of one request.
 
     `first` and `second` are the ranking keys by group; `first` is NEVER where the group does not fit. A group that is
-    not `eligible` never fits, whatever is claimed. The keys of all groups are worked out when they are first needed.
-    With siblings, GPUs that these hold do not suit, with `spread` none that anything is on.
+    not `eligible` never fits, whatever is claimed. The keys of all groups are computed when they are first needed.
+    With siblings, GPUs that these hold are not suitable; with `spread` only unclaimed GPUs without instances are.
     """
 
     def __init__(self, request: Request, layout: Layout, ranking: RankingOf, siblings: Siblings | None = None) -> None:
@@ -288,12 +276,10 @@ class Candidates:
 
     @property
     def first(self) -> Ints:
-        """The first key of each group."""
         return (self._keys or self._rank_all())[0]
 
     @property
     def second(self) -> Ints:
-        """The second key of each group."""
         return (self._keys or self._rank_all())[1]
 
     def refresh(self) -> None:
@@ -306,7 +292,7 @@ class Candidates:
             self._rank(rows, *self._keys)
 
     def best(self, rows: Bools | None = None) -> int | None:
-        """The best group, among these rows if given; one of one kind, if any fits. None if no group fits."""
+        """The best group, among these rows if given; a group of one kind, if any fits. None if no group fits."""
         if self._keys is None and rows is None:
             return self._best
         first = self.first if rows is None else np.where(rows, self.first, NEVER)
@@ -358,10 +344,10 @@ class Candidates:
         )
 
     def _best_by_state(self) -> int | None:
-        """The best of one group of each state, and of the groups that are set apart; the first of equal ones."""
+        """The best of one group of each state, and of the groups that are set apart; the first of equal groups."""
         equal, apart = self.request.inventory.equal_groups, self._ranking.set_apart()
         equal.refresh()
-        found: list[tuple[int, int, int]] = []
+        best_of: list[tuple[int, int, int]] = []
         for some, alone in ((equal.examples(apart), False), (apart, True)):
             rows, first, second = self._ranked(some)
             if not len(rows):
@@ -370,8 +356,8 @@ class Candidates:
             best = best[second[best] == second[best].min()]
             group = int(rows[best].min()) if alone else equal.first_like(rows[best], apart)
             if group is not None:
-                found.append((int(first[best[0]]), int(second[best[0]]), group))
-        return min(found)[2] if found else None
+                best_of.append((int(first[best[0]]), int(second[best[0]]), group))
+        return min(best_of)[2] if best_of else None
 
     def _rank_all(self) -> tuple[Ints, Ints]:
         size = len(self.eligible)
@@ -380,13 +366,12 @@ class Candidates:
         return keys
 
     def _rank(self, rows: Ints, first: Ints, second: Ints) -> None:
-        """Writes the keys of these groups."""
         fitting, *keys = self._ranked(rows)
         first[rows] = NEVER
         first[fitting], second[fitting] = keys
 
     def _ranked(self, rows: Ints) -> tuple[Ints, Ints, Ints]:
-        """Those of these groups that fit, with their keys."""
+        """The fitting groups of these, with their keys."""
         some, wanted = self._fitting(rows), self.wanted[rows]
         fits = self.eligible[rows]
         if self.layout.gpus:
