@@ -52,7 +52,6 @@ class _Contact:
 
     @property
     def silent(self) -> bool:
-        """Whether its silence has reached the limit."""
         return self.silence_s >= self.limit_s
 
 
@@ -61,7 +60,7 @@ def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: Work
 
     `db_healthy_since`: since when the hub's heartbeats have reached the database without a gap.
     """
-    # Timestamps in the future were written before the database's clock was set back: they count for nothing.
+    # Timestamps in the future were written before the database's clock was set back: they do not count.
     floor = max([db_healthy_since, *([snapshot.leads_since] if snapshot.leads_since <= snapshot.now else [])])
     contacts = [_contact(worker, snapshot.now, floor, settings) for worker in snapshot.workers]
     was_open = any(worker.reason == BREAKER_OPEN for worker in snapshot.workers)
@@ -125,12 +124,11 @@ def _known_gone(worker: WorkerState) -> bool:
 
 
 def _next(contact: _Contact, term: int, breaker_open: bool, settings: WorkerSettings) -> tuple[WorkerPhase, str]:
-    """The phase and its reason."""
     worker = contact.worker
     if worker.phase is W.JOINING and not worker.reported:
         return W.JOINING, worker.reason
     if contact.fresh:
-        # An agent that has seen a later term, as after a restore from a backup, would refuse all commands.
+        # An agent that has received a later term, as after a restore from a backup, would refuse all commands.
         why = TERM_AHEAD if worker.highest_term > term else worker.quarantine
         return (_held_back(worker.phase), why) if why else (W.READY, "")
     if worker.phase is W.LOST:
@@ -180,7 +178,7 @@ def _change(
 
 
 def _fence(contact: _Contact, now: datetime, settings: WorkerSettings) -> datetime | None:
-    """When nothing on the worker can run any more; None: its processes do not end by themselves, so it must return."""
+    """When no process on the worker can run any more; None if they do not end by themselves, so that it must return."""
     if contact.worker.confirmed_dead:
         return now
     if contact.worker.stops_within_s is None:

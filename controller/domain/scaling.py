@@ -235,7 +235,7 @@ class Wish:
     needed: int
     reason: ScalingReason
     message: str
-    look_again_s: float
+    next_check_s: float
     saturated: bool = False
 
 

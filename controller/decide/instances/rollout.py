@@ -111,8 +111,8 @@ def note_rollout(facts: DeploymentFacts, judgement: Judgement, effects: Deployme
     if record != stored:
         effects.rollout = record
     effects.events += [NewEvent(event.reason, event.message, (), event.evidence) for event in judgement.events]
-    if judgement.look_again_s is not None:
-        effects.requeue(judgement.look_again_s)
+    if judgement.next_check_s is not None:
+        effects.requeue(judgement.next_check_s)
     starts = stored is None or (stored.state, stored.revision) != (record.state, record.revision)
     moved = effects.phase_changes or effects.removals
     if starts or (moved and record.state is not RolloutState.COMPLETE):

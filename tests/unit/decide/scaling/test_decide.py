@@ -259,9 +259,9 @@ def test_what_changes_by_time_alone_is_looked_at_then() -> None:
     watched = Watched(0, rule=SLEEPY)
     watched.see(400)
     watched.see(awake_for_s=30)
-    assert watched.see(demand=demand(3)).look_again_s == 1
+    assert watched.see(demand=demand(3)).next_check_s == 1
     asleep = Watched(0, rule=SLEEPY)
-    assert asleep.see(400).look_again_s == 60
+    assert asleep.see(400).next_check_s == 60
 
 
 def test_a_replica_that_hangs_does_not_count_so_another_one_is_added() -> None:
@@ -405,7 +405,7 @@ def test_a_cap_that_was_outgrown_before_goes_on_from_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "look_again_s"),
+    ("fields", "next_check_s"),
     [
         ({}, 60),
         ({"demand": demand(1)}, 1),
@@ -415,24 +415,24 @@ def test_a_cap_that_was_outgrown_before_goes_on_from_there() -> None:
         ({"awake_for_s": 3000.0}, 60),
     ],
 )
-def test_a_quiet_deployment_is_looked_at_when_a_time_of_it_ends(fields: dict[str, object], look_again_s: float) -> None:
+def test_a_quiet_deployment_is_looked_at_when_a_time_of_it_ends(fields: dict[str, object], next_check_s: float) -> None:
     watched = Watched(0, rule=SLEEPY)
     watched.see(1000)
-    assert watched.see(follow=False, **fields).look_again_s == look_again_s
+    assert watched.see(follow=False, **fields).next_check_s == next_check_s
 
 
 def test_saturated_engines_are_looked_at_each_second() -> None:
     watched = Watched(0, rule=SLEEPY)
     watched.see(1000)
-    assert watched.see(1, engines=engines((1, None))).look_again_s == 1
+    assert watched.see(1, engines=engines((1, None))).next_check_s == 1
 
 
 def test_an_idle_one_is_looked_at_when_it_may_sleep() -> None:
     watched = Watched(1, rule=replace(SLEEPY, idle_after_s=1000))
     watched.see(20, demand=demand(1))
     watched.see(960, demand=demand(0))
-    assert watched.see().look_again_s == 40
-    assert watched.see(20).look_again_s == 20
+    assert watched.see().next_check_s == 40
+    assert watched.see(20).next_check_s == 20
 
 
 def test_the_rule_is_that_of_the_manifest() -> None:

@@ -150,7 +150,7 @@ def test_a_replica_that_starts_beside_one_that_runs_keeps_nothing_awake() -> Non
 )
 def test_a_wake_is_withdrawn_only_while_nothing_has_a_place(replicas: Replicas, reason: str) -> None:
     watched = Watched(0, rule=SLEEPY)
-    watched.history.begun_at = watched.now
+    watched.history.started_at = watched.now
     watched.see(wakes=1)
     assert watched.see(wakes=0, replicas=replicas, follow=False).reason == reason
 
