@@ -271,8 +271,9 @@ def _requests(policy: UtilizationPolicy, uses: Iterable[InstanceUse], now: float
 def _of_gpu(policy: UtilizationPolicy, gpu: GpuUse, now: float) -> dict[str, Any]:
     evidence: dict[str, Any] = {"uuid": gpu.uuid, "worker": gpu.worker, "own_processes": gpu.own}
     if not len(gpu.series):
-        unread = {"highest": None, "mean": None, "samples": 0, "coverage": 0.0, "series": [], "gaps": []}
-        return evidence | unread | {"unread_s": float(policy.time_window)}
+        unread_s = float(policy.time_window)
+        figures = {"highest": None, "mean": None, "samples": 0, "coverage": 0.0, "unread_s": unread_s}
+        return {**evidence, **figures, "series": [], "gaps": []}
     window = window_of(gpu.series, end_of([gpu.series], now), policy.time_window)
     slots = min(_SLOTS, max(int(policy.time_window / gpu.series.period[-1]), 1))
     return evidence | {
