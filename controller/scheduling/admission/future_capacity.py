@@ -228,7 +228,7 @@ class Promises:
             kind: of the search. If it fails, it fails for an equal ask of the same or a lower priority too.
             search: reserves its result; places are then searched for the other instances again.
         """
-        lower = [instance_ for instance_ in self._kept if self._preemptors[instance_].priority < pending.priority]
+        lower = [id_ for id_ in self._kept if self._preemptors[id_].priority < pending.priority]
         key = kind, pending.ask.shape(), pending.preempt
         if not lower or pending.priority <= self._futile.get(key, _NONE):
             return None

@@ -1,8 +1,8 @@
 """The inventory: capacity and claims as arrays. A cache of the ledger, never the ledger itself.
 
 Rows are updated in place as the ledger is read. Only a structural change (a new worker, a new GPU, other labels)
-rebuilds the arrays. What a pass reserves counts on a device's row until that row is read again. Every change of a row
-is noted in a log, so that a repeated search looks only at what changed since.
+rebuilds the arrays. A reservation counts on a device's row until that row is read again. Every change of a row is added
+to a log, so that a repeated search reads only the rows that changed since.
 """
 
 import copy
@@ -167,7 +167,7 @@ class Inventory:
         self._touch(row, gpu=device.kind == "gpu")
 
     def remove_devices(self, uuids: Iterable[str]) -> None:
-        """Removes devices. Unknown ones are ignored."""
+        """Removes devices. Unknown devices are ignored."""
         for uuid in tuple(uuids):
             old = self._devices.pop(uuid, None)
             self._drop_reservations(uuid)
@@ -195,7 +195,7 @@ class Inventory:
                 self.demand.add(load.demand)
 
     def remove_load(self, instances: Iterable[str]) -> None:
-        """Removes these instances. Unknown ones are ignored."""
+        """Removes these instances. Unknown instances are ignored."""
         for instance in instances:
             load = self._loads.get(instance)
             if load is not None:
@@ -232,7 +232,8 @@ class Inventory:
         self.demand.settle()
 
     def rollback(self) -> None:
-        """Takes back the whole pass, last decision first: after a plan or a failed commit."""
+        """Takes back all decisions of the pass, the last first: after a plan or a failed commit."""
+
         for placed in reversed(tuple(self._pass.values())):
             self.unreserve(placed)
 
