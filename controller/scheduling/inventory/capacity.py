@@ -233,7 +233,6 @@ class Inventory:
 
     def rollback(self) -> None:
         """Takes back all decisions of the pass, the last first: after a plan or a failed commit."""
-
         for placed in reversed(tuple(self._pass.values())):
             self.unreserve(placed)
 

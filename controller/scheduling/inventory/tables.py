@@ -156,7 +156,6 @@ class GpuTable:
         self.whole[:] = np.where(untouched, self.total, UNCLAIMABLE)
 
 
-
 @dataclass(slots=True)
 class WorkerTable:
     """One row per worker, sorted by name, with its host device. Memory in MiB, CPU in thousandths of a core."""
