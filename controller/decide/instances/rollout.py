@@ -229,7 +229,7 @@ def rollout_view(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> Rollo
     hopeless = error.message if error is not None and not error.retryable else ""
     running = Counter(i.revision for i in others if i.phase is P.RUNNING)
     stopping = sum(_outdated_and_here(facts, i) for i in buckets.stopping)
-    # A place that an eviction or a lost worker takes is missing. It is no growth of the deployment.
+    # A place that an eviction or a lost worker takes is missing, so it does not count as growth.
     placed = [*buckets.replicas, *buckets.given_up, *(eviction.instance for eviction in buckets.evicted)]
     return RolloutView(
         revision=facts.revision,

@@ -113,7 +113,7 @@ class SiteProblem:
         return gpus, hosts
 
     def _gain(self, position: int) -> float:
-        """The hosts that a holder makes ready, in parts of one. The sum of a set is no less than the hosts it frees."""
+        """The hosts that a holder makes ready, in parts of one. The sum of a set is at least the hosts it frees."""
         parts: defaultdict[int, float] = defaultdict(float)  # by place
         gpus, hosts = self._frees[position]
         for row, claims, memory in gpus:
