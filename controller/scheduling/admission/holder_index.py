@@ -99,7 +99,7 @@ class HolderIndex:
         count = len(self.inventory.workers.facts)
         pairs, numbers = np.unique(self._gpus.owner * count + self._worker, return_counts=True)
         span = np.ones(count, dtype=np.int64)
-        np.maximum.at(span, pairs % max(count, 1), numbers)
+        np.maximum.at(span, pairs % count, numbers)
         return span
 
     def remove(self, ended: Iterable[Holder]) -> None:
@@ -125,14 +125,13 @@ class HolderIndex:
         The cost is the weight of the holder by the number of the groups' hosts that it frees, at most `most`. Of the
         holders of one host the cheapest counts. Holders are numbered in the order in which they would be preempted.
         """
-        count, size = len(self.inventory.workers.facts), max(len(self.holders), 1)
+        count = len(self.inventory.workers.facts)
         among = np.zeros(count, dtype=np.bool_)
         among[self.inventory.groups.worker[groups]] = True
         kept = allowed[self._gpus.owner] & among[self._worker]
-        pairs = np.unique(self._gpus.owner[kept] * max(count, 1) + self._worker[kept])
-        owner, worker = pairs // max(count, 1), pairs % max(count, 1)
-        hosts = np.bincount(owner, minlength=size)
-        cost = self._traits[0][owner] / np.clip(hosts[owner], 1, most)
+        pairs = np.unique(self._gpus.owner[kept] * count + self._worker[kept])
+        owner, worker = np.divmod(pairs, count)
+        cost = self._traits[0][owner] / np.minimum(np.bincount(owner)[owner], most)
         rank = np.argsort(np.lexsort(tuple(reversed((self._level, *self._traits)))))[owner]
         order = np.lexsort((-rank, -cost, worker))  # the last of each worker is written: the cheapest
         cheapest, leader = np.zeros(count), np.full(count, NEVER, dtype=np.int64)
@@ -207,9 +206,10 @@ class HolderIndex:
             places = np.array([place for place, _ in more], dtype=np.int64)
             group = np.r_[group, np.array([one for _, one in more], dtype=np.int64)]
             owner, part = np.r_[owner, owner[places]], np.r_[part, part[places]]
-        pairs, where = np.unique(group * max(len(self.holders), 1) + owner, return_inverse=True)
+        size = len(self.holders)
+        pairs, where = np.unique(group * size + owner, return_inverse=True)
         sums: Floats = np.bincount(where, weights=part, minlength=len(pairs)).astype(np.float64)
-        return pairs // max(len(self.holders), 1), pairs % max(len(self.holders), 1), sums
+        return pairs // size, pairs % size, sums
 
     def _nth(self, by_gpu: Ints, wanted: Ints) -> Ints:
         """By group: the bound for the GPUs with the fewest. A holder of several GPUs counts once."""
