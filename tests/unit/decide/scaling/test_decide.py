@@ -186,3 +186,15 @@ def test_the_rule_is_that_of_the_manifest() -> None:
 
 def test_the_number_that_is_not_seen_yet_counts_as_none() -> None:
     assert Watched(1).see().message.startswith("1 wanted: 0.0 requests in flight")
+
+
+def test_a_leader_that_has_watched_for_the_down_window_names_its_largest_number() -> None:
+    watched = Watched(3)
+    watched.see(100, demand=demand(24))
+    assert watched.see(199, demand=demand(4)).reason == "not_watched_yet"
+    assert watched.see(1).reason == "down_window"
+
+
+def test_a_deployment_that_an_operator_keeps_awake_has_that_reason() -> None:
+    wish = Watched(1, rule=SLEEPY).see(5, awake_for_s=60)
+    assert (wish.number, wish.reason) == (1, "kept_awake")

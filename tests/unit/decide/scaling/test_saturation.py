@@ -75,3 +75,9 @@ def test_saturated_engines_are_looked_at_each_second() -> None:
 def test_an_engines_own_queue_keeps_its_replica() -> None:
     assert Watched(2).see(700, demand=demand(4), engines=engines((1, None), (0, None))).number == 2
     assert Watched(2).see(700, demand=demand(4), engines=engines((0, None), (0, None))).number == 1
+
+
+@pytest.mark.parametrize(("use", "number"), [(0.29, 1), (0.31, 2), (0.59, 2), (0.61, 3)])
+def test_as_many_replicas_stay_as_would_not_be_full_with_all_that_the_caches_hold(use: float, number: int) -> None:
+    watched = Watched(3)
+    assert watched.see(400, demand=demand(1), engines=engines(*[(None, use)] * 3), follow=False).number == number
