@@ -1,7 +1,7 @@
-"""After a loss of commits: which of the running processes that the ledger does not know it takes back. Pure.
+"""Adoption after a loss of commits: the ledger takes back running processes that it does not know. Pure.
 
-A receipt with a higher epoch proves that all earlier starts of its instance have ended: no start is ordered before. Of
-other instances nothing runs only where their workers' agents have told what runs, and no start was sent since.
+A receipt with a higher epoch proves that all earlier starts of its instance have ended: no start is ordered before.
+Other instances do not run only where their workers' agents have reported their processes, and no start was sent since.
 """
 
 from collections import defaultdict
@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 
-from controller.decide.instances.scale import wanted_replicas
+from controller.decide.instances.replicas import wanted_replicas
 from controller.domain.adoption import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
 from controller.domain.instances import DeploymentFacts, InstanceFacts
 from controller.domain.phases import FINAL, LIVE, PHASE_OF_STATE, InstancePhase
@@ -27,14 +27,14 @@ def plan_adoption(
     owners: Mapping[str, str],
     told: Collection[str],
 ) -> AdoptionPlan:
-    """Decides on all that was found.
+    """Decides on all found processes.
 
     Args:
         found: processes that run and are not in the ledger.
-        deployments: those of the found processes, and those that hold claims on their devices, by uid.
-        devices: those that the found processes use, by UUID.
-        owners: uid of the deployment of each instance in the ledger that has the name of a found one.
-        told: ids of the workers whose agents have told what runs, if nothing was started since; else empty.
+        deployments: of the found processes and of holders of claims on their devices, by uid.
+        devices: that the found processes use, by UUID.
+        owners: uid of the deployment of each instance in the ledger that has the name of a found instance.
+        told: ids of the workers whose agents have reported their processes, if none was started since; else empty.
     """
     return _Adoption(deployments, devices, owners, frozenset(told)).plan(found)
 
@@ -45,26 +45,20 @@ class _RefusedError(Exception):
 
 @dataclass(slots=True)
 class _Replicas:
-    """The replicas of one deployment.
+    """The replicas of one deployment. Idle replicas have no process; their ids are in order."""
 
-    Attributes:
-        number: of all that count.
-        bare: those of which nothing runs and that hold no claims, in the order of their ids.
-        holding: likewise those that hold claims.
-    """
-
-    number: int
-    bare: dict[str, None]
-    holding: dict[str, None]
+    number: int  # of all that count
+    without_claims: dict[str, None]  # idle
+    with_claims: dict[str, None]  # idle
 
     def settle(self, instance: str) -> None:
-        """It yields to no other from now on."""
-        self.bare.pop(instance, None)
-        self.holding.pop(instance, None)
+        """From now on it yields to no other replica."""
+        self.without_claims.pop(instance, None)
+        self.with_claims.pop(instance, None)
 
 
 class _Adoption:
-    """One decision, with what it has given away so far."""
+    """One decision, with the claims that it has given away so far."""
 
     def __init__(
         self,
@@ -76,32 +70,32 @@ class _Adoption:
         self._deployments = deployments
         self._devices = dict(devices)
         self._owners = owners
-        self._told = told
+        self._reporting = told
         self._instances = {i.id: (i, facts) for facts in deployments.values() for i in facts.instances}
         self._replicas = {uid: self._replicas_of(facts) for uid, facts in deployments.items()}
         self._removed: set[str] = set()
         self._taken: set[str] = set()  # instances that are adopted
-        self._freed = False  # claims went since
+        self._freed = False  # claims were freed in this round
 
-    def plan(self, found: Iterable[FoundProcess]) -> AdoptionPlan:
-        """Those that the ledger knows by name come first: their old claims go. Then those that run, the oldest."""
+    def plan(self, processes: Iterable[FoundProcess]) -> AdoptionPlan:
+        """Starts of instances in the ledger come first: their old claims are freed. Then running starts, the oldest."""
         starts: defaultdict[tuple[str, int], list[FoundProcess]] = defaultdict(list)
-        for process in found:
+        for process in processes:
             starts[process.receipt.instance, process.receipt.epoch].append(process)
         groups = [sorted(ranks, key=lambda p: p.receipt.rank) for ranks in starts.values()]
         undecided = sum(len(ranks) for ranks in groups if not all(p.ready for p in ranks))
-        left = [tuple(ranks) for ranks in sorted(groups, key=self._order) if all(p.ready for p in ranks)]
+        undecided_starts = [tuple(ranks) for ranks in sorted(groups, key=self._order) if all(p.ready for p in ranks)]
         adopted: list[Adopted] = []
         refused: list[NotAdopted] = []
         self._freed = True
-        while self._freed:  # what was held before may be free by now
+        while self._freed:  # a device that was held before may be free now
             self._freed, refused = False, []
-            for ranks in left:
+            for ranks in undecided_starts:
                 try:
                     adopted.append(self._adopt(ranks))
                 except _RefusedError as why:
                     refused.append(NotAdopted(ranks, str(why)))
-            left = [one.ranks for one in refused]
+            undecided_starts = [one.ranks for one in refused]
         return AdoptionPlan(tuple(adopted), tuple(refused), undecided)
 
     def _order(self, ranks: Sequence[FoundProcess]) -> tuple[bool, bool, float, str, int]:
@@ -119,7 +113,7 @@ class _Adoption:
         facts = self._wanted(ranks)
         before = self._before(ranks, facts)
         own = set() if before is None else {before.id}
-        removed = self._make_room(ranks, own or self._give_way(facts, ranks)) - own
+        removed = self._removed_for(ranks, own or self._yielding(facts, ranks)) - own
         for instance in removed:
             self._remove(instance)
         self._freed = self._freed or bool(removed) or before is not None
@@ -128,7 +122,7 @@ class _Adoption:
         return Adopted(ranks, phase, before, tuple(sorted(removed)))
 
     def _wanted(self, ranks: Sequence[FoundProcess]) -> DeploymentFacts:
-        """The deployment of a start, which wants what it runs."""
+        """The deployment of a start, which wants the revision that it runs."""
         receipt = ranks[0].receipt
         facts = self._deployments.get(receipt.deployment_uid)
         if facts is None or facts.deleted_at is not None:
@@ -148,7 +142,7 @@ class _Adoption:
         return facts
 
     def _before(self, ranks: Sequence[FoundProcess], facts: DeploymentFacts) -> InstanceFacts | None:
-        """What the ledger has of the instance; None if there is nothing."""
+        """The instance in the ledger; None if it is unknown there."""
         receipt = ranks[0].receipt
         owner = self._owners.get(receipt.instance)
         if owner is None:
@@ -162,44 +156,45 @@ class _Adoption:
             raise _RefusedError(f"it is {before.phase}")
         if before.epoch >= receipt.epoch:
             raise _RefusedError("the ledger has a later start of it")
-        if any(p.state != "exited" and p.worker_id in self._told for p in before.processes):
+        if any(p.state != "exited" and p.worker_id in self._reporting for p in before.processes):
             raise _RefusedError("another start of it runs")
         return before
 
     def _replicas_of(self, facts: DeploymentFacts) -> _Replicas:
         counted = [i for i in sorted(facts.instances, key=lambda i: i.id) if i.phase not in _LEAVING]
         idle = [i for i in counted if self._is_idle(i, facts)]
-        bare, holding = ([i.id for i in idle if bool(i.claims) is claims] for claims in (False, True))
-        return _Replicas(len(counted), dict.fromkeys(bare), dict.fromkeys(holding))
+        without_claims = dict.fromkeys(i.id for i in idle if not i.claims)
+        with_claims = dict.fromkeys(i.id for i in idle if i.claims)
+        return _Replicas(len(counted), without_claims, with_claims)
 
-    def _give_way(self, facts: DeploymentFacts, ranks: Sequence[FoundProcess]) -> set[str]:
-        """The replicas that give way to one more, so that there are not more than wanted."""
+    def _yielding(self, facts: DeploymentFacts, ranks: Sequence[FoundProcess]) -> set[str]:
+        """The replicas that yield to a further one, so that there are not more than wanted."""
         replicas = self._replicas[facts.uid]
         surplus = max(replicas.number + 1 - wanted_replicas(facts), 0)
-        if surplus > len(replicas.bare) + len(replicas.holding):
+        if surplus > len(replicas.without_claims) + len(replicas.with_claims):
             raise _RefusedError("no further replica is wanted")
         rooms = [self._devices.get(claim.device) for p in ranks for claim in p.receipt.claims]
         on_its_devices = {held.instance for room in rooms if room is not None for held in room.claims}
-        in_the_way = sorted(on_its_devices & replicas.holding.keys())
-        others = (id_ for id_ in replicas.holding if id_ not in on_its_devices)
-        return set(islice(chain(replicas.bare, in_the_way, others), surplus))
+        in_the_way = sorted(on_its_devices & replicas.with_claims.keys())
+        elsewhere = (id_ for id_ in replicas.with_claims if id_ not in on_its_devices)
+        return set(islice(chain(replicas.without_claims, in_the_way, elsewhere), surplus))
 
     def _is_idle(self, instance: InstanceFacts, facts: DeploymentFacts) -> bool:
-        """Whether nothing of it runs, for certain, and nothing is lost if another takes its place."""
+        """Whether it certainly has no process, and another may take its place without loss of work."""
         if instance.phase in (P.PENDING, P.ANALYZING):
             return not instance.claims
         leaves = instance.phase in _LEAVING
-        done_anew = facts.revisions[instance.revision].spec.restart == "always"  # else it may have done its work
+        repeatable = facts.revisions[instance.revision].spec.restart == "always"  # else it may have done its work
         return (
-            (leaves or (instance.phase in LIVE | {P.UNREACHABLE} and done_anew))
+            (leaves or (instance.phase in LIVE | {P.UNREACHABLE} and repeatable))
             and bool(instance.claims)
-            and all(claim.worker_id in self._told for claim in instance.claims)
+            and all(claim.worker_id in self._reporting for claim in instance.claims)
             and all(process.state == "exited" for process in instance.processes)
         )
 
-    def _make_room(self, ranks: Sequence[FoundProcess], leaving: set[str]) -> set[str]:
-        """Those that leave, and others of which nothing runs and which must go for the claims to fit."""
-        gone = set(leaving)
+    def _removed_for(self, ranks: Sequence[FoundProcess], yielding: set[str]) -> set[str]:
+        """The yielding replicas, and further idle instances that must go for the claims to fit."""
+        gone = set(yielding)
         for process in ranks:
             for claim in process.receipt.claims:
                 room = self._devices.get(claim.device)
@@ -219,7 +214,6 @@ class _Adoption:
         raise _RefusedError(f"its device {device} cannot be used or is held by others")
 
     def _remove(self, instance: str) -> None:
-        """Notes that it is gone, with its claims."""
         self._removed.add(instance)
         known, facts = self._instances[instance]
         self._drop_claims(known)
@@ -227,7 +221,7 @@ class _Adoption:
         self._replicas[facts.uid].number -= known.phase not in _LEAVING
 
     def _take(self, ranks: Sequence[FoundProcess], before: InstanceFacts | None) -> None:
-        """Notes its claims in place of its earlier ones."""
+        """Replaces its earlier claims."""
         receipt = ranks[0].receipt
         self._taken.add(receipt.instance)
         replicas = self._replicas[receipt.deployment_uid]

@@ -1,7 +1,7 @@
-"""What needs an operator: one entry for each cause and not for each instance, the worst first. Pure.
+"""Attention: what needs an operator, one entry per cause, not per instance, the worst first. Pure.
 
 A lost worker with hundreds of instances is one entry, and so is a deployment of which hundreds of instances crash. An
-instance is in one entry at most. Codes and their meanings are those of the reference.
+instance is in one entry at most.
 """
 
 from collections import defaultdict
@@ -54,7 +54,7 @@ def find_attention(facts: AttentionFacts) -> list[AttentionEntry]:
         *_of_idle(facts.idle),
         *_of_gpus(facts.gpus),
         *_of_access(facts),
-        *(entry for one in facts.certificates for entry in _of_certificate(one, facts.at)),
+        *(entry for certificate in facts.certificates for entry in _of_certificate(certificate, facts.at)),
     ]
     return sorted(
         entries, key=lambda e: (_SEVERITIES[e.severity], _CAUSES[e.cause], e.since or _NEVER, e.object.name, e.code)
@@ -82,84 +82,85 @@ def _of_cluster(facts: AttentionFacts) -> Iterator[AttentionEntry]:
 
 
 def _of_workers(workers: Sequence[WorkerFacts]) -> Iterator[AttentionEntry]:
-    absent = [one for one in workers if not one.ready]
-    if silent := [one for one in absent if one.reason == BREAKER_OPEN]:
+    absent = [worker for worker in workers if not worker.ready]
+    if silent := [worker for worker in absent if worker.reason == BREAKER_OPEN]:
         title = f"{len(silent)} workers are silent at once"
-        instances = _instances_text(sum(one.instances for one in silent))
+        instances = _instances_text(sum(worker.instances for worker in silent))
         yield _entry(
             "critical", "workers_silent", BREAKER_OPEN, _CLUSTER, title, _sentences(_meaning(BREAKER_OPEN), instances),
-            since=_oldest(one.since for one in silent), count=len(silent), subjects=_workers(silent),
+            since=_oldest(worker.since for worker in silent), count=len(silent), subjects=_workers(silent),
         )  # fmt: skip
-    for one in absent:
-        if one.reason != BREAKER_OPEN and REFUSED not in {code for code, *_ in one.conditions}:
-            yield _absent(one)
+    for worker in absent:
+        if worker.reason != BREAKER_OPEN and REFUSED not in {code for code, *_ in worker.conditions}:
+            yield _absent(worker)
     conditions: defaultdict[str, list[tuple[WorkerFacts, str, datetime | None]]] = defaultdict(list)
-    for one in workers:
-        for code, message, since in one.conditions:
-            if one.ready or code == REFUSED:  # else it is known from before, and what keeps the worker away is reported
-                conditions[code].append((one, message, since))
-    for code, found in conditions.items():
-        yield _condition(code, found)
+    for worker in workers:
+        for code, message, since in worker.conditions:
+            # Not of an absent worker: its conditions are old, and the cause of its absence is reported.
+            if worker.ready or code == REFUSED:
+                conditions[code].append((worker, message, since))
+    for code, affected in conditions.items():
+        yield _condition(code, affected)
 
 
-def _absent(one: WorkerFacts) -> AttentionEntry:
-    code = one.reason or {"lost": "worker_lost", "joining": "worker_joining"}.get(one.state, "worker_unreachable")
-    told = next((message for known, message, _ in one.conditions if known == code and message), _meaning(code))
-    message = _sentences(told, _instances_text(one.instances))
+def _absent(worker: WorkerFacts) -> AttentionEntry:
+    code = worker.reason or {"lost": "worker_lost", "joining": "worker_joining"}.get(worker.state, "worker_unreachable")
+    meaning = next((message for known, message, _ in worker.conditions if known == code and message), _meaning(code))
+    message = _sentences(meaning, _instances_text(worker.instances))
     return _entry(
-        "error" if one.state == "lost" else "warning", "worker", code, _worker(one.name),
-        f"worker {one.name} is {one.state}", message, since=one.since, count=one.instances,
-        subjects=[_instance(name) for name in one.sample],
+        "error" if worker.state == "lost" else "warning", "worker", code, _worker(worker.name),
+        f"worker {worker.name} is {worker.state}", message, since=worker.since, count=worker.instances,
+        subjects=[_instance(name) for name in worker.sample],
     )  # fmt: skip
 
 
-def _condition(code: str, found: Sequence[tuple[WorkerFacts, str, datetime | None]]) -> AttentionEntry:
-    first, message, _ = found[0]
-    several = len(found) > 1
-    title = f"{len(found)} workers: {code}" if several else f"worker {first.name}: {code}"
-    lost = any(one.state == "lost" for one, *_ in found)
+def _condition(code: str, affected: Sequence[tuple[WorkerFacts, str, datetime | None]]) -> AttentionEntry:
+    first, message, _ = affected[0]
+    several = len(affected) > 1
+    title = f"{len(affected)} workers: {code}" if several else f"worker {first.name}: {code}"
+    lost = any(worker.state == "lost" for worker, *_ in affected)
     return _entry(
         "error" if lost else "warning", "worker_condition", code, _CLUSTER if several else _worker(first.name), title,
-        f"{first.name}: {message}" if several else message, since=_oldest(since for *_, since in found),
-        count=len(found), subjects=_workers([one for one, *_ in found]),
+        f"{first.name}: {message}" if several else message, since=_oldest(since for *_, since in affected),
+        count=len(affected), subjects=_workers([worker for worker, *_ in affected]),
     )  # fmt: skip
 
 
 def _of_instances(instances: Sequence[TroubledInstance], at: datetime) -> Iterator[AttentionEntry]:
     by_cause: dict[Cause, list[TroubledInstance]] = defaultdict(list)
-    for one in instances:
-        if (cause := _cause(one, at)) is not None:
-            by_cause[cause].append(one)
+    for instance in instances:
+        if (cause := _cause(instance, at)) is not None:
+            by_cause[cause].append(instance)
     for cause, affected in by_cause.items():
-        for name, some in _grouped(affected, lambda one: one.deployment).items():
+        for name, some in _grouped(affected, lambda instance: instance.deployment).items():
             yield _of_some(cause, name, some)
 
 
-def _cause(one: TroubledInstance, at: datetime) -> Cause | None:
-    """The one cause of this instance's trouble; None if there is none."""
-    if one.need_error or (one.phase == "failed" and one.reason == Reason.METADATA_UNKNOWN):
+def _cause(instance: TroubledInstance, at: datetime) -> Cause | None:
+    """The cause of this instance's trouble; None if it has no trouble."""
+    if instance.need_error or (instance.phase == "failed" and instance.reason == Reason.METADATA_UNKNOWN):
         return "model"
-    if one.phase == "failed":
+    if instance.phase == "failed":
         return "failed"
-    if one.phase in ("pending", "backoff") and one.reason in SECRET_REFUSALS:
+    if instance.phase in ("pending", "backoff") and instance.reason in SECRET_REFUSALS:
         return "secrets"
-    if one.phase == "pending" and at - one.since >= PENDING_AFTER:
+    if instance.phase == "pending" and at - instance.since >= PENDING_AFTER:
         return "pending"
-    repeated = one.phase == "backoff" and (one.failures or one.reason == ENDED_REPEATEDLY)
-    if one.failures >= _CRASHES or repeated:
+    repeated = instance.phase == "backoff" and (instance.failures or instance.reason == ENDED_REPEATEDLY)
+    if instance.failures >= _CRASHES or repeated:
         return "crash_loop"
-    return "starting" if one.overdue else None
+    return "starting" if instance.overdue else None
 
 
-def _of_some(cause: Cause, deployment: str, some: Sequence[TroubledInstance]) -> AttentionEntry:
-    """The entry of instances of one deployment with the same cause."""
-    first = some[0]
+def _of_some(cause: Cause, deployment: str, instances: Sequence[TroubledInstance]) -> AttentionEntry:
+    first = instances[0]
     code, message = first.reason, first.message
     if cause == "starting":
         code, message = START_OVERDUE, ""
     if cause == "model":
         code, message = Reason.METADATA_UNKNOWN, first.need_error or first.message
-    since = _oldest(one.failing_since if cause in ("crash_loop", "model") else one.since for one in some)
+    repeats = cause in ("crash_loop", "model")
+    since = _oldest(instance.failing_since if repeats else instance.since for instance in instances)
     titles = {
         "model": f"the model of {deployment} cannot be read",
         "failed": f"{deployment} has failed",
@@ -170,49 +171,49 @@ def _of_some(cause: Cause, deployment: str, some: Sequence[TroubledInstance]) ->
     }
     return _entry(
         "warning" if cause in ("pending", "starting") else "error", cause, code, _deployment(deployment), titles[cause],
-        message or _meaning(code), since=since, count=len(some), subjects=[_instance(one.id) for one in some],
+        message or _meaning(code), since=since, count=len(instances), subjects=[_instance(i.id) for i in instances],
     )  # fmt: skip
 
 
-def _of_deployment(one: TroubledDeployment) -> AttentionEntry:
-    rollout = one.reason.startswith("rollout_")
-    title = f"the rollout of {one.name} has ended early" if rollout else f"{one.name} cannot be processed"
+def _of_deployment(deployment: TroubledDeployment) -> AttentionEntry:
+    rollout = deployment.reason.startswith("rollout_")
+    title = f"the rollout of {deployment.name} has ended early" if rollout else f"{deployment.name} cannot be processed"
     return _entry(
-        "warning" if rollout else "error", "rollout" if rollout else "reconcile", one.reason, _deployment(one.name),
-        title, one.message or _meaning(one.reason), since=one.since,
+        "warning" if rollout else "error", "rollout" if rollout else "reconcile", deployment.reason,
+        _deployment(deployment.name), title, deployment.message or _meaning(deployment.reason), since=deployment.since,
     )  # fmt: skip
 
 
 def _of_idle(idle: Sequence[IdleInstance]) -> Iterator[AttentionEntry]:
-    for name, some in _grouped(idle, lambda one: one.deployment).items():
-        first = some[0]
+    for name, instances in _grouped(idle, lambda instance: instance.deployment).items():
+        first = instances[0]
         code = f"policy_would_{first.action}" if first.dry_run else "idle"
         label = f"policy {first.policy}" if first.policy else f"the policy of {name}"
-        names = _and_more([one.id for one in some])
+        names = _and_more([instance.id for instance in instances])
         would = {"stop": f"would stop {name}", "scale_down": f"would scale down by {names}"}.get(
             first.action, f"would report {names}"
         )
-        since = _oldest(one.since for one in some)
+        since = _oldest(instance.since for instance in instances)
         when = f" since {since:%Y-%m-%d %H:%M:%S} UTC" if since is not None else ""
         dry_run = f"dry run: {label} {would}{when}: " if first.dry_run else f"{label}: "
         yield _entry(
             "notice", "idle", code, _deployment(name), f"{name} is idle", f"{dry_run}{first.message}", since=since,
-            count=len(some), subjects=[_instance(one.id) for one in some],
+            count=len(instances), subjects=[_instance(instance.id) for instance in instances],
             advice="" if not first.dry_run else "Stop it, or end the dry run of the policy.",
         )  # fmt: skip
 
 
 def _of_gpus(gpus: Sequence[SickGpu]) -> Iterator[AttentionEntry]:
-    for (worker, code), some in _grouped(gpus, lambda one: (one.worker, reason_code(one.reason))).items():
-        first, held = some[0], sum(one.instances for one in some)
+    for (worker, code), some in _grouped(gpus, lambda gpu: (gpu.worker, reason_code(gpu.reason))).items():
+        first, held = some[0], sum(gpu.instances for gpu in some)
         title = f"{len(some)} GPUs of worker {worker} are unhealthy"
         if len(some) == 1:
             title = f"GPU {first.index} of worker {worker} is unhealthy"
-        subjects = [AttentionObject(kind="gpu", name=one.uuid) for one in some]
+        subjects = [AttentionObject(kind="gpu", name=gpu.uuid) for gpu in some]
         yield _entry(
             "error" if held else "warning", "gpu", code, subjects[0] if len(some) == 1 else _worker(worker), title,
             _sentences(first.reason, _instances_text(held)), count=len(some), subjects=subjects,
-            since=_oldest(one.since for one in some),
+            since=_oldest(gpu.since for gpu in some),
         )  # fmt: skip
 
 
@@ -247,29 +248,33 @@ def _of_gateways(severity: Severity, code: str, does: str, gateways: Sequence[st
         yield _entry(severity, "secrets", code, _CLUSTER, title, f"{_meaning(code)} Gateways: {named}.", count=n)
 
 
-def _of_certificate(one: CertificateFacts, at: datetime) -> Iterator[AttentionEntry]:
-    what, code = ("the certificate authority", "authority") if one.authority else ("the certificate", "certificate")
-    ends = f"{one.ends_at:%Y-%m-%d %H:%M} UTC."
-    if one.ends_at <= at:
-        title = f"{what} of the controller has expired"
+def _of_certificate(certificate: CertificateFacts, at: datetime) -> Iterator[AttentionEntry]:
+    name, code = (
+        ("the certificate authority", "authority") if certificate.authority else ("the certificate", "certificate")
+    )
+    ends = f"{certificate.ends_at:%Y-%m-%d %H:%M} UTC."
+    if certificate.ends_at <= at:
+        title = f"{name} of the controller has expired"
         yield _entry(
-            "error", "certificate", f"{code}_expired", _CLUSTER, title, f"It ended at {ends}", since=one.ends_at
+            "error", "certificate", f"{code}_expired", _CLUSTER, title, f"It ended at {ends}", since=certificate.ends_at
         )
-    elif one.ends_at - at < timedelta(seconds=one.warn_s):
+    elif certificate.ends_at - at < timedelta(seconds=certificate.warn_s):
         yield _entry(
-            "warning", "certificate", f"{code}_ends", _CLUSTER, f"{what} of the controller ends soon",
+            "warning", "certificate", f"{code}_ends", _CLUSTER, f"{name} of the controller ends soon",
             f"It ends at {ends}",
         )  # fmt: skip
-    if one.problem:
+    if certificate.problem:
         title = "the new certificate of the controller is not used"
-        yield _entry("warning", "certificate", "certificate_not_replaced", _CLUSTER, title, _sentences(one.problem))
+        yield _entry(
+            "warning", "certificate", "certificate_not_replaced", _CLUSTER, title, _sentences(certificate.problem)
+        )
 
 
 def _entry(
     severity: Severity,
     cause: Cause,
     code: str,
-    mended: AttentionObject,
+    subject: AttentionObject,
     title: str,
     message: str = "",
     *,
@@ -280,7 +285,7 @@ def _entry(
 ) -> AttentionEntry:
     remedy = _TEXTS[code].remedy if code in _TEXTS else ""
     return AttentionEntry(
-        id=f"{cause}/{mended.kind}/{mended.name}/{code}",
+        id=f"{cause}/{subject.kind}/{subject.name}/{code}",
         severity=severity,
         cause=cause,
         code=code,
@@ -289,7 +294,7 @@ def _entry(
         message=message or _meaning(code),
         count=count,
         subjects=list(subjects[:MAX_SUBJECTS]),
-        object=mended,
+        object=subject,
         advice=advice or remedy,
     )
 
@@ -305,7 +310,7 @@ def _instances_text(count: int) -> str:
 
 
 def _sentences(*parts: str) -> str:
-    """The parts that say something, each with its full stop."""
+    """The parts with text, each with its full stop."""
     return " ".join(part if part.endswith(".") else f"{part}." for part in parts if part)
 
 
@@ -314,8 +319,8 @@ def _and_more(texts: Sequence[str]) -> str:
     return f"{texts[0]}{more}"
 
 
-def _oldest(moments: Iterable[datetime | None]) -> datetime | None:
-    return min((moment for moment in moments if moment is not None), default=None)
+def _oldest(times: Iterable[datetime | None]) -> datetime | None:
+    return min((time for time in times if time is not None), default=None)
 
 
 def _grouped(things: Sequence[T], key: Callable[[T], K]) -> dict[K, list[T]]:
@@ -329,8 +334,8 @@ def _worker(name: str) -> AttentionObject:
     return AttentionObject(kind="worker", name=name)
 
 
-def _workers(some: Sequence[WorkerFacts]) -> list[AttentionObject]:
-    return [_worker(one.name) for one in some]
+def _workers(workers: Sequence[WorkerFacts]) -> list[AttentionObject]:
+    return [_worker(worker.name) for worker in workers]
 
 
 def _deployment(name: str) -> AttentionObject:

@@ -8,12 +8,10 @@ _ENOUGH: Final = 2  # times as much ends it, so that a log that grows and is cut
 
 
 def disk_is_full(free_bytes: int, disk_bytes: int, *, known: bool | None) -> bool | None:
-    """Whether nothing new should be placed on a host with so much free space.
+    """Whether no more instances should be placed on a host with `free_bytes` free in the agent's data folder.
 
-    Args:
-        free_bytes: free where the agent's data folder is: journal, logs, working folders of engines.
-        disk_bytes: the size of that file system.
-        known: the answer before; None: unknown. It holds while the free space is between both limits.
+    `disk_bytes`: the size of that file system. `known`: the result before, None if unknown; it lasts while the free
+    space is between both limits.
     """
     least = min(_LEAST_BYTES, int(disk_bytes * _LEAST_SHARE))
     if free_bytes < least:

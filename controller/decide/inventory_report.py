@@ -44,22 +44,22 @@ def compare_inventory(worker_id: str, inventory: Inventory, known: Iterable[Know
 def compare_gpus(
     worker_id: str, reported: Iterable[DeviceFacts] | None, by_uuid: Mapping[str, KnownDevice], error: str = ""
 ) -> DeviceChanges:
-    """The changes between the reported GPUs (None: unreadable, for `error`) and the stored ones, without the host."""
+    """The changes between the reported GPUs (None: unreadable, for `error`) and the stored GPUs."""
     own = [d for d in by_uuid.values() if d.worker_id == worker_id and d.row.kind == "gpu"]
     if reported is None:
         unknown = [replace(d.row, health="unknown", health_reason=error or UNREADABLE) for d in own if d.row.present]
         return DeviceChanges(_changed(unknown, by_uuid, worker_id), (), (), gpus_known=False)
     rows: list[DeviceRow] = []
     refused: list[KnownDevice] = []
-    seen: set[str] = set()
+    reported_uuids: set[str] = set()
     for facts in reported:
         device = by_uuid.get(facts.uuid)
-        seen.add(facts.uuid)
+        reported_uuids.add(facts.uuid)
         if device is not None and device.worker_id != worker_id and (device.claims or device.owner_holds_it):
             refused.append(device)
         else:
             rows.append(_gpu_row(facts, device))
-    gone = [d.row for d in own if d.row.uuid not in seen]
+    gone = [d.row for d in own if d.row.uuid not in reported_uuids]
     rows += [replace(row, present=False, health="unhealthy", health_reason=MISSING) for row in gone]
     rows = with_losses(rows, by_uuid)
     missing = tuple(row.uuid for row in gone if row.present)
@@ -111,7 +111,7 @@ def _host_row(worker_id: str, facts: HostFacts, device: KnownDevice | None) -> D
         compute_capability=None,
         memory_mib=memory_mib,
         reported_mib=facts.memory_mib,
-        # CPU can be overcommitted: with less CPU than is claimed everything is slower, but nothing breaks.
+        # CPU can be overcommitted: with less CPU than is claimed everything is slower, but keeps working.
         cpu_milli=max(facts.cpu_milli, claimed_cpu),
         health="unhealthy" if shrunk else "ok",
         health_reason=MEMORY_SHRUNK if shrunk else "",
@@ -128,22 +128,19 @@ def _memory(reported_mib: int, device: KnownDevice | None) -> tuple[int, bool]:
     stored = device.row
     if reported_mib < stored.memory_mib:
         return (stored.memory_mib if device.claims else reported_mib), True
-    if device.exclusive_claims:
-        return (
-            stored.memory_mib,
-            False,
-        )  # an exclusive claim records the whole memory, which must not change while it lasts
+    if device.exclusive_claims:  # such a claim records all of the memory, which must not change while it lasts
+        return stored.memory_mib, False
     # A device that shrank stays marked until `settle` finds it without claims; else its health would flap.
     unsettled = stored.health_reason == MEMORY_SHRUNK and reported_mib == stored.reported_mib
     return reported_mib, unsettled
 
 
 def with_losses(rows: Sequence[DeviceRow], known: Mapping[str, KnownDevice]) -> list[DeviceRow]:
-    """A worker's GPUs with what is known of their losses: one more, back, or back and not well yet.
+    """A worker's GPUs with their losses: a further loss, a return, or a return that is not stable yet.
 
     After each loss a GPU is kept longer from placement. An instance moves at once when its GPU is lost, so a bad cable,
     or an agent alone, could move instances without end.
-    `rows`: what a report alone makes of the GPUs. `known`: the stored ones by UUID.
+    `rows`: the GPUs by the report alone. `known`: the stored GPUs by UUID.
     """
     read = {row.uuid for row in rows if row.health != "unknown" and reason_code(row.health_reason) not in _NOT_READ}
     return [_judged(row, known.get(row.uuid), removed=row.parent in read) for row in rows]
@@ -163,7 +160,7 @@ def _judged(row: DeviceRow, device: KnownDevice | None, *, removed: bool) -> Dev
         row = replace(row, losses=before.losses, unsteady_until=before.unsteady_until)
     row = replace(row, lost=before.lost, dismissals=device.dismissed)
     if _is_gone(row):
-        # It was not back between, when all readings failed or the driver gave other reasons.
+        # It had not returned in between, when all readings failed or the driver gave other reasons.
         counts = not before.lost and not (removed and row.health_reason == MISSING)
         return replace(_lost(row, device.read_at) if counts else row, lost=True)
     if row.health == "ok" or row.health_reason == MEMORY_SHRUNK:

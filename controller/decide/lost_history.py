@@ -1,8 +1,8 @@
-"""What an agent has seen that the ledger does not hold: it lost commits, by a restore or a failover. Pure.
+"""The history that an agent has received and the ledger lost, by a restore or a failover. Pure.
 
-An agent that could name any term would end the leader's at will. So it is believed what the controller has proven to
-it: the proof is made with a key of the ledger, which backups and standbys have too. Agents that joined under a version
-without proofs are believed without one until they have shown their first.
+An agent that could name any term would end the leader's at will. So only numbers with a proof are believed. The proof
+is made with a key of the ledger, which backups and standbys have too. Agents that joined under a version without proofs
+are believed without a proof until they have shown their first.
 """
 
 import hashlib
@@ -10,9 +10,9 @@ import hmac
 from dataclasses import dataclass
 from typing import Final
 
-# One more for each change of the leader: no history has more of them. What is further ahead is not believed.
+# Each change of the leader adds one: no history has more of them. Numbers further ahead are not believed.
 MAX_LEAP: Final = 1_000_000
-# Without a proof: in one history an agent sees nothing that the ledger does not hold, so an honest one needs this once.
+# Without a proof: in one history an agent receives only what the ledger holds, so an honest agent needs this once.
 ABOVE_EVERY_S: Final = 600.0
 
 
@@ -35,12 +35,12 @@ def is_proven(key: bytes, worker: str, seen: Seen, proof: str) -> bool:
 
 
 def term_to_pass(ledger: Seen, agent: Seen, last_s: float | None) -> int | None:
-    """The term above which the lease must go, so that the agent obeys again; None if nothing is lost, or to believe.
+    """The term above which the lease must go, so that the agent obeys again; None if no loss is believed.
 
     Args:
         ledger: the lease's term, and the worker's session.
         agent: what its hello names.
-        last_s: seconds since the ledger last went above what this agent named; None if it never did, or that is proven.
+        last_s: seconds since the ledger last went above a term that this agent named; None if never, or with a proof.
     """
     lost = agent.term > ledger.term or agent.session > ledger.session
     if not lost or agent.term > ledger.term + MAX_LEAP or agent.session > ledger.session + MAX_LEAP:

@@ -17,8 +17,8 @@ from schemas.manifest.probe import Probe
 from schemas.wire import ClaimOrder, StartOrder
 
 # The ports on the leader's host where the processes of a gang meet: below those that agents choose from (18000 and up)
-# and above those of well-known servers. The search begins at one that follows from instance and epoch, so the next
-# epoch tries another one if a stranger has taken this one.
+# and above those of well-known servers. The search starts at a port that follows from instance and epoch, so the next
+# epoch tries another port if a stranger has taken this one.
 RENDEZVOUS_PORTS: Final = range(10_000, 18_000)
 _PROBE: Final = Probe()
 _NO_LAYOUT: Final = Layout(gpus=0, memory_mib=0, exclusive=False)
@@ -28,16 +28,11 @@ class ClaimedGpu(Protocol):
     """A claim as far as a start command needs it."""
 
     @property
-    def device(self) -> str:
-        """UUID."""
-
+    def device(self) -> str: ...
     @property
-    def memory_mib(self) -> int:
-        """MiB."""
-
+    def memory_mib(self) -> int: ...
     @property
-    def exclusive(self) -> bool:
-        """Whole GPU."""
+    def exclusive(self) -> bool: ...
 
 
 def start_payload(
@@ -58,30 +53,30 @@ def start_payload(
     builds: Iterable[str] = (),
     commits: Mapping[str, str] = {},
 ) -> dict[str, Any]:
-    """A start command as JSON, with what its dispatch needs beside it.
+    """A start command as JSON, with two keys for its dispatch.
 
     `env_secrets`: secrets are filled in then, and never stored. `default_image`: the entry of the controller's map of
     images, which its settings may change.
 
     Args:
-        spec: the revision's spec.
+        spec: of the revision.
         deployment: its name.
         deployment_uid: its uid.
-        gpus: this rank's claims on GPUs, in the order in which the process sees them.
-        engine: chosen by placement; empty: the spec leaves no choice.
+        gpus: this rank's claims on GPUs, in the order in which the process lists them.
+        engine: chosen by placement; empty if the spec leaves no choice.
         layout: chosen by placement.
-        gpu_mib: memory of the largest GPU, MiB; 0: unknown.
-        others_mib: the most that other instances have claimed of one GPU, MiB.
+        gpu_mib: memory of the largest GPU; 0 if unknown.
+        others_mib: the most that other instances have claimed of one GPU.
         gang: instance and epoch; equal for all ranks, and different from other gangs.
-        rendezvous: the port at which its ranks meet; None: any.
+        rendezvous: the port at which its ranks meet; None for any.
         rank: this process's rank in its gang.
         leader: host name or address of the leader's worker, if the gang spans several.
-        need: the revision's; the process starts with the context and sequences that its memory was estimated for.
+        need: of the revision; the process starts with the context and sequences that its memory was estimated for.
         builds: the worker's engines and their builds.
         commits: of models of the hub, which the revision keeps, by `org/name@revision`.
     """
     layout = layout or _NO_LAYOUT
-    own_need = None if need is None else next((one for name, one in need.by_engine if name == engine), need)
+    own_need = None if need is None else dict(need.by_engine).get(engine, need)
     share = None if own_need is None else own_need.share_of(layout)
     launch = Launch(
         name=deployment,
@@ -111,12 +106,11 @@ def start_payload(
     order = _order(spec, deployment, deployment_uid, gpus, own, launch)
     if order.fetches:
         order = replace(order, fetches=named_fetches(order.fetches, commits))
-    beside: dict[str, Any] = {
-        "env_secrets": {name: value.secret for name, value in spec.env.items() if isinstance(value, SecretRef)}
-    }
+    payload: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(order))
+    payload["env_secrets"] = {name: value.secret for name, value in spec.env.items() if isinstance(value, SecretRef)}
     if order.container is not None and (key := image_key(spec, own.name, launch.gpu_count)) is not None:
-        beside["default_image"] = key
-    return {**msgspec.json.decode(msgspec.json.encode(order)), **beside}
+        payload["default_image"] = key
+    return payload
 
 
 def _order(
@@ -127,7 +121,6 @@ def _order(
     engine: Engine,
     launch: Launch,
 ) -> StartOrder:
-    """The order to the agent; secrets are added when it is dispatched."""
     process = engine.process(spec, launch)
     plain = {name: value for name, value in spec.env.items() if not isinstance(value, SecretRef)}
     in_container = spec.runtime == "docker"

@@ -1,4 +1,4 @@
-"""What a start needs beyond capacity, and whether an instance whose start cannot succeed may preempt others. Pure."""
+"""The needs of a start beyond capacity. An instance whose start cannot succeed must not preempt others. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,29 +18,20 @@ class KnownSecret(Protocol):
     """A stored secret as far as a start depends on it."""
 
     @property
-    def scope(self) -> SecretScope:
-        """Which deployments may have it."""
-
+    def scope(self) -> SecretScope: ...
     @property
     def problem(self) -> str:
-        """Why it has no value; empty: it has one."""
+        """Why it has no value; empty if it has a value."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnmetNeed:
-    """Something without which every start fails, wherever it is placed.
-
-    Attributes:
-        code: of the need.
-        path: of the field in the spec.
-        secret: its name.
-        message: what is wrong, and what to do.
-    """
+    """Something without which every start fails, wherever it is placed."""
 
     code: LacksSecret
-    path: str
-    secret: str
-    message: str
+    path: str  # of the field in the spec
+    secret: str  # its name
+    message: str  # what is wrong, and what to do
 
 
 def secret_names(spec: DeploymentSpec) -> dict[str, str]:
@@ -49,9 +40,9 @@ def secret_names(spec: DeploymentSpec) -> dict[str, str]:
 
 
 def unmet_needs(deployment: str, names: Mapping[str, str], secrets: Mapping[str, KnownSecret]) -> list[UnmetNeed]:
-    """What a start of this deployment needs and does not find, one entry for each secret.
+    """The unmet needs of a start of this deployment, one entry for each secret.
 
-    `names`: of its secrets, by environment variable. `secrets`: those that exist, by name.
+    `names`: of its secrets, by environment variable. `secrets`: the existing secrets, by name.
     """
     variables: dict[str, str] = {}
     for variable, name in names.items():
@@ -86,15 +77,12 @@ def why_no_preemption(
             return ""
         return f"worker {refused.worker} refused its start: {text}; this has to change there, or the deployment"
     # Without figures that change with each pass: every change of the message is written and announced.
-    return (
-        f"its last start was refused, and its delay lasts: {text}"
-        if refusal_left_s(refused, failures, settings)
-        else ""
-    )
+    delayed = refusal_left_s(refused, failures, settings) > 0
+    return f"its last start was refused, and its delay lasts: {text}" if delayed else ""
 
 
 def refusal_left_s(refused: RefusedStart | None, failures: int, settings: RestartSettings) -> float:
-    """Seconds for which a refusal that passes by itself still keeps an instance from preempting; 0: it does not."""
+    """Seconds for which a refusal that passes by itself still keeps an instance from preempting."""
     if refused is None or refused.code not in _PASSING | _NEEDS:
         return 0.0
     return max(settings.delay_s(max(failures, 1)) - refused.ago_s, 0.0)

@@ -3,11 +3,16 @@
 Silence counts from the latest of: last message, start of the leader's term, return of the controller's own writes. An
 outage of the controller is not the workers' death. Many workers silent at once are also taken for the controller's
 fault: the breaker opens, and none of them becomes lost.
+
+Also decides that the connections of one worker contradict each other, so that nothing may be placed or stopped there.
 """
 
+import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from controller.domain.phases import WorkerPhase, check_worker_edge
 from controller.domain.workers import (
@@ -15,8 +20,12 @@ from controller.domain.workers import (
     BREAKER_OPEN,
     CONFIRMED_DEAD,
     DISCONNECTED,
+    RECONNECTS_TOO_OFTEN,
     SILENT,
     TERM_AHEAD,
+    TWO_IDENTITIES,
+    HelloSeen,
+    Quarantine,
     WorkerChange,
     WorkerEffects,
     WorkerSettings,
@@ -26,6 +35,10 @@ from controller.domain.workers import (
 
 W = WorkerPhase
 _SETTLE_LOOK_S = 0.25
+_HELLO_WINDOW_S: Final = 60.0
+_TAKE_OVERS: Final = 5  # in the window, from one identity to another
+_RECONNECTS: Final = 5  # in the window; more are too many
+_QUARANTINE_S: Final = 60.0  # after the last contradiction
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +52,6 @@ class _Contact:
 
     @property
     def silent(self) -> bool:
-        """Whether its silence has reached the limit."""
         return self.silence_s >= self.limit_s
 
 
@@ -48,7 +60,7 @@ def decide(snapshot: WorkersSnapshot, db_healthy_since: datetime, settings: Work
 
     `db_healthy_since`: since when the hub's heartbeats have reached the database without a gap.
     """
-    # Timestamps in the future were written before the database's clock was set back: they count for nothing.
+    # Timestamps in the future were written before the database's clock was set back: they do not count.
     floor = max([db_healthy_since, *([snapshot.leads_since] if snapshot.leads_since <= snapshot.now else [])])
     contacts = [_contact(worker, snapshot.now, floor, settings) for worker in snapshot.workers]
     was_open = any(worker.reason == BREAKER_OPEN for worker in snapshot.workers)
@@ -112,12 +124,11 @@ def _known_gone(worker: WorkerState) -> bool:
 
 
 def _next(contact: _Contact, term: int, breaker_open: bool, settings: WorkerSettings) -> tuple[WorkerPhase, str]:
-    """The phase and its reason."""
     worker = contact.worker
     if worker.phase is W.JOINING and not worker.reported:
         return W.JOINING, worker.reason
     if contact.fresh:
-        # An agent that has seen a later term, as after a restore from a backup, would refuse all commands.
+        # An agent that has received a later term, as after a restore from a backup, would refuse all commands.
         why = TERM_AHEAD if worker.highest_term > term else worker.quarantine
         return (_held_back(worker.phase), why) if why else (W.READY, "")
     if worker.phase is W.LOST:
@@ -167,7 +178,7 @@ def _change(
 
 
 def _fence(contact: _Contact, now: datetime, settings: WorkerSettings) -> datetime | None:
-    """When nothing on the worker can run any more; None: its processes do not end by themselves, so it must return."""
+    """When no process on the worker can run any more; None if they do not end by themselves, so that it must return."""
     if contact.worker.confirmed_dead:
         return now
     if contact.worker.stops_within_s is None:
@@ -188,3 +199,24 @@ def _deadlines(contact: _Contact, new: WorkerPhase, breaker_open: bool, settings
     if new is W.UNREACHABLE and contact.silent:
         return [] if breaker_open else [max(0.0, settings.lost_after_s - contact.silence_s)]
     return [max(0.0, contact.limit_s - contact.silence_s)]
+
+
+def quarantine_after(hellos: Sequence[HelloSeen]) -> Quarantine | None:
+    """The quarantine that follows from these hellos, the newest last.
+
+    Two agents with one identity (a copied data folder or a cloned host) take each other's connection over in turn. A
+    report of one is not true of the other, so neither may be believed. An agent that reconnects all the time may be
+    believed, but cannot be relied on.
+    """
+    if not hellos:
+        return None
+    now = hellos[-1].at
+    recent = [hello for hello in hellos if 0 <= (now - hello.at).total_seconds() < _HELLO_WINDOW_S]
+    until = now + timedelta(seconds=_QUARANTINE_S)
+    pairs = itertools.pairwise(recent)
+    if sum(older.identity != newer.identity for older, newer in pairs) >= _TAKE_OVERS:
+        newest = {hello.identity: hello.address for hello in recent}
+        return Quarantine(TWO_IDENTITIES, until, tuple(dict.fromkeys(newest.values())))
+    if len(recent) - 1 > _RECONNECTS:
+        return Quarantine(RECONNECTS_TOO_OFTEN, until, (recent[-1].address,))
+    return None

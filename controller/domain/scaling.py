@@ -172,7 +172,7 @@ class Wish:
     needed: int  # for the present demand alone; the history keeps it
     reason: ScalingReason
     message: str
-    look_again_s: float  # until the next decision, even without changes
+    next_check_s: float  # until the next decision, even without changes
     saturated: bool = False  # the number was raised for saturated engines
 
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 import structlog
 from aiohttp import WSMsgType, web
 
-from controller.decide.quarantine import judge
+from controller.decide.worker_phases import quarantine_after
 from controller.domain.events import NewEvent
 from controller.domain.start_receipts import open_sealed, process_named_by
 from controller.hub.agent_messages import MalformedMessageError, read_message
@@ -151,7 +151,7 @@ async def accept(
             address,
             identity=identity_of(hello),
             place=place_of(hello, peer),
-            judge=judge,
+            judge=quarantine_after,
             credential_hash=identity.credential_hash,
             proven=proven_by(identity, hello) is not None,
             keys=keys,

@@ -14,7 +14,7 @@ from typing import Any, Final
 import orjson
 import structlog
 
-from controller.decide.instances.need import Finished
+from controller.decide.instances.decide import Finished
 from controller.domain.instances import RevisionFacts
 from controller.domain.model_facts import COMMITS
 from controller.domain.placement import Need

@@ -26,7 +26,7 @@ class _Work(Protocol):
 
 
 class EngineFacts(Protocol):
-    """What the estimate needs to know of an engine. Every engine satisfies it."""
+    """An engine as far as the estimate needs it."""
 
     name: str
     splits_models: bool  # the degrees are on its command line
@@ -34,8 +34,7 @@ class EngineFacts(Protocol):
     def validate(self, spec: DeploymentSpec) -> None:
         """Raises ValueError for a spec that it does not accept."""
 
-    def compatibility(self, spec: DeploymentSpec) -> Compatibility:
-        """What it runs on."""
+    def compatibility(self, spec: DeploymentSpec) -> Compatibility: ...
 
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
         """The GPU counts to try on each worker where the spec leaves them open."""
@@ -49,8 +48,7 @@ class AnalysingEngine(Protocol):
 
     name: str
 
-    def analysis(self, spec: DeploymentSpec) -> _Work | None:
-        """The work of the analysis child."""
+    def analysis(self, spec: DeploymentSpec) -> _Work | None: ...
 
 
 def asks_for(
@@ -85,7 +83,7 @@ def _ask(spec: DeploymentSpec, need: Need, engine: EngineFacts, blank: Ask) -> A
     resources, compatibility = spec.resources, engine.compatibility(spec)
     if spec.runtime == "docker":
         compatibility = compatibility.in_container()
-    # What the model's types need is an estimate, which a stated capability overrides.
+    # The capability that the model's types need is an estimate, which a stated capability overrides.
     guessed = need.compute_capability if resources.compute_capability == "none" else None
     capabilities = [c for c in (compatibility.min_compute_capability, guessed) if c is not None]
     return replace(
@@ -157,7 +155,7 @@ def _shares(spec: DeploymentSpec, need: Need, possible: Sequence[Split]) -> Iter
         measured[share.tp, share.pp, share.dp].append(share)
     for turn in range(max(map(len, measured.values()))):
         for split in possible:
-            # An engine that spreads whole layers has measured a pipeline of as many GPUs.
+            # An engine that spreads complete layers has measured a pipeline of as many GPUs.
             of_split = measured.get(split.degrees) or measured.get((1, split.gpus, 1), [])
             if turn < len(of_split):
                 yield split, of_split[turn]
@@ -174,10 +172,10 @@ def _stated_shares(need: Need, possible: Sequence[Split], given_mib: int) -> Ite
 
 
 def _layout(spec: DeploymentSpec, need: Need, split: Split, share: Share, *, splits_models: bool) -> Layout:
-    whole = spec.resources.exclusive or spec.resources.gpu_memory == "all"
+    exclusive = spec.resources.exclusive or spec.resources.gpu_memory == "all"
     # A need that is neither known nor stated takes the whole GPU.
-    whole = whole or not (share.memory_mib or need.shares or need.memory_mib is not None)
-    layout = Layout(split.gpus, share.memory_mib, whole, split.workers)
+    exclusive = exclusive or not (share.memory_mib or need.shares or need.memory_mib is not None)
+    layout = Layout(split.gpus, share.memory_mib, exclusive, split.workers)
     splits_model = splits_models or need.shares or need.heads is not None or spec.parallel.world is not None
     return replace(layout, tp=share.tp, pp=share.pp, dp=share.dp) if splits_model else layout
 

@@ -205,7 +205,7 @@ def test_ranking_one_group_of_each_state_decides_as_ranking_all(
     loads = [InstanceLoad(f"r{n}", uid, (f"id-w{w}",), (f"w{w}/{g}",)) for n, (uid, w, g) in enumerate(running)]
     decided = []
     for few in (10**9, 0):
-        with patch.object(candidates, "_FEW", few):
+        with patch.object(candidates, "_FEW_GROUPS", few):
             inventory = fleet.inventory()
             inventory.upsert_load(loads)
             decided.append([place(inventory, [replace(a, instance=f"{a.instance}{n}") for a in wanted]) for n in "ab"])

@@ -3,8 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
-from controller.decide.instances.decide import decide
-from controller.decide.instances.need import Finished
+from controller.decide.instances.decide import Finished, decide
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import InstanceFacts
 from controller.domain.placement import Need

@@ -7,10 +7,9 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from controller.api.dry_run.manifests import ManifestEffect
-from controller.decide.instances.classify import classify
 from controller.decide.instances.decide import create_wanted, stop_unwanted
+from controller.decide.instances.replicas import classify, wanted_replicas
 from controller.decide.instances.rollout import rolling_of
-from controller.decide.instances.scale import wanted_replicas
 from controller.decide.instances.stop import NEW_REVISION
 from controller.decide.rollouts.judge import BLOCKED
 from controller.decide.rollouts.texts import planned_text

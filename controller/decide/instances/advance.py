@@ -1,4 +1,4 @@
-"""What one live instance does next: it follows its process. One branch per phase."""
+"""The next step of one live instance: it follows its process. One branch per phase."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -20,7 +20,7 @@ FETCHING: Final = "fetching"
 PULLING_IMAGE: Final = "pulling"
 TOTAL: Final = "total"
 _ORDER: Final[tuple[str, ...]] = ("analyzing", "pending", "scheduled", "pulling", "fetching", "starting")
-_LEAST_TOLD_S: Final = 0.05
+_LEAST_SHOWN_S: Final = 0.05
 _MINUTE_S: Final = 60
 _TENTHS_BELOW_S: Final = 10
 
@@ -28,7 +28,6 @@ _TENTHS_BELOW_S: Final = 10
 def advance(
     facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects, settings: RestartSettings
 ) -> None:
-    """Adds what this instance does next."""
     silent = instance.phase in LIVE and is_silent(facts, instance)
     if silent and leave_silent_worker(facts, instance, effects, settings):
         return
@@ -67,13 +66,13 @@ def _follow_process(
     if phase is not None and phase is not instance.phase:
         _step_towards(facts, instance, phase, process, effects)
     elif phase is P.STARTING:
-        _tell_progress(instance, effects)
+        _record_progress(instance, effects)
     if instance.phase is P.RUNNING and phase is P.RUNNING and instance.failures:
         forget_failures(facts, instance, effects, settings)
 
 
-def _tell_progress(instance: InstanceFacts, effects: DeploymentEffects) -> None:
-    """A process that is not started yet reports what it waits for: its model or its image."""
+def _record_progress(instance: InstanceFacts, effects: DeploymentEffects) -> None:
+    """Records whether a process that is not started yet waits for its model or its image."""
     processes = [p for rank in instance.ranks if (p := instance.process(rank)) is not None]
     message = next((p.message for p in processes if p.state == "starting" and p.message), "")
     known = PULLING_IMAGE if message.startswith(PULLING) else FETCHING
@@ -89,7 +88,7 @@ def _step_towards(
     process: ProcessFacts,
     effects: DeploymentEffects,
 ) -> None:
-    """Takes one legal edge towards the reported phase; from `scheduled` the way leads through `starting`."""
+    """Takes one legal edge towards the reported phase. From `scheduled` it leads through `starting`."""
     if instance.phase is P.SCHEDULED or (instance.phase is P.STARTING and phase is P.UNHEALTHY):
         phase = P.STARTING if instance.phase is P.SCHEDULED else P.RUNNING
         effects.requeue(0.0)
@@ -99,29 +98,26 @@ def _step_towards(
     reason = "no_answer" if message.startswith(f"{NO_ANSWER}:") else "probe_failed"
     effects.change_phase(instance, phase, reason if phase is P.UNHEALTHY else "", message)
     if phase is P.RUNNING and instance.phase is P.STARTING:
-        _tell_start(facts, instance, effects)
+        _record_start(facts, instance, effects)
 
 
-def _tell_start(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> None:
+def _record_start(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> None:
     durations = start_durations(instance, facts.now)
-    objects = (f"instance:{instance.id}", *(f"worker:{worker}" for worker in _workers(instance)))
+    workers = dict.fromkeys(claim.worker_id for claim in instance.claims if claim.epoch == instance.epoch)
+    objects = (f"instance:{instance.id}", *(f"worker:{worker}" for worker in workers))
     evidence = {"epoch": instance.epoch, "durations": durations}
     effects.events.append(NewEvent("running", story(instance.id, durations), objects, evidence))
 
 
-def _workers(instance: InstanceFacts) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(claim.worker_id for claim in instance.claims if claim.epoch == instance.epoch))
-
-
 def start_durations(instance: InstanceFacts, now: datetime) -> dict[str, float]:
-    """Seconds of each phase of this start, in order, with the one that it is in, and their `total`."""
+    """Seconds of each phase of this start, in order, with the present phase, and their `total`."""
     spent = {phase: instance.start_phases[phase] for phase in _ORDER if phase in instance.start_phases}
-    begun = instance.start_phase_since or instance.phase_since
+    since = instance.start_phase_since or instance.phase_since
     present = _present(instance)
     if present is not None:
-        spent[present] = spent.get(present, 0.0) + max(0.0, (now - begun).total_seconds())
-    told: dict[str, float] = {phase: round(spent[phase], 3) for phase in _ORDER if phase in spent}
-    return {**told, TOTAL: round(sum(spent.values()), 3)}
+        spent[present] = spent.get(present, 0.0) + max(0.0, (now - since).total_seconds())
+    in_order: dict[str, float] = {phase: round(spent[phase], 3) for phase in _ORDER if phase in spent}
+    return {**in_order, TOTAL: round(sum(spent.values()), 3)}
 
 
 def _present(instance: InstanceFacts) -> str | None:
@@ -131,8 +127,8 @@ def _present(instance: InstanceFacts) -> str | None:
 
 
 def story(instance: str, durations: Mapping[str, float]) -> str:
-    """The start in words; phases that took no time are left out."""
-    parts = [f"{phase} {_words(durations[phase])}" for phase in _ORDER if durations.get(phase, 0) >= _LEAST_TOLD_S]
+    """The start in a sentence. Phases that took no time are left out."""
+    parts = [f"{phase} {_words(durations[phase])}" for phase in _ORDER if durations.get(phase, 0) >= _LEAST_SHOWN_S]
     return f"{instance} runs after {_words(durations[TOTAL])}" + (f": {', '.join(parts)}" if parts else "")
 
 

@@ -1,4 +1,4 @@
-"""What an instance does after its process ended or its start was refused: it ends, or restarts after a growing delay.
+"""The end of a process or the refusal of its start: the instance ends, or restarts after a growing delay.
 
 A restart is on the same worker, until every third failure in a row there sends it back to placement.
 """
@@ -117,7 +117,7 @@ def after_refusal(
 ) -> None:
     """The agent refused a start: the instance is placed again, or stays in backoff if it was a restart in place.
 
-    A refusal by an agent that shuts down is nothing that another start would meet again: it neither counts nor delays.
+    A refusal by an agent that shuts down neither counts nor delays: another start would not meet it again.
     """
     orderly = refused.code == _SHUTTING_DOWN
     failures = None if orderly else instance.failures + 1
@@ -152,7 +152,7 @@ def end_backoff(
         return
     host = facts.hosts.get(instance.host_of(0) or "")
     unfit = host is None or host.phase != "ready" or host.draining or not all(c.healthy for c in instance.claims)
-    # A restart in place renews one rank's command; a gang is placed again as a whole.
+    # A restart in place renews one rank's command, so all ranks of a gang are placed again.
     lacks_engine = instance.reason == Cause.ENGINE_MISSING  # its agent reports that, so another engine or worker is due
     if unfit or lacks_engine or len(instance.ranks) > 1 or settings.leaves_worker(instance.failures):
         requeue_for_placement(instance, effects, instance.reason)
@@ -161,12 +161,10 @@ def end_backoff(
 
 
 def delay_left_s(facts: DeploymentFacts, instance: InstanceFacts, settings: RestartSettings) -> float:
-    """Seconds that its delay still lasts; 0: it is over, its user restarts it, or the clock was set back."""
-    if instance.restarts_now:
+    """Seconds that its delay still lasts; 0 if it is over, its user restarts it, or the clock was set back."""
+    if instance.restarts_now or instance.mended or instance.not_before is None:
         return 0.0
-    left_s = (instance.not_before - facts.now).total_seconds() if instance.not_before else 0.0
-    if instance.mended:
-        return 0.0
+    left_s = (instance.not_before - facts.now).total_seconds()
     return left_s if 0 < left_s <= settings.cap_s else 0.0
 
 
@@ -193,7 +191,7 @@ def forget_failures(
 
 
 def _reason(process: ProcessFacts) -> str:
-    """The reason code: of an end that nothing asked for, what its last words say."""
+    """The reason code. Of an end that nothing requested it is the cause that the last lines of output show."""
     reason, message = process.reason or "exit", plain(process.message)
     if reason == "spawn_failed":
         return cause_of_failed_start(message) or reason
@@ -202,7 +200,7 @@ def _reason(process: ProcessFacts) -> str:
 
 
 def _is_vain(instance: InstanceFacts, reason: str) -> bool:
-    """Whether another start would end as this one: the engine refused its arguments, for the second time in a row."""
+    """Whether another start would end alike: the engine refused its arguments, for the second time in a row."""
     return reason == Cause.ENGINE_USAGE and instance.phase is P.STARTING and instance.failures > 0
 
 

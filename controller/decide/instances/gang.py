@@ -35,18 +35,18 @@ def stop_remaining_ranks(facts: DeploymentFacts, instance: InstanceFacts, effect
 
 
 def has_lost_ranks(instance: InstanceFacts) -> bool:
-    """Whether ranks with a start command hold no claims any more: a worker was lost and the others were released."""
+    """Whether ranks with a start command hold no claims any more: their workers were lost or they were released."""
     ranks = instance.ranks
     return any(c.verb == "start" and c.epoch == instance.epoch and c.rank not in ranks for c in instance.commands)
 
 
-def has_begun(instance: InstanceFacts) -> bool:
+def has_started(instance: InstanceFacts) -> bool:
     """Whether any of its ranks may have done some of its work."""
     return has_lost_ranks(instance) or any(not never_ran(instance, rank) for rank in instance.ranks)
 
 
 def released_ranks_ended_well(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether all ranks that hold no claims any more had done their part of a task, so that the others go on."""
+    """Whether all ranks that hold no claims any more had done their part of a task, so that the others continue."""
     if facts.revisions[instance.revision].spec.restart == "always":
         return False
     started = {c.rank for c in instance.commands if c.verb == "start" and c.epoch == instance.epoch}
@@ -57,15 +57,14 @@ def released_ranks_ended_well(facts: DeploymentFacts, instance: InstanceFacts) -
 def leading_process(instance: InstanceFacts) -> ProcessFacts | None:
     """The process that represents the instance: the first that failed by itself, else the one with least progress.
 
-    Ranks that fail after the first one fail because of it, whatever their numbers.
-
-    Rank 0 serves the requests, but only once the other ranks work with it. A rank without a report is about to start.
+    Ranks that fail later fail because of the first, whatever their numbers. Rank 0 serves the requests, but only once
+    the other ranks work with it. A rank without a report is about to start.
     """
     processes = [p for rank in instance.ranks if (p := instance.process(rank)) is not None]
     ended = [p for p in processes if p.state == "exited"]
     if ended:
         by_itself = [p for p in ended if p.reason != _ON_COMMAND]
-        orderly = [p for p in by_itself if p.reason == ORDERLY]  # the others failed for want of this one
+        orderly = [p for p in by_itself if p.reason == ORDERLY]  # the other ranks failed because it had stopped
         failed = [p for p in by_itself if p.exit_code != 0]
         return min(orderly or failed or by_itself or ended, key=_end_order)
     if not processes:
@@ -104,21 +103,18 @@ def is_finished(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
 
 
 def _end_order(process: ProcessFacts) -> tuple[float, int]:
-    """By the time of the end. One without a time comes last, and of equal ones the lowest rank is first."""
+    """By the time of the end, then by rank. A process without a time comes last."""
     return (math.inf if process.ended_at is None else process.ended_at.timestamp(), process.rank)
 
 
 def is_task(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether it works until it is done, and answers no requests."""
     spec = facts.revisions[instance.revision].spec
     return spec.restart != "always" and not spec.takes_requests
 
 
 def is_done_at_stop(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether it is a task whose work was done within its time to stop: all of its ranks ended with code 0.
-
-    Of a server such a code only means that it has heeded the stop.
-    """
+    """Whether it is a task whose work was done within its time to stop: all of its ranks ended with code 0."""
+    # Of a server such a code only means that it has obeyed the stop.
     return instance.ended_with_zero and is_task(facts, instance)
 
 

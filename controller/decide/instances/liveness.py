@@ -1,7 +1,7 @@
-"""Whether any process of an instance can still run, and whether its GPU is gone.
+"""Proof that no process of an instance can still run, and that its GPU is gone.
 
 Only proof of death releases claims, never a request to stop. A GPU that its driver lost, that is off the bus or no
-longer there is gone although its worker answers; one that cannot be read is not.
+longer there is gone although its worker answers. A GPU that cannot be read is not.
 """
 
 from controller.domain.instances import DeploymentFacts, HostFacts, InstanceFacts
@@ -15,7 +15,7 @@ _LEAVES = frozenset({P.SCHEDULED, P.STARTING, P.UNHEALTHY})
 
 
 def host_is_dead(facts: DeploymentFacts, worker_id: str | None) -> bool:
-    """Whether nothing can still run there: the operator confirmed it dead, or it is lost and its fence has expired."""
+    """Whether no process can still run there: the operator confirmed it dead, or it is lost and its fence expired."""
     host = facts.hosts.get(worker_id or "")
     if host is None:
         return False
@@ -40,23 +40,21 @@ def may_run(facts: DeploymentFacts, instance: InstanceFacts, rank: int) -> bool:
 
 
 def any_may_run(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether any rank may run."""
     return any(may_run(facts, instance, rank) for rank in instance.ranks)
 
 
 def hosts(facts: DeploymentFacts, instance: InstanceFacts) -> list[HostFacts]:
     """The known workers of its ranks, in order of rank."""
-    found = (facts.hosts.get(instance.host_of(rank) or "") for rank in instance.ranks)
-    return [host for host in found if host is not None]
+    known = (facts.hosts.get(instance.host_of(rank) or "") for rank in instance.ranks)
+    return [host for host in known if host is not None]
 
 
 def is_silent(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether any of its workers is unreachable, lost or deleted. A quarantined one is connected: it is not silent."""
-    return any(_is_silent(host) or host.deleted for host in hosts(facts, instance))
-
-
-def _is_silent(host: HostFacts) -> bool:
-    return host.phase in ("unreachable", "lost") and host.reason not in QUARANTINED
+    """Whether any of its workers is unreachable, lost or deleted. A quarantined worker is connected, so not silent."""
+    return any(
+        host.deleted or (host.phase in ("unreachable", "lost") and host.reason not in QUARANTINED)
+        for host in hosts(facts, instance)
+    )
 
 
 def is_lost(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
@@ -77,7 +75,7 @@ def never_ran(instance: InstanceFacts, rank: int) -> bool:
 
 
 def lost_gpu(facts: DeploymentFacts, instance: InstanceFacts) -> str | None:
-    """Which GPU of the instance is gone, and why; None: none is, or nothing is known of its worker."""
+    """The GPU of the instance that is gone, with the reason. None if all are there, or its worker is silent."""
     claim = next((c for c in instance.claims if c.gone), None)
     if claim is None or is_silent(facts, instance):
         return None
@@ -85,7 +83,7 @@ def lost_gpu(facts: DeploymentFacts, instance: InstanceFacts) -> str | None:
 
 
 def leaves_lost_gpu(facts: DeploymentFacts, instance: InstanceFacts) -> str | None:
-    """As `lost_gpu`, but only where the instance must stop now and its spec allows another one elsewhere.
+    """As `lost_gpu`, but only where the instance must stop now and its spec allows a successor elsewhere.
 
     A task that must never run twice stays. So does an instance for which too few of the GPUs that it names are left.
     """

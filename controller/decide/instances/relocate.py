@@ -2,8 +2,8 @@
 
 A server that runs stays until its replacement runs: in a drain at most until its time is over, in a restart within
 `surge` (or it stops within `unavailable`; with `update: recreate` one stops after another). In a drain, a task that
-never restarts stays until it ends; only `drain_restarts_tasks` stops it once that time is over. What serves nothing
-leaves or restarts at once. A restart is requested of one start, so the request ends with the next start.
+never restarts stays until it ends; only `drain_restarts_tasks` stops it once that time is over. An instance that does
+not serve leaves or restarts at once. A restart is requested of one start, so the request ends with the next start.
 """
 
 from collections.abc import Collection, Sequence
@@ -12,7 +12,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Final
 
-from controller.decide.instances.gang import has_begun
+from controller.decide.instances.gang import has_started
 from controller.decide.instances.liveness import hosts
 from controller.domain.effects import Create, DeploymentEffects, RelocationEnd, Replaced
 from controller.domain.events import NewEvent
@@ -40,7 +40,7 @@ _CHECK_AGAIN_S: Final = 30.0
 class RelocationState(Enum):
     """How far a relocation is."""
 
-    NOT_BEGUN = "not_begun"
+    NOT_STARTED = "not_started"
     UNDER_WAY = "under_way"
     DONE = "done"
     ABANDONED = "abandoned"  # the old instance stays
@@ -49,11 +49,11 @@ class RelocationState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Relocation:
-    """A relocation with its state and, where it ended without success, the reason."""
+    """A relocation with its state."""
 
     facts: RelocationFacts
     state: RelocationState
-    why: str = ""
+    why: str = ""  # it ended without success
 
     @property
     def waits_for(self) -> str | None:
@@ -72,31 +72,31 @@ class Relocation:
 
 
 def judge_relocations(facts: DeploymentFacts, evicted: Collection[str]) -> tuple[Relocation, ...]:
-    """The state of each of the deployment's relocations. `evicted`: instances that leave for another reason."""
+    """The state of each relocation. `evicted`: instances that leave for another reason."""
     return tuple(_judge(facts, relocation, evicted) for relocation in facts.relocations)
 
 
 def relocate(facts: DeploymentFacts, relocations: tuple[Relocation, ...], effects: DeploymentEffects) -> None:
-    """Begins and ends relocations. The instances that they end are stopped by the eviction step."""
+    """Starts and ends relocations. The instances that they end are stopped by the eviction step."""
     changed = {change.instance for change in effects.phase_changes}
     for relocation in relocations:
-        one = relocation.facts
-        objects = tuple(f"instance:{id_}" for id_ in (one.instance, one.replacement) if id_)
-        if relocation.state is RelocationState.NOT_BEGUN:
-            effects.creates.append(Create(facts.revision, relocation=one.id))
-            message = f"{one.instance} is relocated to {one.to}: a replacement starts there first"
-            effects.events.append(NewEvent("relocating", message, objects, {"to": one.to}))
+        order = relocation.facts
+        objects = tuple(f"instance:{id_}" for id_ in (order.instance, order.replacement) if id_)
+        if relocation.state is RelocationState.NOT_STARTED:
+            effects.creates.append(Create(facts.revision, relocation=order.id))
+            message = f"{order.instance} is relocated to {order.to}: a replacement starts there first"
+            effects.events.append(NewEvent("relocating", message, objects, {"to": order.to}))
         elif relocation.state is RelocationState.UNDER_WAY:
-            # The step after a phase change of the replacement may end the relocation, and nothing else wakes it.
-            effects.requeue(0.0 if one.replacement in changed else _again_s(facts, one))
+            # The step after a phase change of the replacement may end the relocation, and no hint triggers that step.
+            effects.requeue(0.0 if order.replacement in changed else _next_check_s(facts, order))
         else:
             done = relocation.state is RelocationState.DONE
-            message = f"{one.instance} was relocated: {one.replacement} runs" if done else relocation.why
-            effects.relocation_ends.append(RelocationEnd(one.id, "moved" if done else "abandoned", message))
+            message = f"{order.instance} was relocated: {order.replacement} runs" if done else relocation.why
+            effects.relocation_ends.append(RelocationEnd(order.id, "moved" if done else "abandoned", message))
             reason = "relocated" if done else "relocation_abandoned"
-            effects.events.append(NewEvent(reason, message, objects, {"to": one.to}))
-            if one.purpose != "plan" and not done:
-                effects.requeue(0.0)  # the next step starts another replacement where one is due
+            effects.events.append(NewEvent(reason, message, objects, {"to": order.to}))
+            if order.purpose != "plan" and not done:
+                effects.requeue(0.0)  # the next step starts another replacement if it is due
 
 
 def _judge(facts: DeploymentFacts, relocation: RelocationFacts, evicted: Collection[str]) -> Relocation:
@@ -116,7 +116,7 @@ def _judge_planned(
     if facts.deleted_at is not None or old.revision != facts.revision or not facts.spec.movable:
         return Relocation(relocation, RelocationState.ABANDONED, f"{stays}: its deployment was changed")
     if not relocation.replacement:
-        return Relocation(relocation, RelocationState.NOT_BEGUN)
+        return Relocation(relocation, RelocationState.NOT_STARTED)
     if replacement is None:
         return Relocation(relocation, RelocationState.ABANDONED, f"{stays}: its replacement is gone")
     waiting = replacement.phase in _UNPLACED and facts.now - replacement.created_at < _PLACED_WITHIN
@@ -131,7 +131,7 @@ def _judge_planned(
 def _judge_unplanned(
     facts: DeploymentFacts, relocation: RelocationFacts, old: InstanceFacts, replacement: InstanceFacts | None
 ) -> Relocation:
-    """The replacement is tried again for as long as its drain or restart lasts. One that has lost its place is not."""
+    """The replacement is tried again while its drain or restart lasts, unless it has lost its place."""
     stays, why = f"{relocation.instance} stays", ""
     if relocation.purpose == "drain" and not off_worker(facts, old):
         why = f"{stays}: its worker is no longer drained"
@@ -148,13 +148,13 @@ def _judge_unplanned(
 
 
 def _runs_long_enough(facts: DeploymentFacts, relocation: RelocationFacts, replacement: InstanceFacts) -> bool:
-    """Whether the old one may stop. A drain must not wait; a restart replaces as a rollout does."""
+    """Whether the old instance may stop. A drain must not wait; a restart replaces as a rollout does."""
     return replacement.phase is P.RUNNING and (
         relocation.purpose == "drain" or left_until_ready_s(facts, replacement) <= 0
     )
 
 
-def _again_s(facts: DeploymentFacts, relocation: RelocationFacts) -> float:
+def _next_check_s(facts: DeploymentFacts, relocation: RelocationFacts) -> float:
     """Seconds until time alone may end it."""
     replacement = facts.by_id.get(relocation.replacement)
     if relocation.purpose == "drain":
@@ -165,7 +165,7 @@ def _again_s(facts: DeploymentFacts, relocation: RelocationFacts) -> float:
 
 
 def drained_now(facts: DeploymentFacts, instance: InstanceFacts) -> str | None:
-    """Why a drain stops it now, in words; None: no worker of it is drained, or it stays for the moment."""
+    """The message of a drain that stops it now; None if no worker of it is drained, or it stays for now."""
     drained = off_worker(facts, instance)
     if not drained or stays(facts, instance, drained):
         return None
@@ -175,14 +175,14 @@ def drained_now(facts: DeploymentFacts, instance: InstanceFacts) -> str | None:
 
 
 def stays(facts: DeploymentFacts, instance: InstanceFacts, drained: Sequence[HostFacts]) -> bool:
-    """Whether it stays on its drained workers for the moment."""
+    """Whether it stays on its drained workers for now."""
     if any(host.drain_until is None for host in drained):
         return False
     due = [host for host in drained if host.drain_until is not None and host.drain_until <= facts.now]
     restart = facts.revisions[instance.revision].spec.restart
     if restart == "never":
-        # One that has ended, however that was, is not the drain's: it must not run a second time.
-        return instance.phase in _WORKS and has_begun(instance) and not any(host.drain_restarts_tasks for host in due)
+        # The drain must not restart an ended task: it would run a second time.
+        return instance.phase in _WORKS and has_started(instance) and not any(host.drain_restarts_tasks for host in due)
     return restart == "always" and instance.phase in _SERVES and not due
 
 
@@ -207,15 +207,15 @@ def until_drained_s(facts: DeploymentFacts, instance_id: str) -> float:
 
 
 def keeps_revision(facts: DeploymentFacts, revision: int) -> bool:
-    """Whether new replicas may be of this revision: the newest, or the one to which a failed rollout has gone back."""
+    """Whether new replicas may be of this revision: the newest, or that to which a failed rollout has gone back."""
     record = facts.rollout.record if facts.rollout is not None else None
     return revision == facts.revision or (record is not None and record.holds and record.stable == revision)
 
 
 def start_replacements(facts: DeploymentFacts, staying: Sequence[InstanceFacts], effects: DeploymentEffects) -> None:
-    """Creates the replacements of servers that stay while their worker is drained, and wakes when its time is over.
+    """Creates the replacements of servers that stay while their worker is drained.
 
-    `staying`: its replicas that this step does not stop.
+    `staying`: replicas that this step does not stop.
     """
     relocated = {relocation.instance for relocation in facts.relocations}
     replacements = {relocation.replacement for relocation in facts.relocations}
@@ -241,17 +241,17 @@ def start_replacements(facts: DeploymentFacts, staying: Sequence[InstanceFacts],
 def restarts_now(facts: DeploymentFacts, staying: Sequence[InstanceFacts], wanted: int) -> list[InstanceFacts]:
     """The instances that stop now for their restart.
 
-    `staying`: its replicas that nothing else stops, without replacements under way.
+    `staying`: replicas that no other sub-step stops, without replacements under way.
     """
-    asked = _asked(facts, staying)
-    chosen = [i for i in asked if i.phase in _AT_ONCE]
-    running = [i for i in asked if i.phase is P.RUNNING]
+    restarting = _restarting(facts, staying)
+    chosen = [i for i in restarting if i.phase in _AT_ONCE]
+    running = [i for i in restarting if i.phase is P.RUNNING]
     tasks = [i for i in running if facts.revisions[i.revision].spec.restart != "always"]
     servers = [i for i in running if facts.revisions[i.revision].spec.restart == "always"]
     replaced = {relocation.instance for relocation in facts.relocations}
     ready = sum(i.phase is P.RUNNING and left_until_ready_s(facts, i) <= 0 for i in staying)
-    # What was pending at the request already serves nothing, and keeps nothing from its restart.
-    absent = sum(i.phase in _UNPLACED for i in asked)
+    # An instance that was pending at the request does not serve, so it must not delay the restart of others.
+    absent = sum(i.phase in _UNPLACED for i in restarting)
     least = wanted - absent - bounds(facts)[1]
     number = max(ready - least, 0)
     return [*chosen, *tasks, *[i for i in _oldest_first(servers) if i.id not in replaced][:number]]
@@ -264,29 +264,25 @@ def start_restarting(
     wanted: int,
     effects: DeploymentEffects,
 ) -> None:
-    """Creates the replacements of servers that restart, within the surge; tries what waits out a delay.
+    """Creates the replacements of servers that restart, within the surge, and ends delays of placement.
 
-    Args:
-        facts: the deployment.
-        staying: its replicas that this step does not stop.
-        leaving: number of its instances that stop for a restart or a rollout, and still hold their place.
-        wanted: number of wanted replicas.
-        effects: what is added to.
+    `staying`: replicas that this step does not stop. `leaving`: number of instances that stop for a restart or a
+    rollout, and still hold their place.
     """
-    asked = _asked(facts, staying)
-    if not asked:
+    restarting = _restarting(facts, staying)
+    if not restarting:
         return
     effects.requeue(0.0 if effects.phase_changes or effects.removals else _CHECK_AGAIN_S)
-    if any(i.phase in _UNPLACED and i.not_before is not None and i.not_before > facts.now for i in asked):
+    if any(i.phase in _UNPLACED and i.not_before is not None and i.not_before > facts.now for i in restarting):
         effects.wake_placement = True
     replaced = {relocation.instance for relocation in facts.relocations}
     open_now = sum(relocation.purpose == "restart" for relocation in facts.relocations)
     created = sum(create.replaced is None for create in effects.creates)
     surge, unavailable = bounds(facts)
-    # Where some may be missing, successors use the surge themselves: they need not await the end of those that stop.
+    # Where replicas may be missing, successors use the surge themselves: they need not await the end of the stopping.
     room = wanted + surge - len(staying) - created - open_now - leaving if not unavailable else 0
     servers = [
-        i for i in asked
+        i for i in restarting
         if i.phase is P.RUNNING and i.id not in replaced and facts.revisions[i.revision].spec.restart == "always"
     ]  # fmt: skip
     for instance in _oldest_first(servers)[: max(room, 0)]:
@@ -296,7 +292,7 @@ def start_restarting(
 
 
 def bounds(facts: DeploymentFacts) -> tuple[int, int]:
-    """Instances beyond the wanted ones that may exist, and wanted ones that may be missing."""
+    """Number of instances that may exist beyond the wanted number, and number that may be missing from it."""
     rollout = facts.spec.rollout
     return (rollout.surge, rollout.unavailable) if facts.spec.update == "rolling" else (0, 1)
 
@@ -307,8 +303,8 @@ def left_until_ready_s(facts: DeploymentFacts, instance: InstanceFacts) -> float
     return ready_for_s - max((facts.now - instance.phase_since).total_seconds(), 0.0)
 
 
-def _asked(facts: DeploymentFacts, staying: Sequence[InstanceFacts]) -> list[InstanceFacts]:
-    """Those that restart. An outdated one is its rollout's to replace."""
+def _restarting(facts: DeploymentFacts, staying: Sequence[InstanceFacts]) -> list[InstanceFacts]:
+    """The instances that restart. Outdated instances are replaced by their rollout."""
     return [i for i in staying if i.restarts_now and keeps_revision(facts, i.revision)]
 
 

@@ -10,8 +10,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from controller.decide.instances.classify import Buckets, may_be_substituted
-from controller.decide.instances.scale import MAX_CREATED, add_creates, stopping_outdated, victim_order
+from controller.decide.instances.replicas import (
+    MAX_CREATED,
+    Buckets,
+    add_creates,
+    may_be_substituted,
+    stopping_outdated,
+    victim_order,
+)
 from controller.decide.instances.stop import NEW_REVISION, stop
 from controller.decide.rollouts.judge import Judgement, RolloutView, judge
 from controller.decide.rollouts.plan import RolloutPlan, plan_of
@@ -32,10 +38,10 @@ NO_PLACE_AFTER_S: Final = 10.0  # pending for that long, it found no place, what
 
 
 def stop_outdated(facts: DeploymentFacts, buckets: Buckets, wanted: int, effects: DeploymentEffects) -> set[str]:
-    """Stops outdated instances: at once those that serve nothing, and one of the others; returns their ids.
+    """Stops outdated instances: all that do not serve, and one that does; returns their ids.
 
-    The next one stops only when all wanted replicas exist and none of them is still on its way. Those by which the
-    deployment has grown are not awaited while they find no place: they may get that of an outdated one.
+    The next serving instance stops only when all wanted replicas exist and have settled. Replicas by which the
+    deployment has grown are not awaited while they find no place: they may get the place of an outdated instance.
     """
     unsettled = (*buckets.replicas, *buckets.given_up, *buckets.replacements)
     outdated = [i for i in unsettled if i.revision != facts.revision]
@@ -52,13 +58,13 @@ def stop_outdated(facts: DeploymentFacts, buckets: Buckets, wanted: int, effects
         stop(facts, instance, effects, NEW_REVISION, _MESSAGE)
     if serving:
         due = [left_s(facts, i, NO_PLACE_AFTER_S) for i in facts.instances if i.phase is P.PENDING]
-        if left := [one for one in due if one > 0]:
+        if left := [seconds for seconds in due if seconds > 0]:
             effects.requeue(min(left))
     return {i.id for i in chosen}
 
 
 def unblocks_next_step(facts: DeploymentFacts, effects: DeploymentEffects) -> bool:
-    """Whether this step lets the next one replace or stop another instance; no hint would trigger that step."""
+    """Whether this step lets the next step replace or stop another instance; no hint would trigger that step."""
     rolling_out = any(i.revision != facts.revision for i in facts.instances)
     returned = any(change.expected is P.UNREACHABLE for change in effects.phase_changes)
     return returned or (rolling_out and bool(effects.phase_changes or effects.removals))
@@ -73,7 +79,7 @@ def _growth_without_place(facts: DeploymentFacts, wanted: int) -> set[str]:
 
 
 def _is_awaited(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether the rollout waits for it: an instance that is stopping, or one of the newest revision that is not up."""
+    """Whether the rollout waits for it: it is stopping, or of the newest revision and not up."""
     if instance.phase is P.REPLACED or may_be_substituted(facts, instance):
         return False
     if instance.phase is P.STOPPING:
@@ -83,14 +89,13 @@ def _is_awaited(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Rolling:
-    """A deployment's rollout in this step."""
+    """A rollout with `update: rolling` in this step."""
 
     judgement: Judgement
     plan: RolloutPlan
 
 
 def rolling_of(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> Rolling:
-    """The judgement and the plan of a rollout with `update: rolling`."""
     view = rollout_view(facts, buckets, wanted)
     judgement = judge(view)
     new = [i for i in buckets.replicas if i.revision == facts.revision]
@@ -105,21 +110,21 @@ def note_rollout(facts: DeploymentFacts, judgement: Judgement, effects: Deployme
     record = judgement.record
     if record != stored:
         effects.rollout = record
-    effects.events += [NewEvent(one.reason, one.message, (), one.evidence) for one in judgement.events]
-    if judgement.look_again_s is not None:
-        effects.requeue(judgement.look_again_s)
+    effects.events += [NewEvent(event.reason, event.message, (), event.evidence) for event in judgement.events]
+    if judgement.next_check_s is not None:
+        effects.requeue(judgement.next_check_s)
     starts = stored is None or (stored.state, stored.revision) != (record.state, record.revision)
     moved = effects.phase_changes or effects.removals
     if starts or (moved and record.state is not RolloutState.COMPLETE):
-        effects.requeue(0.0)  # the next step may do what this one has made possible
+        effects.requeue(0.0)  # the next step may use what this step has freed
 
 
 def stop_rolling(
     facts: DeploymentFacts, buckets: Buckets, plan: RolloutPlan, leaving: Collection[str], effects: DeploymentEffects
 ) -> set[str]:
-    """Stops what the plan lets go, such as serve nothing first; returns their ids. `scale_down` does if none is wanted.
+    """Stops the instances that the plan does not keep; returns their ids. With none wanted `scale_down` stops them.
 
-    Only what serves is kept for `unavailable`.
+    Only serving instances are kept for `unavailable`.
     """
     if plan.wanted == 0:
         return set()
@@ -143,21 +148,21 @@ def stop_rolling(
 
 
 def _useless(plan: RolloutPlan, replicas: Sequence[InstanceFacts]) -> list[InstanceFacts]:
-    """Such as have no place and will not be needed, and new ones that are not tried again."""
+    """Instances without a place that will not be needed, and new instances that are not tried again."""
     new = [i for i in replicas if i.revision == plan.target]
     old = [i for i in replicas if i.revision != plan.target and i.phase in _WITHOUT_CLAIMS]
     if plan.fill != plan.target and plan.keep_old > 0:
-        # What is created instead comes after the pending new ones, so that these get the place that becomes free.
+        # Instances created instead come after the pending new ones, so that these get the place that becomes free.
         first = min((i.created_at for i in new if i.phase in PENDING), default=None) if plan.makes_room else None
         old = [i for i in old if i.revision != plan.fill or (first is not None and i.created_at <= first)]
     return old if plan.keeps_unready else [*old, *(i for i in new if i.phase is not P.RUNNING)]
 
 
 def _idle(plan: RolloutPlan, others: Sequence[InstanceFacts], available: int) -> list[InstanceFacts]:
-    """The outdated instances that may go since they serve nothing, the least useful first.
+    """The outdated instances that may stop since they do not serve, the least useful first.
 
-    An old one may yet recover, and a silent worker's may still serve. So until a new one has shown that it works, only
-    as many go as new ones need their places, or as the bounds let go anyway.
+    An outdated instance may yet recover, and on a silent worker it may still serve. So until a new instance is
+    available, only as many stop as new instances need their places, or as the bounds allow anyway.
     """
     in_order = sorted((i for i in others if i.phase is not P.RUNNING), key=victim_order)
     silent = [i for i in in_order if i.phase is P.UNREACHABLE]  # their places become free only when they return
@@ -167,7 +172,7 @@ def _idle(plan: RolloutPlan, others: Sequence[InstanceFacts], available: int) ->
 
 
 def most_in_all(facts: DeploymentFacts, buckets: Buckets, rolling: Rolling | None, wanted: int) -> int:
-    """How many replicas may stay: the wanted ones, and the surge while two revisions run."""
+    """The most replicas that may stay: the wanted number, and the surge while two revisions run."""
     if rolling is None or wanted == 0:
         return wanted
     mixed = len({i.revision for i in buckets.replicas}) > 1 or stopping_outdated(facts, buckets, DeploymentEffects())
@@ -200,19 +205,17 @@ def _look_when_available(
 ) -> None:
     left = [left_s(facts, i, plan.ready_for_s) for i in new if i.phase is P.RUNNING]
     left += [left_s(facts, i, NO_PLACE_AFTER_S) for i in new if i.phase is P.PENDING]
-    due = [one for one in left if one > 0]
-    if due:
+    if due := [seconds for seconds in left if seconds > 0]:
         effects.requeue(min(due))
 
 
 def _oldest_last_named(facts: DeploymentFacts, ready: Collection[InstanceFacts]) -> list[InstanceFacts]:
-    """The order in which running instances go: those that intents name, then the oldest."""
+    """The order in which running instances stop: those that intents name, then the oldest."""
     named = {id_ for intent in facts.intents for id_ in intent.instances}
     return sorted(ready, key=lambda i: (i.id not in named, i.created_at, i.id))
 
 
 def rollout_view(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> RolloutView:
-    """The deployment's rollout at this moment."""
     settings = facts.spec.rollout
     revision = facts.revisions[facts.revision]
     new = [i for i in buckets.replicas if i.revision == facts.revision]
@@ -226,7 +229,7 @@ def rollout_view(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> Rollo
     hopeless = error.message if error is not None and not error.retryable else ""
     running = Counter(i.revision for i in others if i.phase is P.RUNNING)
     stopping = sum(_outdated_and_here(facts, i) for i in buckets.stopping)
-    # A place that an eviction or a lost worker takes is missing, and not one by which the deployment would have grown.
+    # A place that an eviction or a lost worker takes is missing, so it does not count as growth.
     placed = [*buckets.replicas, *buckets.given_up, *(eviction.instance for eviction in buckets.evicted)]
     return RolloutView(
         revision=facts.revision,
@@ -254,7 +257,6 @@ def rollout_view(facts: DeploymentFacts, buckets: Buckets, wanted: int) -> Rollo
 
 
 def is_available(facts: DeploymentFacts, instance: InstanceFacts, ready_for_s: float) -> bool:
-    """Whether it has run for long enough."""
     return instance.phase is P.RUNNING and left_s(facts, instance, ready_for_s) <= 0
 
 
@@ -263,33 +265,33 @@ def _has_place(instance: InstanceFacts) -> bool:
 
 
 def _without_place(facts: DeploymentFacts, some: Sequence[InstanceFacts]) -> int:
-    """How many of these find no place; 0 while one is looked for, which may be the one that has become free."""
-    looking = any(is_looked_for(facts, i) for i in some)
-    return 0 if looking else sum(finds_no_place(facts, i) for i in some)
+    """Number of instances that find no place; 0 while placement still searches for any: it may get a freed place."""
+    searched = any(_is_being_placed(facts, i) for i in some)
+    return 0 if searched else sum(finds_no_place(facts, i) for i in some)
 
 
 def _outdated_and_here(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether it is of another revision, and its worker is not lost: a rollout does not wait for that one's return."""
+    """Whether it is of another revision and its worker is not lost: a rollout does not wait for a lost worker."""
     return instance.revision != facts.revision and not may_be_substituted(facts, instance)
 
 
 def left_s(facts: DeploymentFacts, instance: InstanceFacts, least_s: float) -> float:
-    """Seconds until it has been in its phase for that long; not above 0: it has."""
+    """Seconds until it has been in its phase for `least_s`; 0 or less afterwards."""
     return least_s - max((facts.now - instance.phase_since).total_seconds(), 0.0)
 
 
 def finds_no_place(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
     """Whether it has no place now, as placement has recorded or for a while.
 
-    One that has failed waits for its next try instead.
+    A failed instance waits for its next try instead.
     """
     if instance.phase is not InstancePhase.PENDING or instance.failures or instance.reason in NEVER_FREED:
         return False
     return instance.reason in HELD_BY_OTHERS or left_s(facts, instance, NO_PLACE_AFTER_S) <= 0
 
 
-def is_looked_for(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether a place for it is still being looked for or freed, so that nothing need give it one."""
+def _is_being_placed(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether a place for it is still being searched or freed, so that no other instance need stop for it."""
     if instance.phase is InstancePhase.ANALYZING:
         return True
     known = instance.reason in NEVER_FREED or instance.failures or finds_no_place(facts, instance)

@@ -23,7 +23,7 @@ def stop(
 ) -> None:
     """Begins or continues the stop of an instance. Its row is removed as soon as no rank may run.
 
-    `reason` is a code. `stop_reason`: by which its successor is counted, where that differs.
+    `reason` is a code. `stop_reason`: the code by which its successor is counted, where that differs.
     """
     unsent = [rank for rank in instance.ranks if effects.withdraw(instance, rank)]
     running = [rank for rank in instance.ranks if rank not in unsent and may_run(facts, instance, rank)]

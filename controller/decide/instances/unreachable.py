@@ -1,10 +1,9 @@
-"""What an instance does while its worker is silent, when the worker returns, and when it is lost."""
+"""The step of an instance while its worker is silent, when the worker returns, and when it is lost."""
 
-from controller.decide.instances.classify import may_be_substituted
 from controller.decide.instances.crash_loop import after_exit, delay_left_s, requeue_for_placement
 from controller.decide.instances.gang import (
-    has_begun,
     has_lost_ranks,
+    has_started,
     leading_process,
     refused_start,
     released_ranks_ended_well,
@@ -19,6 +18,7 @@ from controller.decide.instances.liveness import (
     is_silent,
     may_run,
 )
+from controller.decide.instances.replicas import may_be_substituted
 from controller.decide.instances.stop import order_stop, stop, stop_reachable_ranks
 from controller.domain.effects import DeploymentEffects, Progress
 from controller.domain.instances import DeploymentFacts, InstanceFacts
@@ -34,7 +34,7 @@ TASK_MAY_RUN = "task_may_run"
 def leave_silent_worker(
     facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects, settings: RestartSettings
 ) -> bool:
-    """Makes a live instance on a silent worker unreachable, or pending where nothing of it can run.
+    """Makes a live instance on a silent worker unreachable, or pending where no process of it can run.
 
     Returns:
         False if its end is already known; it is then handled as on any other worker.
@@ -54,9 +54,10 @@ def leave_silent_worker(
 
 
 def has_known_end(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
-    """Whether its exit or its refused start was reported, so that the silence of its worker leaves nothing open."""
+    """Whether its exit or its refused start was reported, so that the silence of its worker does not matter."""
     process = leading_process(instance)
-    if process is None:  # an agent that shuts down refuses starts and falls silent; a lost one is substituted instead
+    # An agent that shuts down refuses starts and falls silent. An instance on a lost worker is substituted instead.
+    if process is None:
         known = refused_start(instance) is not None and not is_lost(facts, instance)
     else:
         known = process.state == "exited"
@@ -66,7 +67,7 @@ def has_known_end(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
 def await_return(
     facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects, settings: RestartSettings
 ) -> None:
-    """What an unreachable instance does: back to what the returned agent reports, or replaced by its substitute."""
+    """The step of an unreachable instance: to the phase that the returned agent reports, or to `replaced`."""
     gang = len(instance.ranks) > 1 or has_lost_ranks(instance)
     if gang and is_lost(facts, instance) and _is_open(facts, instance):  # the other ranks hang, and hold GPUs
         stop_reachable_ranks(facts, instance, effects)
@@ -110,7 +111,7 @@ def _end_incomplete_gang(facts: DeploymentFacts, instance: InstanceFacts, effect
     message = "one of its workers was lost, so its other ranks were stopped"
     if facts.revisions[instance.revision].spec.restart != "never":
         stop(facts, instance, effects, "rank_lost", message)
-        effects.requeue(0.0)  # the next step creates another one
+        effects.requeue(0.0)  # the next step creates a successor
         return
     alive = [rank for rank in instance.ranks if may_run(facts, instance, rank)]
     for rank in alive:
@@ -124,7 +125,7 @@ def _end_incomplete_gang(facts: DeploymentFacts, instance: InstanceFacts, effect
 
 
 def end_replaced(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> None:
-    """Stops a replaced instance once its worker is back, or nothing of it can run."""
+    """Stops a replaced instance once its worker is back, or no process of it can run."""
     if not is_silent(facts, instance) or not any_may_run(facts, instance):
         stop(facts, instance, effects, "replaced", "its substitute runs elsewhere")
     elif len(instance.ranks) > 1:
@@ -139,23 +140,22 @@ def _await_substitute(facts: DeploymentFacts, instance: InstanceFacts, effects: 
     fences = [host.fence_until for host in hosts(facts, instance) if host.fence_until is not None]
     if not any_may_run(facts, instance):
         spec = facts.revisions[instance.revision].spec
-        if spec.restart == "never" and has_begun(instance):
+        if spec.restart == "never" and has_started(instance):
             message = "its worker is lost; with restart: never it does not run again"
             effects.change_phase(instance, P.FAILED, "worker_lost", message)
             effects.release(instance)
         else:
-            stop(
-                facts, instance, effects, Reason.NOT_READY, "its worker is lost and none of its processes can still run"
-            )
-            effects.requeue(0.0)  # where it has no substitute, the next step creates another one
+            message = "its worker is lost and none of its processes can still run"
+            stop(facts, instance, effects, Reason.NOT_READY, message)
+            effects.requeue(0.0)  # where it has no substitute, the next step creates a successor
         return
     if fences:
         effects.requeue(max((min(fences) - facts.now).total_seconds(), 0.05))
     if is_lost(facts, instance) and not may_be_substituted(facts, instance):
-        _tell_what_helps(facts, instance, effects)
+        _record_remedy(facts, instance, effects)
 
 
-def _tell_what_helps(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> None:
+def _record_remedy(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> None:
     """A task gets no substitute while it may still run. Its reason names the command that proves that it does not."""
     lost = [host for host in hosts(facts, instance) if host.phase == "lost" and not host_is_dead(facts, host.id)]
     if not lost:

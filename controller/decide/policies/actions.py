@@ -1,8 +1,8 @@
-"""What happens when a policy finds instances idle: verdicts to store, and stop, scale_down or notify. Pure.
+"""The step of a policy: verdicts to store, and stop, scale_down or notify for idle instances. Pure.
 
-Each action happens once per idle episode. An instance's episode begins with an idle verdict and ends with a busy one or
-a new epoch; an unknown verdict does not end it. The action taken in it is stored with the verdict. Another policy takes
-its own action.
+Each action happens once per idle episode. An instance's episode starts with an idle verdict and ends with a busy
+verdict or a new epoch; an unknown verdict does not end it. The action taken in it is stored with the verdict. Another
+policy takes its own action.
 """
 
 import math
@@ -33,11 +33,11 @@ from schemas.manifest.policy import UtilizationPolicy
 _ENDING: Final = frozenset({InstancePhase.STOPPING, InstancePhase.REPLACED})
 _JUDGED: Final = HOLDS_CLAIMS - _ENDING
 _LIMITING: Final = ("stop", "scale_down")
-# The user's start came before the instance had stopped: a new window begins at the time behind this.
+# The user's start came before the instance had stopped: a new window starts at the time behind this.
 _RESUMED: Final = "resumed:"
 _SLOTS: Final = 60
 _MAX_GAPS: Final = 16
-_MAX_GPUS: Final = 64  # keeps an event small; the others are counted
+_MAX_GPUS: Final = 64  # keeps an event small; further GPUs are counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,6 @@ class Judged:
 
 
 def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> PolicyEffects:
-    """The next step of one deployment's policy."""
     end_actions = facts.open_actions and not _policy_limits(facts)
     stored = {i.id for i in facts.instances if i.stored is not None}
     if facts.policy is None or facts.deleted:
@@ -82,7 +81,7 @@ def _policy_limits(facts: PolicyFacts) -> bool:
     limits = [i.max_replicas for i in facts.intents if i.source == POLICY]
     others = [i for i in facts.intents if i.source != POLICY]
     if is_put_to_sleep(facts.spec, facts.intents):
-        return True  # the autoscaler then asks for none, because of it; a request ends both
+        return True  # the autoscaler then wants no replica, because of it; a request ends both
     return bool(limits) and min(limits) < wanted_replicas(facts.spec, others)
 
 
@@ -91,7 +90,7 @@ def judge_again(
 ) -> tuple[Verdict, bool]:
     """The verdict on one instance, and whether it needs a step. Cheap: called for each arriving sample.
 
-    A step is needed if the verdict differs from the stored one: every action begins with such a difference.
+    A step is needed if the verdict differs from the stored one: every action starts with such a difference.
     """
     judged = _judged(policy, instance, use, now)
     return judged.verdict, _row(policy, judged, judged.acted) != instance.stored
@@ -114,7 +113,7 @@ def known_low_since(policy: EffectivePolicy, instance: WatchedInstance) -> float
 def _judged(
     policy: EffectivePolicy, instance: WatchedInstance, use: InstanceUse, now: float, *, resumed: bool = False
 ) -> Judged:
-    """Judges one instance. `resumed`: its user has just started what the policy stopped."""
+    """`resumed`: its user has just started the instance that the policy stopped."""
     stored = instance.stored
     acted = ""
     if stored is not None and (stored.epoch, stored.policy_uid) == (instance.epoch, policy.uid):
@@ -156,14 +155,14 @@ def _label(policy: EffectivePolicy) -> str:
 
 
 def actions_on(facts: PolicyFacts, policy: EffectivePolicy, judged: Sequence[Judged]) -> list[NewAction]:
-    """What the policy does about these verdicts on all instances that it judges."""
+    """The policy's actions on these verdicts of all instances that it judges."""
     idle = [j for j in judged if j.verdict.verdict == "idle"]
     fresh = [j for j in idle if j.acted != _label(policy)]
-    if not fresh or facts.awake_for_s > 0:  # what an operator keeps awake runs without requests
+    if not fresh or facts.awake_for_s > 0:  # a deployment that an operator keeps awake runs without requests
         return []
     match policy.spec.action:
         case "notify":
-            return [_action(facts, policy, [one], None) for one in fresh]
+            return [_action(facts, policy, [judgement], None) for judgement in fresh]
         case "stop":
             if not _all_idle(facts, idle):
                 return []
@@ -172,26 +171,26 @@ def actions_on(facts: PolicyFacts, policy: EffectivePolicy, judged: Sequence[Jud
             victims = _victims(facts, judged, fresh)
             if not victims:
                 return []
-            # The number that holds GPUs, not the wanted one: pending replicas would take what the victims free.
+            # The number that holds GPUs, not the wanted one: pending replicas would take the freed GPUs.
             limit = Limit(_holding(facts) - len(victims), tuple(v.instance.id for v in victims))
             return [_action(facts, policy, victims, limit)]
 
 
 def _all_idle(facts: PolicyFacts, idle: Sequence[Judged]) -> bool:
-    """Whether every wanted replica runs and is idle, holds nothing, or has ended for good."""
+    """Whether every wanted replica runs and is idle, holds no GPU, or has ended for good."""
     known = sum(i.phase not in _ENDING for i in facts.instances)
     return sum(map(is_judged, facts.instances)) == len(idle) and known >= facts.wanted > 0
 
 
 def _holding(facts: PolicyFacts) -> int:
-    """How many replicas hold GPUs and stay. Those that found no place hold nothing; a substitute counts for both."""
+    """Number of replicas that hold GPUs and stay. A substitute counts for both."""
     return sum(is_judged(i) and not i.substituted for i in facts.instances)
 
 
 def _victims(facts: PolicyFacts, judged: Sequence[Judged], idle: Sequence[Judged]) -> list[Judged]:
     """The idle replicas to stop, longest idle first. One running replica stays, and earlier victims must have ended.
 
-    One with a substitute is none of them: it leaves anyway, and the limit does not count it.
+    A replica with a substitute leaves anyway, and the limit does not count it.
     """
     if _holding(facts) > facts.wanted:
         return []
@@ -259,31 +258,25 @@ def evidence_of(policy: EffectivePolicy, uses: Mapping[str, InstanceUse], now: f
 
 
 def _requests(policy: UtilizationPolicy, uses: Iterable[InstanceUse], now: float) -> dict[str, Any]:
-    """The number of requests in the window, and when the last one was seen; None: unknown, or none is known."""
+    """The number of requests in the window, None if unknown, and the time of the last known request."""
     ranks = [series for use in uses for series in use.requests if len(series)]
     windows = [window_of(series, end_of([series], now), policy.time_window) for series in ranks]
-    seen = [float(series.at[series.high > 0][-1]) for series in ranks if bool((series.high > 0).any())]
+    request_times = [float(series.at[series.high > 0][-1]) for series in ranks if bool((series.high > 0).any())]
     return {
         "requests_seen": sum(map(requests_in, windows)) if any(len(w.at) for w in windows) else None,
-        "last_request_at": time_text(max(seen)) if seen else None,
+        "last_request_at": time_text(max(request_times)) if request_times else None,
     }
 
 
 def _of_gpu(policy: UtilizationPolicy, gpu: GpuUse, now: float) -> dict[str, Any]:
-    found: dict[str, Any] = {"uuid": gpu.uuid, "worker": gpu.worker, "own_processes": gpu.own}
+    evidence: dict[str, Any] = {"uuid": gpu.uuid, "worker": gpu.worker, "own_processes": gpu.own}
     if not len(gpu.series):
-        nothing: dict[str, Any] = {
-            "highest": None,
-            "mean": None,
-            "samples": 0,
-            "coverage": 0.0,
-            "series": [],
-            "gaps": [],
-        }
-        return found | nothing | {"unread_s": float(policy.time_window)}
+        unread_s = float(policy.time_window)
+        figures = {"highest": None, "mean": None, "samples": 0, "coverage": 0.0, "unread_s": unread_s}
+        return {**evidence, **figures, "series": [], "gaps": []}
     window = window_of(gpu.series, end_of([gpu.series], now), policy.time_window)
     slots = min(_SLOTS, max(int(policy.time_window / gpu.series.period[-1]), 1))
-    return found | {
+    return evidence | {
         "window_from": time_text(window.start),
         "window_until": time_text(window.end),
         "highest": _shown(float(window.high.max())) if len(window.high) else None,
@@ -297,7 +290,7 @@ def _of_gpu(policy: UtilizationPolicy, gpu: GpuUse, now: float) -> dict[str, Any
 
 
 def _shown(percent: float) -> float:
-    """Cut to a tenth, not rounded: what is below the minimum must not look like it."""
+    """Cut to a tenth, not rounded: a figure below the minimum must not look equal to it."""
     return math.floor(10 * percent + 1e-3) / 10
 
 

@@ -1,4 +1,4 @@
-"""What a policy would stop at its next step, if a deployment or its policy were changed. Pure.
+"""The instances that a policy would stop at its next step, if a deployment or its policy were changed. Pure.
 
 It is the step's own decision, on facts as the change would leave them.
 """
@@ -22,23 +22,16 @@ _CLEARED: Final = frozenset({"user", "policy"})  # limits that end with a change
 
 
 class Foreseen(NamedTuple):
-    """What one step would do to the replicas of a deployment.
+    """The effect of one step on the replicas of a deployment."""
 
-    Attributes:
-        limit: the new limit; None if there would be none, or it is unknown.
-        stops: number of instances that would stop.
-        message: why; empty where nothing would stop.
-        unknown: whether data is missing, without which it cannot be told.
-    """
-
-    limit: Limit | None = None
-    stops: int = 0
-    message: str = ""
-    unknown: bool = False
+    limit: Limit | None = None  # the new limit, if it is known
+    stops: int = 0  # number of instances that would stop
+    message: str = ""  # the reason; empty where no instance would stop
+    unknown: bool = False  # data is missing without which the effect is unknown
 
     @property
     def matters(self) -> bool:
-        """Whether something would or may stop."""
+        """Whether an instance would or may stop."""
         return self.limit is not None or self.unknown
 
 
@@ -47,7 +40,7 @@ NOTHING: Final = Foreseen()
 
 def changed_facts(facts: PolicyFacts, spec: DeploymentSpec, policy: EffectivePolicy | None) -> PolicyFacts:
     """The facts after an apply of another spec: the old limits have ended."""
-    intents = tuple(one for one in facts.intents if one.source not in _CLEARED)
+    intents = tuple(intent for intent in facts.intents if intent.source not in _CLEARED)
     number = kept_number(facts.spec, spec, facts.intents)
     if number is not None:
         intents = (IntentFacts(AUTOSCALER, number, "scaled", min_replicas=number),)
@@ -55,12 +48,10 @@ def changed_facts(facts: PolicyFacts, spec: DeploymentSpec, policy: EffectivePol
 
 
 def foresee(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> Foreseen:
-    """What the policy's next step would stop.
+    """The effect of the policy's next step.
 
-    Args:
-        facts: the deployment.
-        uses: the telemetry of every judged instance. Where it lacks older samples, what would stop is unknown, and what
-            would not stop is certain.
+    `uses`: the telemetry of every judged instance. Where it lacks older samples, stops are unknown; that an instance
+    would not stop is certain.
     """
     if facts.policy is None or facts.deleted:
         return NOTHING
@@ -68,16 +59,16 @@ def foresee(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> Foreseen:
         if action.limit is not None:
             return Foreseen(action.limit, len(action.instances), action.message)
     judged = judge_all(facts, facts.policy, uses)
-    lacking = [one.verdict for one in judged if _lacks_data(one.verdict)]
+    lacking = [instance.verdict for instance in judged if _lacks_data(instance.verdict)]
     if not lacking:
         return NOTHING
-    if_idle = [_as_idle(one) if _lacks_data(one.verdict) else one for one in judged]
+    if_idle = [_as_idle(instance) if _lacks_data(instance.verdict) else instance for instance in judged]
     limits = any(action.limit is not None for action in actions_on(facts, facts.policy, if_idle))
     return Foreseen(message=lacking[0].message, unknown=True) if limits else NOTHING
 
 
 def stops_more(planned: Foreseen, today: Foreseen) -> bool:
-    """Whether the planned step leaves fewer replicas than the next one does today."""
+    """Whether the planned step leaves fewer replicas than the next step does today."""
     if planned.limit is None or today.limit is None:
         return planned.limit is not None
     return planned.limit.max_replicas < today.limit.max_replicas

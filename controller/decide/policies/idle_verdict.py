@@ -1,6 +1,6 @@
-"""What marks an instance idle: the verdict of its utilization policy, idle, busy or unknown. Pure.
+"""The verdict of a utilization policy on an instance: idle, busy or unknown. Pure.
 
-Missing data is unknown, never idle. A verdict is about one instance; `actions.py` decides what follows from it.
+Missing data is unknown, never idle. A verdict is about one instance; `actions.py` decides on the actions.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ class _GpuVerdict:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """What all GPUs of an instance are judged by. `judged_from`: when its grace period ended."""
+    """The measure of all GPUs of an instance. `judged_from`: when its grace period ended."""
 
     policy: UtilizationPolicy
     now: float
@@ -49,31 +49,23 @@ class _Case:
     leaps: ClockLeaps
 
     def use_counts_since(self, end: float) -> float:
-        """Use after that time is use in the window: a whole window must have been lived through since then."""
+        """Use after that time is use in the window: a complete window must have been lived through since then."""
         return self.leaps.lived_since(end, self.policy.time_window)
 
     def full_at(self, quiet_from: float) -> float:
-        """When a window is full that begins there."""
+        """When a window is full that starts there."""
         return self.leaps.lived_until(quiet_from, self.policy.time_window)
 
 
 @dataclass(frozen=True, slots=True)
 class _Subject:
-    """What is judged: one GPU, or the mean of several.
+    """One GPU, or the mean of several."""
 
-    Attributes:
-        name: in messages.
-        series: its samples; of a mean only the covered times.
-        sources: the series of its GPUs.
-        own: whether one of them is shared, so that its samples may be of unknown value.
-        low_after: not all was low before, by samples that are no longer in `series`.
-    """
-
-    name: str
-    series: Series
-    sources: Sequence[Series]
-    own: bool
-    low_after: float
+    name: str  # in messages
+    series: Series  # its samples; of a mean only the covered times
+    sources: Sequence[Series]  # of its GPUs
+    own: bool  # a GPU is shared, so that its samples may be of unknown value
+    low_after: float  # not all was low before, by samples that are no longer in `series`
 
 
 def judge(
@@ -86,7 +78,7 @@ def judge(
     """The verdict of `policy` on an instance.
 
     Args:
-        policy: what counts as idle.
+        policy: the measure.
         use: the instance's telemetry.
         now: the database's clock, in seconds.
         low_before: since when everything was low by the previous verdict of the same epoch and policy.
@@ -105,13 +97,13 @@ def judge(
 def _verdict(
     verdict: Judgement, reason: str, text: str, low_since: float | None, due_at: float | None = None
 ) -> Verdict:
-    """Rounds times to milliseconds, so that a stored verdict equals a newly made one."""
+    """Rounds times to milliseconds, so that a stored verdict equals a new one."""
     low, due = (None if at is None else round(at, 3) for at in (low_since, due_at))
     return Verdict(verdict, reason, text, low, due)
 
 
 def _with_requests(case: _Case, use: InstanceUse, found: _GpuVerdict) -> Verdict:
-    """An instance with requests in its window is busy; one whose requests are unknown is unknown instead of idle."""
+    """An instance with requests in its window is busy; with unknown requests it is unknown instead of idle."""
     window_s = case.policy.time_window
     due_at = None
     if found.quiet_from is not None and (found.verdict == "busy" or found.reason == "window_not_full"):
@@ -135,7 +127,7 @@ def _with_requests(case: _Case, use: InstanceUse, found: _GpuVerdict) -> Verdict
 
 
 def _last_request(case: _Case, requests: Sequence[Series]) -> float | None:
-    """When the last request in the window was seen; None if there was none."""
+    """The time of the last request in the window; None without requests."""
     found: list[float] = []
     for series in requests:
         if len(series):
@@ -147,7 +139,7 @@ def _last_request(case: _Case, requests: Sequence[Series]) -> float | None:
 
 
 def _requests_unknown(case: _Case, use: InstanceUse) -> str | None:
-    """Why it is unknown whether there were requests in the window; None if it is known that there was none."""
+    """Why the requests in the window are unknown; None if it is known that there were none."""
     ranks = [series for series in use.requests if len(series)]
     if len(ranks) < len({gpu.worker for gpu in use.gpus}):
         return "not every process reports its requests"
@@ -166,48 +158,48 @@ def _requests_unknown(case: _Case, use: InstanceUse) -> str | None:
 
 def _all(case: _Case, use: InstanceUse) -> _GpuVerdict:
     """Busy if any GPU is, idle if all are, else unknown."""
-    found: list[_GpuVerdict] = []
+    verdicts: list[_GpuVerdict] = []
     for gpu in use.gpus:
-        one = _judge_gpu(case, gpu)
-        if one.verdict == "busy" and one.low_since is None:
-            return one  # in use now, which decides it
-        found.append(one)
-    low_since, quiet_from = _latest(f.low_since for f in found), _latest(f.quiet_from for f in found)
-    return _first(("busy", "unknown", "idle"), found, low_since, quiet_from)
+        verdict = _judge_gpu(case, gpu)
+        if verdict.verdict == "busy" and verdict.low_since is None:
+            return verdict  # in use now, which decides it
+        verdicts.append(verdict)
+    low_since, quiet_from = _latest(f.low_since for f in verdicts), _latest(f.quiet_from for f in verdicts)
+    return _first(("busy", "unknown", "idle"), verdicts, low_since, quiet_from)
 
 
 def _any(case: _Case, use: InstanceUse) -> _GpuVerdict:
     """Idle if any GPU is, else unknown if any is, else busy."""
-    found = [_judge_gpu(case, gpu) for gpu in use.gpus]
-    low_since = min((f.low_since for f in found if f.low_since is not None), default=None)
-    quiet_from = min((f.quiet_from for f in found if f.quiet_from is not None), default=None)
-    if any(f.verdict == "unknown" and f.reason != "window_not_full" for f in found):
+    verdicts = [_judge_gpu(case, gpu) for gpu in use.gpus]
+    low_since = min((f.low_since for f in verdicts if f.low_since is not None), default=None)
+    quiet_from = min((f.quiet_from for f in verdicts if f.quiet_from is not None), default=None)
+    if any(f.verdict == "unknown" and f.reason != "window_not_full" for f in verdicts):
         quiet_from = None  # its next sample may show that this GPU is idle, so no later time is due
     if quiet_from is not None:  # a GPU that is in use may be idle a window after its last sample, which may be older
         used = (
             g.series.at[-1]
-            for g, f in zip(use.gpus, found, strict=True)
+            for g, f in zip(use.gpus, verdicts, strict=True)
             if f.verdict == "busy" and f.quiet_from is None
         )
         quiet_from = min([quiet_from, *map(float, used)])
-    return _first(("idle", "unknown", "busy"), found, low_since, quiet_from)
+    return _first(("idle", "unknown", "busy"), verdicts, low_since, quiet_from)
 
 
 def _latest(times: Iterable[float | None]) -> float | None:
-    """The latest of them; None if any is None."""
-    found = list(times)
-    return None if None in found else max(at for at in found if at is not None)
+    """The latest time; None if any is None."""
+    known = list(times)
+    return None if None in known else max(at for at in known if at is not None)
 
 
 def _first(
-    order: Sequence[Judgement], found: Sequence[_GpuVerdict], low_since: float | None, quiet_from: float | None
+    order: Sequence[Judgement], verdicts: Sequence[_GpuVerdict], low_since: float | None, quiet_from: float | None
 ) -> _GpuVerdict:
-    decisive = min(found, key=lambda f: order.index(f.verdict))
+    decisive = min(verdicts, key=lambda f: order.index(f.verdict))
     return _GpuVerdict(decisive.verdict, decisive.reason, decisive.text, low_since, quiet_from)
 
 
 def _unusable(gpu: GpuUse, now: float) -> _GpuVerdict | None:
-    """The verdict on a GPU without usable samples; None if it has some."""
+    """The verdict on a GPU without usable samples; None for all other GPUs."""
     if not len(gpu.series):
         return _GpuVerdict("unknown", "no_telemetry", f"{name_of(gpu)}: no GPU telemetry")
     if gpu.series.at[-1] > now + _AHEAD_S:
@@ -222,7 +214,7 @@ def _judge_gpu(case: _Case, gpu: GpuUse) -> _GpuVerdict:
 
 
 def _mean(case: _Case, use: InstanceUse) -> _GpuVerdict:
-    """The verdict on the mean of all GPUs, which is uncovered wherever one of them is."""
+    """The verdict on the mean of all GPUs, which is uncovered wherever any of them is."""
     for gpu in use.gpus:
         unusable = _unusable(gpu, case.now)
         if unusable is not None:
@@ -247,15 +239,15 @@ def _judge(case: _Case, subject: _Subject) -> _GpuVerdict:
         if quiet_from > case.use_counts_since(end):
             if quiet_from >= min(float(s.at[-1]) for s in subject.sources):
                 return _GpuVerdict("busy", "busy", f"{subject.name}: in use, at or above {minimum} %")
-            seen = f"{series.high[last]:.0f} % at {clock_text(quiet_from)}, {minimum} % is in use"
+            used = f"{series.high[last]:.0f} % at {clock_text(quiet_from)}, {minimum} % is in use"
             low = covered_since(series, quiet_from)
-            return _GpuVerdict("busy", "busy", f"{subject.name}: {seen}", low, quiet_from)
+            return _GpuVerdict("busy", "busy", f"{subject.name}: {used}", low, quiet_from)
     low_since = _low_since(case, subject, start, quiet_from if len(highs) else None)
     return _judge_low(case, subject, window_of(series, end, case.policy.time_window), low_since, quiet_from)
 
 
 def _low_since(case: _Case, subject: _Subject, start: float, high_at: float | None) -> float | None:
-    """Since when everything was read and low. What an earlier verdict knew counts while the window shows no gap."""
+    """Since when everything was read and low. An earlier verdict counts while the window shows no gap."""
     series = subject.series
     if not len(series):
         return None

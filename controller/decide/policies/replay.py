@@ -1,12 +1,11 @@
-"""What a policy would have freed: the verdict for each minute of the past. Pure.
+"""A policy over the past: the GPU time that it would have freed, by the verdict for each minute. Pure.
 
-The history holds a maximum per minute, which counts as a sample that speaks for the seconds of the minute that were
-read. It holds no requests, so requests are ignored. An instance is followed from its start until its first idle
-verdict. From then on, all that it held without a gap would have been free, restarts in place included.
+The history holds a maximum per minute, which counts as a sample that covers the seconds of the minute that were read.
+It holds no requests, so requests are ignored. An instance is followed from its start until its first idle verdict. From
+then on, all that it held without a gap would have been free, restarts in place included.
 
-A verdict depends on the minutes of its window alone. So the past may be looked at in parts, one after the other, and
-nothing more is looked at once it is decided. `judge` alone says what is idle; minutes after which it cannot say so are
-left out before, by columns.
+A verdict depends on the minutes of its window alone. So the past may be read in parts, in their order, and no more once
+it is decided. `judge` alone decides what is idle; minutes after which it cannot are left out before, by columns.
 """
 
 from collections import defaultdict
@@ -23,9 +22,9 @@ from controller.domain.telemetry.utilization import GpuUse, InstanceUse
 from schemas.manifest.policy import UtilizationPolicy
 
 _GAP_S: Final = 1.0  # claims with a smaller gap count as continuous
-# A sample counts as following the one before it though it begins a little later; `windows.py` has the tolerance.
+# A sample counts as following its predecessor though it starts a little later; `windows.py` has the tolerance.
 _JOINED_S: Final = 0.5
-_BEFORE_S: Final = 2 * MINUTE_S  # a window may begin within a minute, and whether a gap came before it counts
+_BEFORE_S: Final = 2 * MINUTE_S  # a window may start within a minute, and a gap before it matters
 
 
 class Replay:
@@ -38,11 +37,11 @@ class Replay:
         self._idle_at: list[float | None] = [None] * len(self._chains)
 
     def tracks(self, begin: float, end: float) -> set[Track]:
-        """What `look` needs the minutes of, for the same times."""
+        """The tracks of which `look` needs the minutes, for the same times."""
         return {claim.track for _, epoch in self._undecided(begin, end) for claim in epoch}
 
     def look(self, minutes: Mapping[Track, Minutes], begin: float, end: float) -> None:
-        """Looks for idle verdicts from `begin` to `end`. Parts of the past are to be looked at in their order.
+        """Searches idle verdicts from `begin` to `end`. Parts of the past must come in their order.
 
         Args:
             minutes: of the `tracks`, from `reach_s` before `begin` on.
@@ -54,7 +53,7 @@ class Replay:
                 self._idle_at[n] = _first_idle(epoch, minutes, self._policy, begin, end)
 
     def freed_gpu_s(self) -> dict[str, float]:
-        """GPU seconds that the policy would have freed, as far as was looked, by the GPUs' model."""
+        """GPU seconds that the policy would have freed, in the parts so far, by the GPUs' model."""
         freed: dict[str, float] = defaultdict(float)
         for chain, idle_at in zip(self._chains, self._idle_at, strict=True):
             if idle_at is not None:
@@ -93,7 +92,7 @@ def _chains(claims: Sequence[PastClaim]) -> list[list[PastClaim]]:
 
 
 class _Epoch(NamedTuple):
-    """Claims of one epoch in one chain. `began`: the first one's begin. `ended`: the first one's end."""
+    """Claims of one epoch in one chain. `began` and `ended`: of the first claim."""
 
     claims: list[PastClaim]
     began: float
@@ -101,7 +100,6 @@ class _Epoch(NamedTuple):
 
 
 def _epochs(chain: Sequence[PastClaim]) -> list[_Epoch]:
-    """In order."""
     by_number: dict[int, list[PastClaim]] = defaultdict(list)
     for claim in chain:
         by_number[claim.epoch].append(claim)
@@ -148,8 +146,8 @@ def _may_be_idle(track: Minutes, policy: UtilizationPolicy, times: Times) -> NDA
     most_s = np.minimum(track.covered_s.astype(np.float64), MINUTE_S) + _JOINED_S
     read_s = np.concatenate([[0.0], np.cumsum(most_s)])
     enough = read_s[last] - read_s[first] >= policy.needed_coverage * policy.time_window - _JOINED_S
-    found: NDArray[np.bool_] = (in_use[last] == in_use[first]) & enough
-    return found
+    may_be_idle: NDArray[np.bool_] = (in_use[last] == in_use[first]) & enough
+    return may_be_idle
 
 
 def _window(track: Minutes, now: float, policy: UtilizationPolicy) -> Series:

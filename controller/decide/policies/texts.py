@@ -25,7 +25,7 @@ def duration_text(seconds: float) -> str:
 
 
 def gaps_text(gaps: Sequence[tuple[float, float]]) -> str:
-    """What was not read: the last gap, and how many others there are. There is one at least."""
+    """The last gap, and the number of further gaps. There is one at least."""
     begin, end = gaps[-1]
     others = f" and {len(gaps) - 1} times before" if len(gaps) > 1 else ""
     return f"not read from {clock_text(begin)} to {clock_text(end)}{others}"

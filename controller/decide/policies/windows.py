@@ -1,7 +1,7 @@
 """Which samples are in a window, how much of it they cover, and where its gaps are. Pure. Times in seconds.
 
 This is the one definition of coverage: verdicts, evidence, messages and replays use it. `store/telemetry/minutes.py`
-says the same in SQL, for graphs and minutes. A sample covers the seconds that were really read, `since` to `at`. Time
+has the same in SQL, for graphs and minutes. A sample covers the seconds that were really read, `since` to `at`. Time
 without a sample, or with a sample of unknown value, is uncovered.
 """
 
@@ -27,7 +27,7 @@ def is_fresh(at: float, period_s: float, now: float) -> bool:
 
 
 def silent_since(series: Sequence[Series], now: float) -> float | None:
-    """The newest known sample of a series in which telemetry does not flow, the oldest such; None if it flows in all.
+    """The oldest of the newest known samples of series in which telemetry does not flow; None if it flows in all.
 
     No series may be empty.
     """
@@ -36,7 +36,7 @@ def silent_since(series: Sequence[Series], now: float) -> float | None:
 
 
 def newest_known(series: Series) -> float:
-    """The end of the newest sample of known value; if there is none, the beginning of the series. It is not empty."""
+    """The end of the newest sample of known value, else the start of the series. The series must not be empty."""
     if not np.isnan(series.high[-1]):
         return float(series.at[-1])
     known = np.flatnonzero(~np.isnan(series.high))
@@ -50,7 +50,7 @@ def end_of(series: Sequence[Series], now: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The samples of known value, of age [0, window) at `end`. `since`: where the time that each covers begins."""
+    """The samples of known value, of age [0, window) at `end`. `since`: the start of the time that each covers."""
 
     start: float
     end: float
@@ -58,7 +58,7 @@ class Window:
     since: Times
     mean: Values
     high: Values
-    before: float  # where the last sample before the window ends; if there is none, the start
+    before: float  # the end of the last sample before the window, else the start
     unknown: int  # samples of unknown value
 
     @property
@@ -73,12 +73,12 @@ class Window:
         return float((self.at - self.since).sum())
 
     def covers(self, seconds: float) -> bool:
-        """Whether samples cover so many seconds of the window. Cheaper than `covered_s`."""
+        """Whether samples cover `seconds` of the window. Cheaper than `covered_s`."""
         needed_s = seconds - _TINY_S
         return self._read_s >= needed_s or self.covered_s >= needed_s
 
     def gaps(self) -> list[tuple[float, float]]:
-        """The uncovered times of more than two seconds, oldest first; the first may have begun before the window."""
+        """The uncovered times of more than two seconds, oldest first; the first may have started before the window."""
         begins = np.concatenate([(self.start,), self.at])
         ends = np.concatenate([self.since, (self.end,)])
         long = np.flatnonzero(ends - begins > GAP_S)

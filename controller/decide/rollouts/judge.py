@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from controller.decide.rollouts.texts import (
     aborted_text,
-    begun_text,
     blocked_text,
     canary_size,
     canary_text,
     complete_text,
     failed_text,
     progress_text,
+    started_text,
 )
 from controller.domain.rollouts import RequestOutcomes, RolloutFacts, RolloutRecord, RolloutState
 from schemas.manifest.rollout import Rollout
@@ -27,52 +27,29 @@ _LOOK_S: Final = 1.0  # while gateways' counts matter
 
 @dataclass(frozen=True, slots=True)
 class RolloutView:
-    """A deployment at one moment.
+    """The state of a deployment. Numbers are of instances."""
 
-    Attributes:
-        revision: that shall run.
-        settings: of the manifest.
-        start_timeout_s: of the revision.
-        wanted: number of wanted replicas.
-        facts: what is stored and counted.
-        serving: an older revision that runs now; None: none does.
-        updated: replicas of the revision.
-        available: of these, such as ran for `ready_for`.
-        trying: of these, such as hold a place or have failed, and are not available.
-        failing: one of these has failed already, or its need cannot be found out.
-        trouble: the message of one that fails.
-        hopeless: why no further try can help; empty: one may.
-        coming: of these, such as hold a place and are not available yet.
-        unplaced: of these, such as found no place for a while, which the end of others may give them.
-        others_unplaced: such replicas of other revisions.
-        outdated: instances of other revisions, also those that stop, unless their worker is lost.
-        outdated_ready: of these, such as run.
-        stopping: of these, such as stop.
-        holding: instances that have a place as replicas, also such as leave it for a successor.
-        holders: revision and name of each replica of another revision that has a place.
-    """
-
-    revision: int
+    revision: int  # that shall run
     settings: Rollout
-    start_timeout_s: float
+    start_timeout_s: float  # of the revision
     wanted: int
     now: datetime
-    facts: RolloutFacts = field(default_factory=RolloutFacts)
-    serving: int | None = None
-    updated: int = 0
-    available: int = 0
-    trying: int = 0
-    failing: bool = False
-    trouble: str = ""
-    hopeless: str = ""
-    coming: int = 0
-    unplaced: int = 0
-    others_unplaced: int = 0
-    outdated: int = 0
-    outdated_ready: int = 0
-    stopping: int = 0
-    holding: int = 0
-    holders: tuple[tuple[int, str], ...] = ()
+    facts: RolloutFacts = field(default_factory=RolloutFacts)  # stored and counted
+    serving: int | None = None  # an older revision that runs now
+    updated: int = 0  # replicas of the revision
+    available: int = 0  # of these: have run for `ready_for`
+    trying: int = 0  # of these: hold a place or have failed, and are not available
+    failing: bool = False  # any of these has failed already, or the need cannot be computed
+    trouble: str = ""  # the message of a failing replica
+    hopeless: str = ""  # why no further try can help; empty if it may
+    coming: int = 0  # of these: hold a place and are not available yet
+    unplaced: int = 0  # of these: found no place for a while, which the end of other instances may free
+    others_unplaced: int = 0  # such replicas of other revisions
+    outdated: int = 0  # of other revisions, stopping too, unless their worker is lost
+    outdated_ready: int = 0  # of these: run
+    stopping: int = 0  # of these: stop
+    holding: int = 0  # have a place as replicas, also if they leave it for a successor
+    holders: tuple[tuple[int, str], ...] = ()  # revision and name of each replica of another revision with a place
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,28 +63,27 @@ class RolloutEvent:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is to be stored, which events to write, and when to look again although nothing has changed."""
+    """The record to store, the events to write, and the time of the next check."""
 
     record: RolloutRecord
     events: tuple[RolloutEvent, ...] = ()
-    look_again_s: float | None = None
+    next_check_s: float | None = None
 
 
 def judge(view: RolloutView) -> Judgement:
-    """How far the rollout is now."""
-    begun = _begin(view)
-    record = _weighed(view, _moved(view, _counted(view, begun)))
+    started = _begin(view)
+    record = _weighed(view, _moved(view, _counted(view, started)))
     events: list[RolloutEvent] = []
     stored = view.facts.record
-    anew = stored is None or stored.attempt != begun.attempt
-    if anew and record.fallback is not None:
-        events.append(_event("rollout_started", begun_text(begun), begun))
-    first = begun.attempt == 1 and begun.fallback is None  # nothing was replaced
-    if record.state is not begun.state and not first and (reason := _EVENTS.get(record.state)) is not None:
+    is_new = stored is None or stored.attempt != started.attempt
+    if is_new and record.fallback is not None:
+        events.append(_event("rollout_started", started_text(started), started))
+    first = started.attempt == 1 and started.fallback is None  # nothing was replaced
+    if record.state is not started.state and not first and (reason := _EVENTS.get(record.state)) is not None:
         events.append(_event(reason, record.message, record, view.facts.outcomes))
-    if begun.state is S.CANARY and record.state is S.PROGRESSING:
+    if started.state is S.CANARY and record.state is S.PROGRESSING:
         events.append(_event("rollout_promoted", record.message, record, view.facts.outcomes))
-    return Judgement(record, tuple(events), _look_again_s(view, record))
+    return Judgement(record, tuple(events), _next_check_s(view, record))
 
 
 _EVENTS: Final = {S.COMPLETE: "rollout_complete", S.FAILED: "rollout_failed", S.ABORTED: "rollout_aborted"}
@@ -119,17 +95,17 @@ def kept_up(view: RolloutView, record: RolloutRecord) -> int:
 
 
 def canary_replicas(view: RolloutView, record: RolloutRecord) -> int:
-    """How many replicas the canary has: its share of those that are kept up, at least one."""
+    """The number of canary replicas: its share of those that are kept up, at least one."""
     canary = view.settings.canary
     return 0 if canary is None else canary_size(kept_up(view, record), canary.weight)
 
 
 def _begin(view: RolloutView) -> RolloutRecord:
-    """The stored rollout, or a new one: of another revision, or of one that a user wants to be tried again."""
+    """The stored rollout, or a new rollout: of another revision, or of a revision that a user has tried again."""
     facts, stored = view.facts, view.facts.record
-    asked_anew = stored is not None and facts.asked != stored.seen
+    requested = stored is not None and facts.asked != stored.seen
     if stored is not None and stored.revision == view.revision:
-        if not asked_anew:
+        if not requested:
             return stored
         if facts.paused or stored.state in UNDER_WAY or stored.state is S.COMPLETE:
             return replace(stored, seen=facts.asked)
@@ -140,7 +116,7 @@ def _begin(view: RolloutView) -> RolloutRecord:
 
 
 def _counted(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
-    """The record with the replicas and times of this moment."""
+    """The record with the present replicas and times."""
     if record.state is S.COMPLETE:
         return record
     kept = max(record.kept or min(view.wanted, view.holding), min(view.wanted, view.holding - view.settings.surge))
@@ -178,10 +154,10 @@ def _moved(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
         message = complete_text(record, view.wanted)
         done_record = replace(record, state=S.COMPLETE, stable=record.revision, reason="", message=message)
         return replace(done_record, trying_since=None, progressed=0)
-    return _told(view, record)
+    return _described(view, record)
 
 
-def _told(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
+def _described(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
     """A rollout under way, with reason and message."""
     if view.facts.paused:
         message = f"paused; {progress_text(record, view.wanted)}"
@@ -201,7 +177,7 @@ def _told(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
 
 
 def _is_blocked(view: RolloutView, record: RolloutRecord) -> bool:
-    """Whether a replica finds no place, all others of older revisions serve, and none of them may be missing."""
+    """Whether a replica finds no place, all replicas of older revisions serve, and none of these may be missing."""
     moves = view.stopping or view.coming or len(view.holders) > view.outdated_ready
     if moves or not view.unplaced or not view.holders:
         return False
@@ -209,7 +185,7 @@ def _is_blocked(view: RolloutView, record: RolloutRecord) -> bool:
 
 
 def _weighed(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
-    """The record with the share of the requests, and whether missing replicas get the stable revision.
+    """The record with the share of the requests and the revision of missing replicas.
 
     Until the rollout is complete the share never falls, so no session returns to the old revision.
     """
@@ -230,7 +206,7 @@ def _weighed(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
 
 
 def _errors_exceed(settings: Rollout, outcomes: RequestOutcomes) -> bool:
-    """What is known suffices: a gateway that is silent may only add to it."""
+    """The known counts suffice: a silent gateway may only add to them."""
     abort = settings.abort
     if abort is None or outcomes.requests < abort.after_requests:
         return False
@@ -263,7 +239,7 @@ def _passed_s(now: datetime, since: datetime) -> float:
     return max((now - since) / timedelta(seconds=1), 0.0)
 
 
-def _look_again_s(view: RolloutView, record: RolloutRecord) -> float | None:
+def _next_check_s(view: RolloutView, record: RolloutRecord) -> float | None:
     if record.state not in UNDER_WAY:
         return None
     due: list[float] = []

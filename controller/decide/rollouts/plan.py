@@ -1,4 +1,4 @@
-"""How many instances of which revision a rollout wants at this moment. Pure."""
+"""The number of instances that a rollout now wants of each revision. Pure."""
 
 from dataclasses import dataclass
 
@@ -10,43 +10,24 @@ S = RolloutState
 
 @dataclass(frozen=True, slots=True)
 class RolloutPlan:
-    """The aim of this moment, and its bounds.
+    """The present aim, and its bounds, in numbers of instances."""
 
-    Attributes:
-        target: the revision that takes the place of the others.
-        fill: the revision of a replica that is missing.
-        wanted: number of wanted replicas.
-        most_new: most instances of the target.
-        keep_old: fewest instances of other revisions that stay.
-        surge: instances beyond the wanted ones.
-        least: fewest instances that must serve for one that serves to be stopped.
-        unplaced: instances of the target that need the places of others: neither any that ends nor one that starts will
-            do.
-        makes_room: instances of other revisions without a place let the target go first.
-        ready_for_s: how long an instance of the target runs until it is available.
-        keeps_unready: replicas of the target that do not run are tried again.
-        why: told with each stop.
-    """
-
-    target: int
-    fill: int
+    target: int  # the revision that takes the place of the other revisions
+    fill: int  # the revision of a missing replica
     wanted: int
-    most_new: int
-    keep_old: int
-    surge: int
-    least: int
-    ready_for_s: float
-    unplaced: int = 0
-    makes_room: bool = False
-    keeps_unready: bool = True
-    why: str = "its spec was changed"
+    most_new: int  # of the target
+    keep_old: int  # the fewest of other revisions that stay
+    surge: int  # beyond the wanted number
+    least: int  # the fewest that serve after a serving instance has stopped
+    ready_for_s: float  # until a running instance of the target is available
+    unplaced: int = 0  # of the target: need the places of other revisions; ending and starting ones do not suffice
+    makes_room: bool = False  # instances of other revisions without a place let the target go first
+    keeps_unready: bool = True  # replicas of the target that do not run are tried again
+    why: str = "its spec was changed"  # message of each stop
 
 
 def plan_of(view: RolloutView, record: RolloutRecord, *, running: int, others: int) -> RolloutPlan:
-    """The plan.
-
-    `running`: replicas of the revision that run now, for however long. `others`: replicas of other revisions.
-    """
+    """`running`: replicas of the revision that run now, however long. `others`: replicas of other revisions."""
     target = fill = record.revision
     most_new, keep_old, keeps_unready = view.wanted, 0, True
     why = "its spec was changed"
@@ -68,7 +49,7 @@ def plan_of(view: RolloutView, record: RolloutRecord, *, running: int, others: i
         fill = stable
         most_new = canary_replicas(view, record)
         keep_old = min(view.wanted, view.wanted + settings.surge - most_new)
-        if unplaced:  # without room beside them, old ones give it their places
+        if unplaced:  # without free capacity, old replicas yield their places to it
             makes_room = True
             placed = len(view.holders)
             fewest = min(kept_up(view, record), placed + view.updated - unplaced + view.stopping) - most_new

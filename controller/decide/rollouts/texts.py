@@ -1,4 +1,4 @@
-"""A rollout in words. Pure."""
+"""Messages about a rollout. Pure."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -10,21 +10,18 @@ from schemas.manifest.rollout import Rollout
 _NAMED: Final = 3  # old replicas that a message names
 
 
-def begun_text(record: RolloutRecord) -> str:
-    """A rollout has begun."""
+def started_text(record: RolloutRecord) -> str:
     again = ", once more" if record.attempt > 1 and record.seen else ""
     return f"revision {record.revision} takes the place of revision {record.stable}{again}"
 
 
 def progress_text(record: RolloutRecord, wanted: int) -> str:
-    """How many replicas run the revision."""
     if wanted == 0:
         return f"revision {record.revision} starts with the next replica; none is wanted now"
     return f"{record.available} of {wanted} replicas run revision {record.revision}"
 
 
 def canary_text(record: RolloutRecord, settings: Rollout, replicas: int, silent: Sequence[str]) -> str:
-    """What the canary does or waits for."""
     weight = settings.canary.weight if settings.canary is not None else 0
     if record.canary_since is None:
         few = "1 replica" if replicas == 1 else f"{replicas} replicas"
@@ -37,18 +34,16 @@ def canary_text(record: RolloutRecord, settings: Rollout, replicas: int, silent:
 
 
 def complete_text(record: RolloutRecord, wanted: int) -> str:
-    """A rollout is complete. Replicas by which the deployment has grown may be without a place."""
-    if record.updated > record.available:
+    if record.updated > record.available:  # replicas by which the deployment has grown
         return f"{progress_text(record, wanted)}; the others find no place"
     return f"all replicas run revision {record.revision}"
 
 
 def blocked_text(holders: Sequence[tuple[int, str]], enough: int) -> str:
-    """Which old replicas hold the places for which a new one waits, and the settings that would free one.
+    """Names the old replicas that hold the places for which a new replica waits, and the settings that would free one.
 
-    Args:
-        holders: revision and name of each old replica.
-        enough: the least `rollout.unavailable` with which one of them stops first.
+    `holders`: revision and name of each old replica. `enough`: the least `rollout.unavailable` with which any of them
+    stops first.
     """
     names = ", ".join(name for _, name in holders[:_NAMED])
     more = f" and {len(holders) - _NAMED} more" if len(holders) > _NAMED else ""
@@ -62,26 +57,20 @@ def blocked_text(holders: Sequence[tuple[int, str]], enough: int) -> str:
 
 
 def failed_text(record: RolloutRecord, tried_s: float, hopeless: str, trouble: str) -> str:
-    """A rollout has failed, and what continues."""
     why = hopeless or (f"not ready within {tried_s:g} s" + (f": {trouble}" if trouble else ""))
     return f"revision {record.revision} did not start ({why}); revision {record.stable} goes on serving"
 
 
 def aborted_text(record: RolloutRecord, settings: Rollout, outcomes: RequestOutcomes) -> str:
-    """A rollout was aborted for its errors."""
     allowed = 100 * settings.abort.error_ratio if settings.abort is not None else 0
     failed = f"{outcomes.errors} of {outcomes.requests} requests to revision {record.revision} failed"
     return f"{failed}, more than {allowed:g} %; revision {record.stable} takes its place again"
 
 
 def planned_text(spec: DeploymentSpec, wanted: int, *, back_to: int | None, paused: bool) -> str:
-    """How an apply of a spec that needs new processes would replace the instances.
+    """The way in which an apply of a spec that needs new processes would replace the instances.
 
-    Args:
-        spec: of the apply.
-        wanted: number of wanted replicas.
-        back_to: the older revision that the apply takes up again; None if it makes a new one.
-        paused: by a user, until it is resumed.
+    `back_to`: the older revision that the apply takes up again; None if it makes a new revision.
     """
     revision = "a new revision" if back_to is None else f"revision {back_to} again"
     if wanted == 0:
@@ -100,5 +89,5 @@ def planned_text(spec: DeploymentSpec, wanted: int, *, back_to: int | None, paus
 
 
 def canary_size(wanted: int, weight: int) -> int:
-    """How many of the wanted replicas a canary has: its share, at least one."""
+    """The number of canary replicas: its share of the wanted, at least one."""
     return min(max(-(-wanted * weight // 100), 1), wanted)

@@ -1,6 +1,6 @@
-"""How many replicas a deployment wants: up on the mean of the window, down only on the largest wish of a longer one.
+"""The wanted number of replicas: up on the mean of the window, down only on the largest wish of a longer window.
 
-Unknown demand never removes a replica. From zero there is no window: what waits is served at once.
+Unknown demand never removes a replica. From zero there is no window: waiting requests start a replica at once.
 """
 
 import math
@@ -14,7 +14,7 @@ from controller.engines.registry import engine_for
 from schemas.manifest.deployment import DeploymentSpec
 
 R = ScalingReason
-TOLERANCE: Final = 0.1  # so much over the target adds nothing
+TOLERANCE: Final = 0.1  # demand above the target by this share adds no replica
 _EPSILON: Final = 1e-9
 _LOOK_S: Final = 1.0
 _LONGEST_LOOK_S: Final = 60.0
@@ -24,7 +24,7 @@ _OF_CAPACITY: Final = 0.7
 def decide_scaling(view: ScalingView, history: ScalingHistory, now: float) -> Wish:
     """The number of replicas that the deployment wants now.
 
-    The history has observed the view of this moment. `now`: seconds of the history's clock.
+    The history has observed this view. `now`: seconds of the history's clock.
     """
     if view.slept_by_policy and not _is_wanted(view):
         return _wish(view, history, now, 0, 0, R.POLICY)
@@ -40,7 +40,7 @@ def decide_scaling(view: ScalingView, history: ScalingHistory, now: float) -> Wi
 
 
 def scaling_evidence(view: ScalingView, history: ScalingHistory, now: float, wish: Wish) -> dict[str, Any]:
-    """What a wish rests on, as JSON, with the graph of the last minutes' demand."""
+    """The evidence of a wish as JSON, with the graph of the last minutes' demand."""
     rule, mean = view.rule, history.mean(view.rule.window_s, now)
     return {
         "demand_mean": None if mean is None else round(mean, 2),
@@ -67,12 +67,11 @@ def scaling_evidence(view: ScalingView, history: ScalingHistory, now: float, wis
 
 
 def _is_wanted(view: ScalingView) -> bool:
-    """Whether a request waits, or an operator keeps it awake."""
     return view.wakes > 0 or view.demand.waiting > 0 or view.awake_for_s > 0
 
 
 def _sleep_reason(view: ScalingView, history: ScalingHistory, now: float) -> ScalingReason | None:
-    """Why none is wanted any more; None if it stays as it is, awake or asleep.
+    """The reason to fall asleep; None if it stays as it is, awake or asleep.
 
     The mean of `window` may still hold the last requests. It does not prolong `idle_after`.
     """
@@ -88,11 +87,11 @@ def _sleep_reason(view: ScalingView, history: ScalingHistory, now: float) -> Sca
 
 
 def _needed(view: ScalingView, history: ScalingHistory, now: float) -> tuple[int, ScalingReason]:
-    """What the present demand asks for, before min and max, and why."""
+    """The number that the present demand needs, before min and max, and why."""
     rule, present = view.rule, view.present
     out = min(history.out_of_service(view, now), present)
     if view.replicas.running == 0 or present == 0:
-        # What is in flight ends at replicas that stop. Only what waits needs a new one.
+        # Requests in flight end at replicas that stop. Only waiting requests need a new replica.
         needed, reason = _ceil(view.demand.waiting / rule.target), R.DEMAND
         needed += out if needed else 0
         if view.wakes > 0 and present == 0:
@@ -114,9 +113,9 @@ def _needed(view: ScalingView, history: ScalingHistory, now: float) -> tuple[int
 
 
 def _pressed(view: ScalingView, history: ScalingHistory, now: float, out: int) -> int:
-    """What the engines' own queues and KV caches ask for: one more, or that none of the present ones goes.
+    """The number that the engines' own queues and KV caches need: one more, or no fewer than present.
 
-    `out`: number of replicas that are no capacity.
+    `out`: number of replicas that do not count as capacity.
     """
     present = view.present
     if view.replicas.running >= present - out and history.saturated_s(now) >= SATURATED_S - _EPSILON:
@@ -124,16 +123,16 @@ def _pressed(view: ScalingView, history: ScalingHistory, now: float, out: int) -
     if any((engine.queued or 0) > 0 for engine in view.engines):
         return present
     known = [engine.kv_use for engine in view.engines if engine.kv_use is not None]
-    # Fewer replicas share what all of them hold now. Those that say nothing are taken for the mean of the others.
+    # Fewer replicas would share all present KV data. A replica that reports nothing counts as the mean of the reports.
     held = sum(known) / len(known) * view.replicas.running if known else 0.0
     kept = _ceil(held / FULL_KV)
     return min(kept + out if kept else 0, present)
 
 
 def _down(view: ScalingView, history: ScalingHistory, now: float, needed: int, reason: ScalingReason) -> Wish:
-    """The number where no more replicas are needed than are wanted already."""
+    """The wish where no more replicas are needed than are wanted already."""
     rule, present = view.rule, view.present
-    floor = max(rule.min, 1)  # the last replica of one that may sleep goes only after `idle_after`
+    floor = max(rule.min, 1)  # a deployment that may sleep keeps its last replica for `idle_after`
     number = min(max(needed, history.largest(rule.down_window_s, now), floor), present)
     if number < present or needed > present:
         return _wish(view, history, now, max(number, needed), needed, R.DEMAND)
@@ -166,13 +165,13 @@ def _wish(
         needed=needed,
         reason=reason,
         message=wish_text(view, history, now, clamped, number, reason),
-        look_again_s=_look_again_s(view, history, now),
+        next_check_s=_next_check_s(view, history, now),
         saturated=saturated,
     )
 
 
-def _look_again_s(view: ScalingView, history: ScalingHistory, now: float) -> float:
-    """When the passing of time alone may change the number."""
+def _next_check_s(view: ScalingView, history: ScalingHistory, now: float) -> float:
+    """Seconds until time alone may change the number."""
     if view.demand.mean > 0 or view.demand.at_once > 0 or not view.demand.known or history.saturated_s(now) > 0:
         return _LOOK_S
     rule = view.rule
@@ -191,7 +190,7 @@ def _ceil(value: float) -> int:
 
 
 class CapVerdict(NamedTuple):
-    """Whether demand asks for more than the cap, and whether it has done so for the policy's whole window."""
+    """Whether demand exceeds the cap, and whether it has done so for all of the policy's window."""
 
     outgrown: bool
     lifts: bool
@@ -201,7 +200,7 @@ def judge_cap(cap: PolicyCap | None, view: ScalingView, history: ScalingHistory,
     """The verdict on the cap that a policy's `scale_down` has set.
 
     The policy acted because replicas were idle. Once demand exceeds the cap for the policy's complete window, that is
-    no longer so. Unknown demand changes nothing. The history has compared the cap to the demand of this moment.
+    no longer so. Unknown demand has no effect. The history has compared the cap to the present demand.
     """
     if cap is None:
         return CapVerdict(outgrown=False, lifts=False)
@@ -215,10 +214,8 @@ def judge_cap(cap: PolicyCap | None, view: ScalingView, history: ScalingHistory,
 def max_in_flight(spec: DeploymentSpec, engine: str = "", sequences: int | None = None) -> int:
     """The most requests at one replica.
 
-    Args:
-        spec: of the deployment.
-        engine: that placement chose; empty: the spec's only one, or not chosen yet.
-        sequences: concurrent requests that its need allows for; None: unknown.
+    `engine`: that placement chose; empty for the spec's only engine, or before the choice. `sequences`: concurrent
+    requests that its need allows for, None if unknown.
     """
     stated = spec.serving.max_in_flight
     if stated != "auto":
@@ -230,7 +227,7 @@ def max_in_flight(spec: DeploymentSpec, engine: str = "", sequences: int | None 
 
 
 def rule_of(spec: DeploymentSpec, engine: str = "", sequences: int | None = None) -> ScalingRule:
-    """The rule; the arguments are those of `max_in_flight`."""
+    """The arguments are those of `max_in_flight`."""
     low, high = spec.replica_bounds
     scaling = spec.scaling
     most = max_in_flight(spec, engine, sequences)

@@ -1,7 +1,7 @@
-"""What the autoscaler remembers of one deployment: demand, wishes, activity and saturation.
+"""The autoscaler's history of one deployment: demand, wishes, activity and saturation.
 
-It is data of one term: a new leader begins anew with the number that it finds. All times are seconds of the leader's
-monotonic clock, given by the caller; a look that comes late loses no time, and two looks at once add none.
+It is data of one term: a new leader starts again with the number that it reads. All times are seconds of the leader's
+monotonic clock, given by the caller. An observation that comes late loses no time; two at once add none.
 """
 
 import math
@@ -10,7 +10,7 @@ from typing import Final
 
 from controller.domain.scaling import EngineLoad, ScalingView
 
-GAP_S: Final = 5.0  # a look speaks for the time since the one before, unless that is longer ago
+GAP_S: Final = 5.0  # an observation covers the time since the previous, unless that is longer ago
 LONGEST_WINDOW_S: Final = 600.0
 LONGEST_DOWN_S: Final = 86_400.0
 FULL_KV: Final = 0.9  # an engine whose KV cache is so full is saturated
@@ -23,21 +23,21 @@ class ScalingHistory:
     """The past of one deployment, since this leader watches it.
 
     Args:
-        now: when that began.
-        number: that was wanted then; it counts as a wish.
-        at_min: no fewer can be wanted, so nothing that was seen before could keep more.
+        now: the start.
+        number: the number that was wanted then; it counts as a wish.
+        at_min: no fewer can be wanted, so no earlier observation could keep more.
     """
 
     def __init__(self, now: float, number: int, *, at_min: bool = False) -> None:
-        self.begun_at = -math.inf if at_min else now
-        self._seen_at = now
+        self.started_at = -math.inf if at_min else now
+        self._observed_at = now
         self._means: deque[tuple[float, float, float]] = deque()  # (end, length, mean), oldest first
         self._wishes: deque[tuple[float, int]] = deque([(now, number)])  # falling numbers, oldest first
         self._active_at = now
         self._arrived: int | None = None
         self._saturated_since: float | None = None
         self._raised_at: float | None = None
-        self._exceeded_at: float | None = None  # when demand last asked for more than a policy's cap
+        self._exceeded_at: float | None = None  # when demand last exceeded a policy's cap
         self._outgrown_since: float | None = None  # since when the wish has been above the cap because of demand
         self._out_since: list[float] = []  # since when at least 1, 2, … replicas have not served
         self._graph: deque[tuple[float, float]] = deque(maxlen=_GRAPH_POINTS)  # (sum of mean x seconds, seconds)
@@ -45,15 +45,14 @@ class ScalingHistory:
         self.has_run = number > 0  # since it was last asleep; before this leader's time it may have
 
     def observe(self, view: ScalingView, now: float) -> None:
-        """Takes in what is seen now."""
-        length = now - self._seen_at
-        self._seen_at = now
+        length = now - self._observed_at
+        self._observed_at = now
         if view.demand.gateways and 0 < length <= GAP_S:
             self._means.append((now, length, view.demand.mean))
             self._draw(now, length, view.demand.mean)
         while self._means and self._means[0][0] <= now - LONGEST_WINDOW_S:
             self._means.popleft()
-        if length > GAP_S:  # what was needed in the gap is unknown
+        if length > GAP_S:  # the number that was needed in the gap is unknown
             self.note(view.present, now)
         if length > GAP_S or self._is_active(view):
             self._active_at = now
@@ -68,7 +67,7 @@ class ScalingHistory:
             self._saturated_since = now
 
     def note(self, needed: int, now: float) -> None:
-        """Remembers what was needed now."""
+        """Remembers the number that is needed now."""
         while self._wishes and self._wishes[-1][1] <= needed:
             self._wishes.pop()
         self._wishes.append((now, needed))
@@ -80,12 +79,12 @@ class ScalingHistory:
         self._raised_at = now
 
     def cap_set(self, now: float, outgrown_s: float | None) -> None:
-        """A policy has set a cap, which demand has outgrown for that long; None if it has not."""
+        """A policy has set a cap, which demand has exceeded for `outgrown_s`; None if it has not."""
         self._exceeded_at = None if outgrown_s is None else now
         self._outgrown_since = None if outgrown_s is None else now - outgrown_s
 
     def compare_to_cap(self, cap: int, needed: int, down_window_s: float, now: float) -> None:
-        """Takes in whether demand asks for more than a policy's cap. One peak counts for `down_window_s`, as always.
+        """Records whether demand exceeds a policy's cap. One peak counts for `down_window_s`, as always.
 
         Wishes from before the cap do not count: they would lift it although no request has come since.
         """
@@ -96,11 +95,11 @@ class ScalingHistory:
             self._outgrown_since = None
 
     def outgrown_s(self, now: float) -> float | None:
-        """For how long the wish has been above the policy's cap because of demand; None if it is not."""
+        """Seconds for which demand has kept the wish above the policy's cap; None if it is not above."""
         return None if self._outgrown_since is None else now - self._outgrown_since
 
     def mean(self, window_s: float, now: float) -> float | None:
-        """The mean demand of the last `window_s` seconds, of the time that was seen; None if nothing of it was."""
+        """The mean demand of the last `window_s` seconds, as far as they were observed; None if they were not."""
         total = seconds = 0.0
         for end, length, mean in reversed(self._means):
             part = min(end, now) - max(end - length, now - window_s)
@@ -110,34 +109,34 @@ class ScalingHistory:
         return total / seconds if seconds else None
 
     def largest(self, down_window_s: float, now: float) -> int:
-        """The largest number that was needed within the last `down_window_s` seconds; 0: none is remembered."""
+        """The largest number that was needed within the last `down_window_s` seconds; 0 if unknown."""
         return max((number for at, number in self._wishes if at > now - down_window_s), default=0)
 
     def out_of_service(self, view: ScalingView, now: float) -> int:
-        """How many replicas are no capacity, since they have hung or failed for the whole `window`.
+        """Number of replicas that do not count as capacity: they have hung or failed for all of `window`.
 
-        At most as many as serve: where most replicas fail, further ones would fail too. One that hangs has served
+        At most as many as serve: where most replicas fail, further replicas would fail too. A hung replica has served
         before, so one counts where none serves.
         """
         out = sum(now - since >= view.rule.window_s for since in self._out_since)
         return min(out, max(view.replicas.running, min(view.replicas.unhealthy, 1)))
 
     def idle_s(self, now: float) -> float:
-        """For how long no request has been seen, and nothing was starting."""
+        """Seconds without requests and without a starting replica."""
         return now - self._active_at
 
     def lived_s(self, now: float) -> float:
-        """For how long this leader has watched the deployment."""
-        return now - self.begun_at
+        """Seconds for which this leader has watched the deployment."""
+        return now - self.started_at
 
     def saturated_s(self, now: float) -> float:
-        """For how long all engines have been saturated, counted from the last replica that was added for it."""
+        """Seconds for which all engines have been saturated, counted from the last replica that was added for it."""
         if self._saturated_since is None:
             return 0.0
         return now - max(self._saturated_since, self._raised_at or self._saturated_since)
 
     def graph(self) -> tuple[float | None, ...]:
-        """Demand over the last minutes, one figure for each `GRAPH_STEP_S`, oldest first; None: unknown."""
+        """Demand over the last minutes, one figure for each `GRAPH_STEP_S`, oldest first; None if unknown."""
         return tuple(round(total / seconds, 2) if seconds else None for total, seconds in self._graph)
 
     def _draw(self, now: float, length: float, mean: float) -> None:
@@ -151,7 +150,7 @@ class ScalingHistory:
         self._graph[-1] = (total + mean * length, seconds + length)
 
     def _is_active(self, view: ScalingView) -> bool:
-        """Whether something keeps it awake. Unknown demand does."""
+        """Whether anything keeps it awake. Unknown demand does."""
         demand = view.demand
         came = self._arrived is not None and demand.arrived != self._arrived
         starting = view.replicas.placed > 0 and view.replicas.running == 0
@@ -160,6 +159,6 @@ class ScalingHistory:
 
 
 def is_saturated(engines: tuple[EngineLoad, ...]) -> bool:
-    """Whether all engines that say anything have a queue of their own or a full KV cache."""
+    """Whether all reporting engines have a queue of their own or a full KV cache."""
     known = [engine for engine in engines if engine.known]
     return bool(known) and all((e.queued or 0) > 0 or (e.kv_use or 0.0) >= FULL_KV for e in known)

@@ -1,17 +1,16 @@
 """Admission: the order in which pending instances are placed, and what is reserved for those that do not fit.
 
-Instances are placed by priority, then age. A smaller one may be backfilled ahead of a larger one that does not fit.
-Reservations keep this from lasting for ever. Capacity is reserved for two kinds of instances:
+Instances are placed by priority, then age. A smaller instance may be backfilled ahead of a larger one that does not
+fit. Reservations bound this. Capacity is reserved for two kinds of instances:
 
-- the one that has been pending longest among the highest priority, after `reserve_after_s`, at the place for which the
-  fewest holders have to end. Tasks, relocations and instances that are stopping end by themselves. Where servers
-  would have to end too, whatever their `restart`, capacity is reserved for `reserve_for_s` at most; then the next one
-  has its turn;
-- those that may preempt, where capacity is being freed or where victims are chosen.
+- the longest pending instance of the highest priority, after `reserve_after_s`, at the place for which the fewest
+  holders have to end. Tasks, relocations and stopping instances end by themselves. Where servers would have to end too,
+  whatever their `restart`, capacity is reserved for `reserve_for_s` at most; then the next instance has its turn;
+- instances that may preempt, where capacity is being freed or where victims are chosen.
 
-A reservation counts as claimed for all that come later in the queue, for this pass alone. The next pass decides anew,
-so no reservation can be forgotten or left behind. Only what victims leave is promised beyond the pass (`Promises`):
-it is reserved before anything is placed. Nothing is reserved for an ask that would not fit on empty workers.
+A reservation counts as claimed for all later instances of the queue, for this pass alone. The next pass decides again,
+so no reservation can be left behind. Only capacity that victims leave is promised beyond the pass (`Promises`): it is
+reserved before any placement. No capacity is reserved for an ask that would not fit on empty workers.
 """
 
 import math
@@ -37,7 +36,7 @@ _SECONDS_OF: Final = (("h", 3600), ("min", 60), ("s", 1))
 
 
 class Reservable(Protocol):
-    """What decides whether capacity may be reserved for a pending instance; see `PendingInstance`."""
+    """A pending instance as far as reservations need it; see `PendingInstance`."""
 
     @property
     def preempt(self) -> bool: ...
@@ -57,36 +56,22 @@ def may_reserve(pending: Reservable, reserve_after_s: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AdmissionDecision:
-    """The decision for one pending instance.
-
-    Attributes:
-        decision: its place, or why it has none.
-        victims: the holders that it preempts with this pass.
-        awaits_servers: capacity is reserved for it that servers hold, so its time for that runs.
-        after_victims: its place once what it preempted has ended.
-        promised: the same by names, to be given to later passes until it is placed.
-        reserved_on: the names of the workers on which capacity is reserved for it, by rank; empty: none is.
-    """
+    """The decision for one pending instance."""
 
     decision: Decision
-    victims: tuple[Holder, ...] = ()
-    awaits_servers: bool = False
-    after_victims: Placed | None = None
-    promised: Destination | None = None
-    reserved_on: tuple[str, ...] = ()
+    victims: tuple[Holder, ...] = ()  # the holders that it preempts with this pass
+    awaits_servers: bool = False  # capacity is reserved for it that servers hold, so its time for that runs
+    after_victims: Placed | None = None  # its place once its victims have ended
+    promised: Destination | None = None  # the same by names, for later passes until it is placed
+    reserved_on: tuple[str, ...] = ()  # the names of the workers on which capacity is reserved for it, by rank
 
 
 @dataclass(frozen=True, slots=True)
 class ReserveTimes:
-    """When capacity is reserved for a pending instance.
+    """When and how long capacity is reserved for a pending instance."""
 
-    Attributes:
-        after_s: how long an instance has to be pending before.
-        for_s: for how long, where servers would have to end for it.
-    """
-
-    after_s: float = RESERVE_AFTER_S
-    for_s: float = RESERVE_FOR_S
+    after_s: float = RESERVE_AFTER_S  # for which an instance is pending before
+    for_s: float = RESERVE_FOR_S  # where servers would have to end for it
 
 
 DEFAULT_RESERVE: Final = ReserveTimes()
@@ -107,33 +92,32 @@ def admit(
     The caller must close the generator unless it is exhausted: closing takes the reservations off the inventory.
 
     Args:
-        inventory: what is free. The caller must not change it before the last decision.
-        waiting: the pending instances, by priority and age. For awaited ones capacity is reserved at most.
-        holders: the instances with claims. None: not read, so nothing is reserved.
+        inventory: the caller must not change it before the last decision.
+        waiting: the pending instances, by priority and age. For awaited instances capacity is reserved at most.
+        holders: the instances with claims. None if they are not read, so that no capacity is reserved.
         reserve: when and how long capacity is reserved.
-        reserved: asks for which capacity is reserved before anything is placed, where they fit.
-        promised: those of `waiting` that have a promised place, in the same order.
+        reserved: asks for which capacity is reserved before any placement, where they fit.
+        promised: the instances of `waiting` that have a promised place, in the same order.
         max_preemptions: number of preempting instances after which it ends, since choosing victims takes long.
 
     Yields:
-        One decision per instance that is not awaited, in the same order. Those that are missing at the end were not
-        looked at.
+        One decision per instance that is not awaited, in the same order. Instances without a decision are undecided.
     """
     inventory.begin_pass()
-    one_pass = _Pass(inventory, holders, reserve)
+    state = _Pass(inventory, holders, reserve)
     try:
-        one_pass.reserve_first(reserved, promised)
+        state.reserve_first(reserved, promised)
         for pending in waiting:
             if pending.awaited:
-                one_pass.reserve_awaited(pending.ask)
+                state.reserve_awaited(pending.ask)
                 continue
-            admission = one_pass.decide(pending)
+            admission = state.decide(pending)
             yield admission
             max_preemptions -= bool(admission.victims)
             if max_preemptions <= 0:
                 return
     finally:
-        one_pass.reservations.release()
+        state.reservations.release()
 
 
 class _Pass:
@@ -149,7 +133,7 @@ class _Pass:
         self._unplaceable: dict[object, Unplaced] = {}
 
     def reserve_first(self, reserved: Sequence[Ask], promised: Iterable[PendingInstance]) -> None:
-        """Reserves capacity before anything is placed."""
+        """Reserves capacity before any placement."""
         for ask in reserved:
             if (placed := find(self._inventory, ask)) is not None:
                 self.reservations.add(ask, placed)
@@ -157,9 +141,9 @@ class _Pass:
             self._promises = Promises(self.reservations, self._future, promised)
 
     def reserve_awaited(self, ask: Ask) -> None:
-        """Reserves capacity for an instance that is not created yet, where it fits once what leaves has ended."""
-        if self._future is not None and (found := self._future.after_leaving(ask, bounded=True)) is not None:
-            self.reservations.add(ask, found.placed, found.victims)
+        """Reserves capacity for an instance that is not created yet, where it fits once leaving holders have ended."""
+        if self._future is not None and (place := self._future.after_leaving(ask, bounded=True)) is not None:
+            self.reservations.add(ask, place.placed, place.victims)
 
     def decide(self, pending: PendingInstance) -> AdmissionDecision:
         """The decision for one instance; its place is reserved."""
@@ -184,7 +168,7 @@ class _Pass:
         return placed
 
     def _redeem(self, pending: PendingInstance, own: Reservation, promises: Promises) -> AdmissionDecision:
-        """Places an instance where its victims have ended, or where it fits sooner; else keeps the place for it."""
+        """Places an instance where its victims have ended, or where it fits earlier; else keeps the place for it."""
         ask = pending.ask
         place = destination(self._inventory, own.placed)
         placed = self._place(pending.bound_for(place)) or self._place(ask)
@@ -197,7 +181,7 @@ class _Pass:
         return replace(_freeing(admission), after_victims=own.placed, promised=place)
 
     def _explained(self, ask: Ask) -> Unplaced:
-        """Why there is no place: with reason `reserved` where only reservations keep the ask from fitting."""
+        """The explanation, with reason `reserved` where only reservations keep the ask from fitting."""
         shape, reservations = ask.shape(), self.reservations
         known, blocked = self._unplaceable.get(shape), reservations.block(ask)
         if known is not None and blocked == (known.reason == Reason.RESERVED):
@@ -213,11 +197,11 @@ class _Pass:
     ) -> AdmissionDecision | None:
         """Reserves capacity that is being freed anyway. None if it does not fit there."""
         ask, target = pending.ask, pending.relocation_target
-        if target is not None and (found := future.relocation_target(target)) is not None:
-            return _freeing(self._reserved(ask, found, decision, None, "relocations free capacity for it on"))
-        if (found := future.after_leaving(ask, bounded=not pending.preempt)) is not None:
+        if target is not None and (place := future.relocation_target(target)) is not None:
+            return _freeing(self._reserved(ask, place, decision, None, "relocations free capacity for it on"))
+        if (place := future.after_leaving(ask, bounded=not pending.preempt)) is not None:
             reason = Reason.PREEMPTING if pending.preempting else None
-            return _freeing(self._reserved(ask, found, decision, reason, "capacity is being freed for it on"))
+            return _freeing(self._reserved(ask, place, decision, reason, "capacity is being freed for it on"))
         return None
 
     def _reserve_more(
@@ -244,7 +228,7 @@ class _Pass:
     def _preempt(
         self, future: FutureCapacity, pending: PendingInstance, decision: Unplaced
     ) -> tuple[AdmissionDecision | None, Unplaced]:
-        """Chooses victims and reserves the place that they leave. Else the decision, with a reason if there is one."""
+        """Chooses victims and reserves the place that they leave. Else returns the decision, with a reason if known."""
         may = pending.preempt and not pending.preempting
         if may and pending.no_preemption:
             return None, _with_note(decision, decision.reason, f"preempts nothing: {pending.no_preemption}")
@@ -260,32 +244,32 @@ class _Pass:
     def _reserve_for_long_wait(
         self, future: FutureCapacity, pending: PendingInstance, decision: Unplaced
     ) -> AdmissionDecision:
-        """Reserves capacity against what ends by itself, else for a bounded time against servers."""
+        """Reserves capacity of holders that end by themselves, else for a bounded time of servers."""
         text = "pending for long, so capacity is reserved for it"
         for_s = self._reserve_times.for_s
-        if (found := future.earliest(pending.ask, servers=False)) is not None:
+        if (place := future.earliest(pending.ask, servers=False)) is not None:
             self.reservations.for_long_wait = True
-            return self._reserved(pending.ask, found, decision, None, f"{text} on")
+            return self._reserved(pending.ask, place, decision, None, f"{text} on")
         if pending.reserved_s is not None and pending.reserved_s >= for_s:
             note = f"no longer reserved for it after {_duration(for_s)}: servers hold what it needs"
             return AdmissionDecision(_with_note(decision, None, note))
-        if (found := future.earliest(pending.ask, servers=True)) is None:
+        if (place := future.earliest(pending.ask, servers=True)) is None:
             return AdmissionDecision(decision)
         self.reservations.for_long_wait = True
         text = f"{text} for at most {_duration(for_s)}, since servers hold it, on"
-        return replace(self._reserved(pending.ask, found, decision, None, text), awaits_servers=True)
+        return replace(self._reserved(pending.ask, place, decision, None, text), awaits_servers=True)
 
     def _reserved(
-        self, ask: Ask, found: Reservation, decision: Unplaced, reason: Reason | None, text: str
+        self, ask: Ask, place: Reservation, decision: Unplaced, reason: Reason | None, text: str
     ) -> AdmissionDecision:
-        self.reservations.add(ask, found.placed, found.victims)
-        names = workers_of(self._inventory, found.placed)
+        self.reservations.add(ask, place.placed, place.victims)
+        names = workers_of(self._inventory, place.placed)
         note = f"{text} {', '.join(names)}"
         return AdmissionDecision(_with_note(decision, reason, note), reserved_on=names)
 
 
 def _explain(reservations: Reservations, ask: Ask, *, blocked: bool) -> Explain:
-    """Why it does not fit. Reserved capacity counts as free, or, where the ask would fit there, as `reserved`."""
+    """The explanation. Reserved capacity counts as free, or, where the ask would fit there, as `reserved`."""
     if not blocked:
         with reservations.released():
             return explain_unplaced(reservations.inventory, ask)
@@ -303,7 +287,7 @@ def _duration(seconds: float) -> str:
 
 
 def _freeing(admission: AdmissionDecision) -> AdmissionDecision:
-    """Marked as one that is placed once capacity has been freed."""
+    """The same, marked as placed once capacity has been freed."""
     decision = admission.decision
     if not isinstance(decision, Unplaced):
         return admission

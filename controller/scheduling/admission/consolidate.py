@@ -1,7 +1,7 @@
-"""Consolidation: which running instances to relocate so that others fit. The fewest, and of as many the smallest.
+"""Consolidation: relocates running instances so that others fit. The fewest, then the smallest are chosen.
 
-A relocation starts a replacement before the old instance ends. So each replacement must fit beside everything that runs
-now, beside the earlier replacements, and beside the demands. Then relocations cannot block one another in any order.
+A relocation starts a replacement before the old instance ends. So each replacement must fit next to all that runs now,
+the earlier replacements and the demands. Then relocations cannot block one another in any order.
 """
 
 import math
@@ -17,7 +17,7 @@ from controller.domain.admission import Holder
 from controller.domain.placement import Ask, Layout, Placed, PlannedClaim
 from controller.scheduling.admission.holder_index import HolderIndex
 from controller.scheduling.admission.site_problem import SiteProblem
-from controller.scheduling.admission.sites import Site, sites, worth_a_look
+from controller.scheduling.admission.sites import Site, sites, worth_solving
 from controller.scheduling.admission.victims import spared
 from controller.scheduling.inventory.capacity import Inventory, without
 from controller.scheduling.inventory.tables import Bools
@@ -29,7 +29,7 @@ _MAX_ATTEMPTS: Final = 32  # per demand; each tries to place the replacements of
 
 @dataclass(frozen=True, slots=True)
 class Movable:
-    """A running instance that may be relocated: what it holds, and the ask of its replacement."""
+    """A running instance that may be relocated: its claims, and the ask of its replacement."""
 
     instance: str
     workers: tuple[str, ...]  # ids by rank
@@ -69,12 +69,12 @@ def consolidate(
 
     Args:
         inventory: the current state.
-        demands: asks that shall fit, each beside the earlier ones.
+        demands: asks that shall fit, each next to the earlier asks.
         movable: instances that may be relocated. All others stay.
         leaving: holders that end anyway. Their claims are free for demands, but not for replacements.
-        max_relocations: limit for the whole plan.
-        priorities: of the demands, by instance; nothing of a higher priority is relocated. None: whatever it is.
-        promised: by instance of a demand, the ask for the one place that its victims leave. All else keeps clear of it.
+        max_relocations: limit of the plan.
+        priorities: of the demands, by instance; no instance of a higher priority is relocated. None for no limit.
+        promised: by instance of a demand, the ask for the place that its victims leave. All others keep clear of it.
     """
     inventory.begin_pass()
     work = _Work(inventory, movable, leaving, max_relocations)
@@ -100,7 +100,7 @@ def consolidate(
 
 
 class _Work:
-    """The state of one call."""
+    """The state of one plan."""
 
     def __init__(
         self, inventory: Inventory, movable: Sequence[Movable], leaving: Sequence[Holder], max_relocations: int
@@ -117,10 +117,10 @@ class _Work:
     def index(self) -> HolderIndex:
         """The instances that may be relocated and whose replacement may fit somewhere."""
         if self._index is None:
-            may = replaceable(self.inventory, [one.ask for one in self._movable])
+            may = replaceable(self.inventory, [movable.ask for movable in self._movable])
             holders = [
-                Holder(one.instance, one.priority, 0.0, frozenset(one.workers), one.claims)
-                for one, fits in zip(self._movable, may, strict=True)
+                Holder(movable.instance, movable.priority, 0.0, frozenset(movable.workers), movable.claims)
+                for movable, fits in zip(self._movable, may, strict=True)
                 if fits
             ]
             self._index = HolderIndex(self.inventory, holders)
@@ -139,7 +139,7 @@ def _fit(work: _Work, demand: Ask, priority: float) -> Placed | None:
 
 
 def _fit_now(work: _Work, demand: Ask) -> Placed | None:
-    """The place for one demand once what leaves has ended, reserved. None if it does not fit without relocations."""
+    """The place for one demand once leaving holders have ended, reserved. None if it needs relocations."""
     with without(work.inventory, work.leaving):
         placed = find(work.inventory, demand)
     if placed is not None:
@@ -159,42 +159,42 @@ class _Attempt:
 
 
 def _fit_by_relocations(work: _Work, demand: Ask, priority: float) -> Placed | None:
-    """Adds the relocations for one demand to the plan and reserves what they take. None if nothing was found."""
+    """Adds the relocations for one demand to the plan and reserves their claims. None if it does not fit so either."""
     most = work.max_relocations - len(work.plan.relocations)
     allowed = work.allowed(priority)
     if most <= 0 or not allowed.any():
         return None
     with without(work.inventory, work.leaving):
-        found = iter(sites(work.index, demand, allowed))
+        remaining = iter(sites(work.index, demand, allowed))
     queue: list[_Attempt] = []
-    looked, site = 0, next(found, None)
+    solved, site = 0, next(remaining, None)
 
-    def look(number: int, site: Site, excluded: frozenset[str]) -> None:
+    def solve(number: int, site: Site, excluded: frozenset[str]) -> None:
         with without(work.inventory, work.leaving):
             moved = SiteProblem(work.index, site, allowed, excluded).cheapest(_cost, most)
         if moved:
             heappush(queue, _Attempt(_cost(moved), number, site, excluded, moved))
 
     for _ in range(_MAX_ATTEMPTS):
-        while site is not None and worth_a_look(looked, site, len(queue[0].moved) if queue else most + 1):
-            look(looked, site, frozenset())
-            looked, site = looked + 1, next(found, None)
+        while site is not None and worth_solving(solved, site, len(queue[0].moved) if queue else most + 1):
+            solve(solved, site, frozenset())
+            solved, site = solved + 1, next(remaining, None)
         if not queue:
             return None
         attempt = heappop(queue)
         placed = _relocate(work, demand, attempt.moved)
         if isinstance(placed, Placed):
             return placed
-        look(attempt.number, attempt.site, attempt.excluded | {placed})
+        solve(attempt.number, attempt.site, attempt.excluded | {placed})
     return None
 
 
-def _size(one: Holder) -> int:
-    return sum(claim.memory_mib for claim in one.claims)
+def _size(holder: Holder) -> int:
+    return sum(claim.memory_mib for claim in holder.claims)
 
 
 def _cost(moved: Sequence[Holder]) -> tuple[object, ...]:
-    return len(moved), sum(map(_size, moved)), sorted(one.instance for one in moved)
+    return len(moved), sum(map(_size, moved)), sorted(holder.instance for holder in moved)
 
 
 def _relocate(work: _Work, demand: Ask, moved: Sequence[Holder]) -> Placed | str:
@@ -211,16 +211,16 @@ def _relocate(work: _Work, demand: Ask, moved: Sequence[Holder]) -> Placed | str
     inventory.reserve(placed, demand.deployment_uid)
     relocations: list[Relocation] = []
     # The largest are the hardest to place, so they come first.
-    for one in sorted(moved, key=lambda o: (-o.gpus, -_size(o), o.instance)):
-        ask = work.asks[one.instance]
-        replacement = find_replacement(inventory, ask.for_instance(f"{one.instance}+"), one)
+    for holder in sorted(moved, key=lambda h: (-h.gpus, -_size(h), h.instance)):
+        ask = work.asks[holder.instance]
+        replacement = find_replacement(inventory, ask.for_instance(f"{holder.instance}+"), holder)
         if replacement is None:
             for taken in reversed(reserved):
                 inventory.unreserve(taken)
-            return one.instance
+            return holder.instance
         inventory.reserve(replacement, ask.deployment_uid)
         reserved.append(replacement)
-        relocations.append(Relocation(one.instance, replacement))
+        relocations.append(Relocation(holder.instance, replacement))
     work.plan.relocations += relocations
     work.index.remove(moved)
     return placed
@@ -253,12 +253,16 @@ def replaceable(inventory: Inventory, asks: Sequence[Ask]) -> list[bool]:
 
     # GPUs that are named by hand may be distributed unevenly.
     return [
-        any(one.gpus or any(has(one, layout) for layout in one.layouts) for one in engine_chain(ask)) for ask in asks
+        any(
+            by_engine.gpus or any(has(by_engine, layout) for layout in by_engine.layouts)
+            for by_engine in engine_chain(ask)
+        )
+        for ask in asks
     ]
 
 
 def find_replacement(inventory: Inventory, ask: Ask, old: Holder) -> Placed | None:
-    """The place for the replacement of an instance; none where more of its deployment run than now.
+    """The place for the replacement of an instance; None where more instances of its deployment would run than now.
 
     With `spread` workers count before GPUs, with `pack` neither counts, else GPUs alone.
     """
@@ -268,8 +272,8 @@ def find_replacement(inventory: Inventory, ask: Ask, old: Holder) -> Placed | No
     on_workers, on_gpus = inventory.deployment_on(ask.deployment_uid)
 
     def crowded(counts: dict[str, int], there: Sequence[str], here: Sequence[str]) -> bool:
-        most = max((counts.get(one, 1) for one in here), default=1)
-        return any(counts.get(one, 0) + (one not in here) > most for one in there)
+        most = max((counts.get(key, 1) for key in here), default=1)
+        return any(counts.get(key, 0) + (key not in here) > most for key in there)
 
     workers = dict(on_workers), placed.workers, tuple(old.workers)
     gpus = dict(on_gpus), [c.device for c in placed.claims], [c.device for c in old.claims]

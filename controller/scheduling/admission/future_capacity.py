@@ -1,8 +1,8 @@
 """Where an ask would fit later: once holders have ended, were preempted or were relocated.
 
 A place that victims leave is promised to the instance that preempted them, until that is placed. A promise holds
-against all instances of the same or a lower priority. An instance of a higher priority takes such a place only if
-nothing else fits. Then the preemptor is placed again among what is ending, before anything is preempted for it again.
+against all instances of the same or a lower priority. An instance of a higher priority takes such a place only if it
+fits nowhere else. Then another place is searched for the preemptor where holders are ending, before it preempts again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,7 +20,7 @@ from controller.scheduling.admission.victims import choose_victims, earliest_cap
 from controller.scheduling.inventory.capacity import Inventory, without
 from controller.scheduling.search.cached_search import find
 
-# Holders and reservations that one pass takes off the inventory and puts back for those that preempt nothing: 0.3 s.
+# Holders and reservations that a pass takes off the inventory and puts back for instances that may not preempt: 0.3 s.
 _MAX_TOGGLED: Final = 20_000
 T = TypeVar("T")
 _NONE: Final = -1  # lower than any priority
@@ -29,8 +29,8 @@ _NONE: Final = -1  # lower than any priority
 class FutureCapacity:
     """The holders during one pass, with results kept by the shape of asks.
 
-    A pass only takes capacity. So an ask for which nothing was found needs no second search, nor does an equal ask of
-    the same or a lower priority.
+    A pass only takes capacity. So an ask without a place needs no second search, nor does an equal ask of the same or a
+    lower priority.
     """
 
     def __init__(self, reservations: Reservations, holders: Holders) -> None:
@@ -41,7 +41,7 @@ class FutureCapacity:
         self._relocating = list(holders.relocating)
         # By shape: the highest priority for which preemption was ruled out, and the message with the reason.
         self._no_preemption: dict[object, tuple[int, str]] = {}
-        # By shape, and whether servers may have to end: those that would not fit if all such holders ended.
+        # By shape, and whether servers may have to end: asks that would not fit if all such holders ended.
         self._never: set[tuple[object, bool]] = set()
         self._not_later: set[object] = set()  # shapes that do not fit either once the leaving holders have ended
         self._toggles = _MAX_TOGGLED
@@ -49,7 +49,7 @@ class FutureCapacity:
 
     @cached_property
     def _index(self) -> HolderIndex:
-        return HolderIndex(self._inventory, [one for one in self._staying if not one.protected])
+        return HolderIndex(self._inventory, [holder for holder in self._staying if not holder.protected])
 
     @cached_property
     def _all(self) -> HolderIndex:
@@ -59,17 +59,17 @@ class FutureCapacity:
     @contextmanager
     def _later(self, also: Sequence[Holder] = ()) -> Iterator[None]:
         """The inventory once the leaving holders, and these, have ended and all reservations are claimed."""
-        with self._reservations.whole(), without(self._inventory, [*self._leaving, *also]):
+        with self._reservations.all_claimed(), without(self._inventory, [*self._leaving, *also]):
             yield
 
     def enqueue(self, pending: PendingInstance) -> None:
-        """Notes an instance that remains pending. In the next pass it comes before all of a lower priority."""
+        """Adds an instance that remains pending. In the next pass it comes before all of a lower priority."""
         self._queue.append(pending)
 
     def after_leaving(self, ask: Ask, *, bounded: bool = False) -> Reservation | None:
         """Where the ask fits once the leaving holders have ended.
 
-        `bounded`: None also where this pass has searched for many already.
+        `bounded`: returns None once this pass has searched for many asks.
         """
         shape = ask.shape()
         if not self._leaving or shape in self._not_later or (bounded and self._toggles <= 0):
@@ -97,7 +97,7 @@ class FutureCapacity:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """For a look at more capacity than the pass has: what did not fit before may fit, and nothing is noted."""
+        """For searches with more capacity than the pass has: earlier failures do not count, nor are new ones kept."""
         kept = self._no_preemption, self._never, self._not_later
         self._no_preemption, self._never, self._not_later = {}, set(), set()
         try:
@@ -106,7 +106,7 @@ class FutureCapacity:
             self._no_preemption, self._never, self._not_later = kept
 
     def forget(self) -> None:
-        """Forgets what did not fit, since capacity has become free within the pass."""
+        """Forgets the asks that did not fit, since capacity has become free within the pass."""
         self._no_preemption.clear()
         self._never.clear()
         self._not_later.clear()
@@ -130,7 +130,7 @@ class FutureCapacity:
         self._all.remove(reservation.victims)
         self._leaving += reservation.victims
         self._not_later.clear()
-        self._relocating = [one for one in self._relocating if one not in reservation.victims]
+        self._relocating = [holder for holder in self._relocating if holder not in reservation.victims]
         return reservation
 
     def _taken_by(self, pending: PendingInstance, reservation: Reservation) -> str | None:
@@ -139,7 +139,7 @@ class FutureCapacity:
         unplaceable: set[object] = set()
         with without(self._inventory, reservation.victims):
             try:
-                for ask in (one.ask for one in self._queue if one.priority > pending.priority):
+                for ask in (ahead.ask for ahead in self._queue if ahead.priority > pending.priority):
                     shape = ask.shape()
                     # Under another name, since capacity may be reserved for it elsewhere.
                     other = ask.for_instance(f"{ask.instance}+", ask.avoid_workers)
@@ -159,31 +159,29 @@ class FutureCapacity:
     def earliest(self, ask: Ask, *, servers: bool) -> Reservation | None:
         """The place for which the fewest holders have to end.
 
-        Args:
-            ask: what does not fit now.
-            servers: whether holders count that do not end by themselves, beside tasks and relocations.
+        `servers`: whether holders count that do not end by themselves, in addition to tasks and relocations.
         """
         key = ask.shape(), servers
         if key in self._never:
             return None
-        relocating = {one.instance for one in self._relocating}
+        relocating = {holder.instance for holder in self._relocating}
         index = self._all
         among = index.up_to()
         if not servers:
             among = among & np.array(
-                [one.ends_by_itself or one.instance in relocating for one in index.holders], dtype=np.bool_
+                [holder.ends_by_itself or holder.instance in relocating for holder in index.holders], dtype=np.bool_
             )
         with self._later():
             placed = find(self._inventory, ask)
-            found = earliest_capacity(self._inventory, ask, index, among) if placed is None else Reservation(placed)
-        if found is None:
+            place = earliest_capacity(self._inventory, ask, index, among) if placed is None else Reservation(placed)
+        if place is None:
             self._never.add(key)
             return None
-        return Reservation(found.placed, (*found.victims, *self._leaving))
+        return Reservation(place.placed, (*place.victims, *self._leaving))
 
 
 class Promises:
-    """The promises of one pass. They are reservations until their instance has its turn in the queue."""
+    """The promises of one pass: reservations until their instance has its turn in the queue."""
 
     def __init__(
         self, reservations: Reservations, future: FutureCapacity, preemptors: Iterable[PendingInstance]
@@ -193,18 +191,18 @@ class Promises:
         self._future = future
         self._preemptors = {one.ask.instance: one for one in preemptors}  # that had no turn yet
         self._kept: dict[str, Reservation] = {}
-        self._futile: dict[object, int] = {}  # by search: the highest priority for which it found nothing
+        self._futile: dict[object, int] = {}  # by search: the highest priority for which it failed
         self._settle(self._preemptors)
 
     def _settle(self, instances: Iterable[str]) -> None:
-        """Each in its own place; those whose place is taken then in others that are being freed."""
+        """Reserves each own place, then other places that are being freed for instances whose place is taken."""
         without: list[PendingInstance] = []
         for pending in (self._preemptors[instance] for instance in instances):
-            own = None if pending.promised is None else self._future.promised(pending.bound_for(pending.promised))
-            if own is None:
+            place = None if pending.promised is None else self._future.promised(pending.bound_for(pending.promised))
+            if place is None:
                 without.append(pending)
             else:
-                self._keep(pending, own)
+                self._keep(pending, place)
         for pending in without:
             if (other := self._future.after_leaving(pending.ask)) is not None:
                 self._keep(pending, other)
@@ -214,7 +212,7 @@ class Promises:
         self._kept[pending.ask.instance] = place
 
     def redeem(self, instance: str) -> Reservation | None:
-        """The place that is promised to the instance whose turn it is; no longer reserved. None if it has none."""
+        """The place that is promised to the instance whose turn it is; no longer reserved."""
         self._preemptors.pop(instance, None)
         kept = self._kept.pop(instance, None)
         if kept is not None:
@@ -225,30 +223,31 @@ class Promises:
         """The result of a search in which the places promised to lower priorities count as free.
 
         Args:
-            pending: for which is searched.
-            kind: of the search. It finds nothing for an equal ask of the same or a lower priority either.
-            search: reserves what it finds; the other instances are then placed again.
+            pending: the instance for which is searched.
+            kind: of the search. If it fails, it fails for an equal ask of the same or a lower priority too.
+            search: reserves its result; places are then searched for the other instances again.
         """
-        lower = [one for one in self._kept if self._preemptors[one].priority < pending.priority]
+        lower = [id_ for id_ in self._kept if self._preemptors[id_].priority < pending.priority]
         key = kind, pending.ask.shape(), pending.preempt
         if not lower or pending.priority <= self._futile.get(key, _NONE):
             return None
         with self._reservations.without(lower) as places, self._future.apart():
-            found = search()
-            if found is not None:
+            result = search()
+            if result is not None:
                 places.clear()
-        if found is None:
+        if result is None:
             self._futile[key] = pending.priority
             return None
         for instance in lower:
             del self._kept[instance]
         self.forget()
         self._settle(lower)
-        return found
+        return result
 
     def forget(self) -> None:
-        """Forgets what did not fit, since capacity has become free within the pass."""
+        """Forgets the failed searches, since capacity has become free within the pass."""
         self._futile.clear()
+
         self._future.forget()
 
 

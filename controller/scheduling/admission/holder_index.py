@@ -1,7 +1,7 @@
 """The holders as arrays: by group of GPUs, how few of them have to end before a layout fits there.
 
-The figures are lower bounds, exact for one GPU. They cover the whole fleet in a few milliseconds, so that sites are
-ordered by the number of holders in the way before any of them is looked at more closely.
+The figures are lower bounds, exact for one GPU. They cover the complete fleet in a few milliseconds, so that sites are
+ordered by the number of holders in the way before any of them is solved.
 """
 
 from collections.abc import Iterable, Sequence
@@ -32,7 +32,7 @@ class _Claims:
         self.amount, self.whole = self.amount[order], self.whole[order]
 
     def fewest(self, missing: Ints, allowed: Bools) -> Ints:
-        """By row: how few allowed claims have to end to free this amount; impossible where all are too little."""
+        """By row: how few allowed claims have to end to free this amount; impossible where all do not suffice."""
         kept = allowed[self.owner]
         row, amount = self.row[kept], self.amount[kept]
         total = np.cumsum(amount)
@@ -44,13 +44,13 @@ class _Claims:
         return np.where(missing > 0, fewest, 0)
 
     def count(self, allowed: Bools, rows: int, *, whole: bool = False) -> Ints:
-        """By row: the number of allowed claims, or of exclusive ones alone."""
+        """By row: the number of allowed claims, or with `whole` of exclusive claims alone."""
         kept = allowed[self.owner] & (self.whole > 0) if whole else allowed[self.owner]
         return np.bincount(self.row[kept], minlength=rows).astype(np.int64)
 
 
 def _enough(group: Ints, part: Floats, missing: Ints) -> Ints:
-    """By group: of how few the parts add up to what is missing, the largest first; 0 where they never do."""
+    """By group: how few parts, the largest first, add up to what is missing; 0 where all do not suffice."""
     order = np.lexsort((-part, group))
     group, total = group[order], np.cumsum(part[order])
     count = np.bincount(group, minlength=len(missing))
@@ -95,22 +95,21 @@ class HolderIndex:
         )  # fmt: skip
 
     def _most_gpus(self) -> Ints:
-        """By worker: the most GPUs that one holder has there."""
+        """By worker: the largest number of GPUs that a single holder has there."""
         count = len(self.inventory.workers.facts)
         pairs, numbers = np.unique(self._gpus.owner * count + self._worker, return_counts=True)
         span = np.ones(count, dtype=np.int64)
-        np.maximum.at(span, pairs % max(count, 1), numbers)
+        np.maximum.at(span, pairs % count, numbers)
         return span
 
     def remove(self, ended: Iterable[Holder]) -> None:
-        """Takes these holders out of the index."""
-        for one in ended:
-            self._stays[self._number[one.instance]] = False
+        for holder in ended:
+            self._stays[self._number[holder.instance]] = False
 
     def levels(self, below: int | None = None) -> list[int]:
         """The levels of the holders with a priority below this one, lowest first."""
-        found: list[int] = np.unique(self._level[self._stays]).tolist()
-        return found if below is None else [level for level in found if level < 2 * below]
+        levels: list[int] = np.unique(self._level[self._stays]).tolist()
+        return levels if below is None else [level for level in levels if level < 2 * below]
 
     def up_to(self, level: int | None = None) -> Bools:
         """By holder: whether it is in the index with at most this level."""
@@ -121,19 +120,18 @@ class HolderIndex:
         return [n for n in dict.fromkeys(n for w in workers for n in self._on_worker[w]) if allowed[n]]
 
     def shared(self, groups: Ints, allowed: Bools, most: int) -> tuple[Floats, Ints]:
-        """For gangs, by each of these groups: what a host costs where one holder frees several, and that holder.
+        """For gangs, by each of these groups: the cost of a host where one holder frees several, and that holder.
 
         The cost is the weight of the holder by the number of the groups' hosts that it frees, at most `most`. Of the
         holders of one host the cheapest counts. Holders are numbered in the order in which they would be preempted.
         """
-        count, size = len(self.inventory.workers.facts), max(len(self.holders), 1)
+        count = len(self.inventory.workers.facts)
         among = np.zeros(count, dtype=np.bool_)
         among[self.inventory.groups.worker[groups]] = True
         kept = allowed[self._gpus.owner] & among[self._worker]
-        pairs = np.unique(self._gpus.owner[kept] * max(count, 1) + self._worker[kept])
-        owner, worker = pairs // max(count, 1), pairs % max(count, 1)
-        hosts = np.bincount(owner, minlength=size)
-        cost = self._traits[0][owner] / np.clip(hosts[owner], 1, most)
+        pairs = np.unique(self._gpus.owner[kept] * count + self._worker[kept])
+        owner, worker = np.divmod(pairs, count)
+        cost = self._traits[0][owner] / np.minimum(np.bincount(owner)[owner], most)
         rank = np.argsort(np.lexsort(tuple(reversed((self._level, *self._traits)))))[owner]
         order = np.lexsort((-rank, -cost, worker))  # the last of each worker is written: the cheapest
         cheapest, leader = np.zeros(count), np.full(count, NEVER, dtype=np.int64)
@@ -145,12 +143,12 @@ class HolderIndex:
         """The least weight, lost work, size and age on the worker of each of these groups: the second keys of sites."""
         kept = allowed[self._gpus.owner]
         owner, worker = self._gpus.owner[kept], self._worker[kept]
-        found = []
+        traits = []
         for trait in self._traits:
             least = np.full(len(self.inventory.workers.facts), NEVER, dtype=np.int64)
             np.minimum.at(least, worker, trait[owner])
-            found.append(least[self.inventory.groups.worker[groups]])
-        return found
+            traits.append(least[self.inventory.groups.worker[groups]])
+        return traits
 
     def in_the_way(self, candidates: Candidates, allowed: Bools) -> Ints:
         """By group: how few of the allowed holders have to end before the layout fits; NEVER where all are too few."""
@@ -196,7 +194,7 @@ class HolderIndex:
         return np.where(usable, np.where(gpus.exclusive > 0, np.maximum(missing, 1), np.maximum(missing, 0)), NEVER)
 
     def _parts(self, layout: Layout, lack: Ints, allowed: Bools) -> tuple[Ints, Ints, Floats]:
-        """Of each allowed holder in each group: how many of the GPUs that lack something it frees, in parts of one."""
+        """Of each allowed holder in each group: the number of lacking GPUs that it frees, in parts of one."""
         claims, groups = self._gpus, self.inventory.groups
         kept = np.flatnonzero(allowed[claims.owner] & (lack[claims.row] > 0) & (lack[claims.row] != NEVER))
         row = claims.row[kept]
@@ -208,9 +206,10 @@ class HolderIndex:
             places = np.array([place for place, _ in more], dtype=np.int64)
             group = np.r_[group, np.array([one for _, one in more], dtype=np.int64)]
             owner, part = np.r_[owner, owner[places]], np.r_[part, part[places]]
-        pairs, where = np.unique(group * max(len(self.holders), 1) + owner, return_inverse=True)
+        size = len(self.holders)
+        pairs, where = np.unique(group * size + owner, return_inverse=True)
         sums: Floats = np.bincount(where, weights=part, minlength=len(pairs)).astype(np.float64)
-        return pairs // max(len(self.holders), 1), pairs % max(len(self.holders), 1), sums
+        return pairs // size, pairs % size, sums
 
     def _nth(self, by_gpu: Ints, wanted: Ints) -> Ints:
         """By group: the bound for the GPUs with the fewest. A holder of several GPUs counts once."""

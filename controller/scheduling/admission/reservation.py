@@ -1,7 +1,7 @@
 """Capacity reserved for pending instances that cannot be placed yet, within one placement pass.
 
-Where holders have to end first, only what exceeds their claims is taken from what is free now. So others may use the
-rest beside the holders without delaying the instance: it fits beside both.
+Where holders have to end first, only the part that exceeds their claims is taken from the capacity that is free now. So
+other instances may use the rest without delaying the pending instance.
 """
 
 from collections import Counter, defaultdict
@@ -18,7 +18,7 @@ from controller.scheduling.search.cached_search import find
 
 @dataclass(frozen=True, slots=True)
 class Reservation:
-    """Where an ask fits once all `victims` have ended. The set is minimal: without any one of them it does not fit."""
+    """Where an ask fits once all `victims` have ended. The set is minimal: all of them have to end."""
 
     placed: Placed
     victims: tuple[Holder, ...] = ()
@@ -30,7 +30,7 @@ _Part = tuple[str, str, Literal["memory", "cpu"]]
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """A reserved place, and the part of it that is free now. `covered`: what holders that end leave for the rest."""
+    """A reserved place, and the part of it that is free now. `covered`: the rest, left by holders that end."""
 
     ask: Ask
     placed: Placed
@@ -43,9 +43,9 @@ class Reservations:
     """All reservations of one pass. They count as claims in the inventory, so later asks are not placed there."""
 
     inventory: Inventory
-    for_long_wait: bool = False  # one of them is for an instance that has been pending long
+    for_long_wait: bool = False  # any of them is for an instance that has been pending long
     _places: dict[str, _Place] = field(default_factory=dict)  # by instance
-    _covered: Counter[_Part] = field(default_factory=Counter)  # what holders leave for all of them
+    _covered: Counter[_Part] = field(default_factory=Counter)  # left by holders for all of them
     _blocked: dict[object, bool] = field(default_factory=dict)  # by shape: thousands of asks may be alike
 
     def add(self, ask: Ask, placed: Placed, ending: Sequence[Holder] = ()) -> None:
@@ -55,13 +55,12 @@ class Reservations:
         self._blocked.clear()
 
     def remove(self, instance: str) -> None:
-        """Takes back the reservation of this instance."""
         self._take(instance)
         self._blocked.clear()
 
     @contextmanager
     def without(self, instances: Collection[str]) -> Iterator[list[_Place]]:
-        """The inventory as if nothing were reserved for these instances.
+        """The inventory without the reservations of these instances.
 
         Yields:
             Their places, which are reserved again at the end. The caller clears the list to give them up.
@@ -93,7 +92,7 @@ class Reservations:
 
     @contextmanager
     def released(self) -> Iterator[None]:
-        """The inventory as if nothing were reserved."""
+        """The inventory without reservations."""
         self.release()
         try:
             yield
@@ -102,8 +101,8 @@ class Reservations:
                 self.inventory.reserve(place.now, place.ask.deployment_uid)
 
     @contextmanager
-    def whole(self) -> Iterator[None]:
-        """The inventory with all that will be claimed, for a look at it without the holders that end."""
+    def all_claimed(self) -> Iterator[None]:
+        """The inventory with the complete reserved places claimed, for a search without the holders that end."""
         partial = [place for place in self._places.values() if place.now is not place.placed]
         for place in partial:
             self.inventory.unreserve(place.now)
@@ -116,16 +115,16 @@ class Reservations:
                 self.inventory.reserve(place.now, place.ask.deployment_uid)
 
     def _beyond(self, placed: Placed, ending: Sequence[Holder]) -> tuple[Placed, Counter[_Part]]:
-        """What a place takes beyond the claims that end, and what these leave for it. A whole GPU stays closed to all.
+        """The part of a place beyond the claims that end, and their part. An exclusive claim is not divided.
 
-        What one holder leaves is given away once: several places may share it.
+        The capacity that a holder leaves is given away once, though several places may share it.
         """
         leave: defaultdict[str, list[tuple[str, PlannedClaim]]] = defaultdict(list)
         devices = {claim.device for claim in placed.claims if not claim.exclusive}
-        for one in ending:
-            for claim in one.claims:
+        for holder in ending:
+            for claim in holder.claims:
                 if claim.device in devices:
-                    leave[claim.device].append((one.instance, claim))
+                    leave[claim.device].append((holder.instance, claim))
         covered: Counter[_Part] = Counter()
         if not leave:
             return placed, covered
@@ -151,7 +150,7 @@ class Reservations:
         return replace(placed, claims=claims), covered
 
     def block(self, ask: Ask) -> bool:
-        """Whether the ask would fit if nothing were reserved."""
+        """Whether the ask would fit without the reservations."""
         shape = ask.shape()
         if self._places and shape not in self._blocked:
             with self.released():
@@ -162,8 +161,10 @@ class Reservations:
         return len(self._places)
 
     def message(self) -> str:
-        """What to report to an instance that the reservations block."""
-        places = (f"{one.ask.instance} on {worker_names(self.inventory, one.placed)}" for one in self._places.values())
+        """The message for an instance that the reservations block."""
+        places = (
+            f"{place.ask.instance} on {worker_names(self.inventory, place.placed)}" for place in self._places.values()
+        )
         return f"it would fit, but capacity is reserved for {', '.join(places)}"
 
 
@@ -173,5 +174,4 @@ def workers_of(inventory: Inventory, placed: Placed) -> tuple[str, ...]:
 
 
 def worker_names(inventory: Inventory, placed: Placed) -> str:
-    """The same in a sentence."""
     return ", ".join(workers_of(inventory, placed))

@@ -1,7 +1,7 @@
-"""Which of the holders of one site have to end: the cheapest set without which the ask fits there.
+"""The holders of one site that have to end: the cheapest set without which the ask fits there.
 
-Sets are tried from the smallest number upwards. A set is looked at only if what its holders free adds up to what is
-missing, and only so many are, so that the time is bounded.
+Sets are tried from the smallest number upwards. A set is tried only if its holders free enough together, and the number
+of tried sets is limited, so that the time is bounded.
 """
 
 from collections import defaultdict
@@ -23,7 +23,7 @@ Cost = Callable[[Sequence[Holder]], tuple[object, ...]]
 
 
 class SiteProblem:
-    """The holders of one site with what each of them frees there."""
+    """The holders of one site, with the capacity that each of them frees there."""
 
     def __init__(self, index: HolderIndex, site: Site, allowed: Bools, excluded: frozenset[str] = frozenset()) -> None:
         self._index, self._site = index, site
@@ -56,7 +56,7 @@ class SiteProblem:
         self._gains = [self._gain(position) for position in range(len(self.holders))]
 
     def _lack(self, row: int) -> tuple[int, int] | None:
-        """What a GPU lacks: claims that have to go (exclusive ones, or all), and memory. None if there is nothing."""
+        """The lack of a GPU: claims that have to go (exclusive, or all), and memory. None if it has enough."""
         gpus, layout = self._index.inventory.gpus, self._layout
         if layout.exclusive:
             if gpus.foreign[row] or gpus.total[row] < layout.memory_mib:
@@ -74,7 +74,7 @@ class SiteProblem:
         return memory if ask.host_memory_mib else 0, cpu if ask.cpu_milli else 0
 
     def _is_ready(self, worker: int, suitable: Mapping[int, int], memory: int, cpu: int) -> bool:
-        """Whether a host has enough, with so many more GPUs suitable by place, and memory and CPU freed."""
+        """Whether a host has enough, with further suitable GPUs by place, and memory and CPU freed."""
         short = self._short[worker]
         return (
             memory >= short[0]
@@ -84,25 +84,25 @@ class SiteProblem:
 
     def _relevant(self, allowed: Bools, excluded: frozenset[str]) -> list[Holder]:
         """The holders that free anything that the ask lacks, on hosts that are not ready."""
-        found = []
+        relevant = []
         inventory = self._index.inventory
         short = {worker for worker in self._unready if max(self._short[worker]) > 0}
         owners = inventory.gpus.worker
         lacking = {row for row, lack in self._lacks.items() if lack is not None and int(owners[row]) in self._unready}
         for number in self._index.on_workers(self._unready, allowed):
-            one = self._index.holders[number]
-            if one.instance in excluded:
+            holder = self._index.holders[number]
+            if holder.instance in excluded:
                 continue
-            rows = (inventory.gpu_row(claim.device) for claim in one.claims)
-            hosts = (inventory.host_row(claim.device) for claim in one.claims)
+            rows = (inventory.gpu_row(claim.device) for claim in holder.claims)
+            hosts = (inventory.host_row(claim.device) for claim in holder.claims)
             if not lacking.isdisjoint(rows) or not short.isdisjoint(hosts):
-                found.append(one)
-        return found
+                relevant.append(holder)
+        return relevant
 
-    def _freed_by(self, one: Holder) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
+    def _freed_by(self, holder: Holder) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
         """On hosts that are not ready: of GPUs that lack something row, claims, memory; of hosts row, memory, CPU."""
         inventory, gpus, hosts = self._index.inventory, [], []
-        for claim in one.claims:
+        for claim in holder.claims:
             row = inventory.gpu_row(claim.device)
             lacks = row is not None and self._lacks.get(row) is not None
             if row is not None and lacks and int(inventory.gpus.worker[row]) in self._unready:
@@ -113,7 +113,7 @@ class SiteProblem:
         return gpus, hosts
 
     def _gain(self, position: int) -> float:
-        """How many hosts a holder makes ready, in parts of one. Those of a set are no fewer than the hosts it frees."""
+        """The hosts that a holder makes ready, in parts of one. The sum of a set is at least the hosts it frees."""
         parts: defaultdict[int, float] = defaultdict(float)  # by place
         gpus, hosts = self._frees[position]
         for row, claims, memory in gpus:
@@ -129,7 +129,7 @@ class SiteProblem:
         return gain
 
     def freed_by(self, position: int) -> tuple[list[tuple[int, int, int]], list[tuple[int, int, int]]]:
-        """What a holder frees: of GPUs row, claims, memory; of hosts row, memory, CPU."""
+        """The freed capacity of a holder: of GPUs row, claims, memory; of hosts row, memory, CPU."""
         return self._frees[position]
 
     def owner(self, row: int) -> int:
@@ -155,7 +155,7 @@ class SiteProblem:
         return self._is_ready(worker, suitable, memory, cpu)
 
     def cheapest(self, cost: Cost, most: float) -> list[Holder] | None:
-        """The set of holders without which the ask fits, at the least cost. None: none of at most `most` holders.
+        """The cheapest set of holders without which the ask fits; None if each has more than `most` holders.
 
         Beyond the bound on the sets that are tried, the set may cost more than needed, but each of its holders is
         needed.
@@ -164,14 +164,14 @@ class SiteProblem:
         if not self.fits(everything):
             return None
         orders = [*self._orders(), *self._built_up()]
-        found = [self._at(self._reduced(order)) for order in orders]
-        least, best = min(((cost(some), some) for some in found), key=itemgetter(0))
+        sets = [self._at(self._reduced(order)) for order in orders]
+        least, best = min(((cost(chosen), chosen) for chosen in sets), key=itemgetter(0))
         steps = _MAX_SETS
         for size in range(max(self._site.fewest, 1), len(self.holders) + 1):
             worth = most_worth_trying(best)
             if size > min(most, worth):
                 break
-            # As many only differ in what they lose: these are compared where all of them can be.
+            # Sets of equal weight only differ in lost work: these are compared where all of them can be.
             if size == worth and comb(len(self.holders), size) * (1 + size // _SETS_OF) > steps:
                 break
             for positions in self._sets(size):
@@ -180,13 +180,13 @@ class SiteProblem:
                     return best if len(best) <= most else None
                 if positions is None:
                     continue
-                some = self._at(positions)
-                if (costs := cost(some)) < least and self.fits(positions):
-                    least, best = costs, some
+                chosen = self._at(positions)
+                if (costs := cost(chosen)) < least and self.fits(positions):
+                    least, best = costs, chosen
         return best if len(best) <= most else None
 
     def _sets(self, size: int) -> Iterator[tuple[int, ...] | None]:
-        """Sets of that many holders whose gains add up to what is needed. None: a step without a set."""
+        """Sets of `size` holders whose gains add up to what is needed. None is a step without a set."""
         order = sorted(range(len(self.holders)), key=lambda n: -self._gains[n])
         stack: list[tuple[tuple[int, ...], int, float]] = [((), 0, self._needed - _ROUNDING)]
         while stack:
@@ -203,7 +203,7 @@ class SiteProblem:
         return [self.holders[position] for position in positions]
 
     def _orders(self) -> Iterator[list[int]]:
-        """Orders in which holders are spared, those that shall stay first."""
+        """Orders in which holders are spared: those that shall stay come first."""
 
         def size(n: int) -> int:
             return sum(memory for _, _, memory in self._frees[n][0])
@@ -229,7 +229,7 @@ class SiteProblem:
         yield order[::-1]
         most = max(self._gains, default=0.0)
         for seed in order[:_MAX_SEEDS]:
-            if self._gains[seed] + most < 1 - _ROUNDING:  # it and any other one free no host
+            if self._gains[seed] + most < 1 - _ROUNDING:  # it and any other holder free no host
                 continue
             ended, state = [seed], _Ended(self, [seed])
             for n in order:
@@ -259,7 +259,7 @@ class SiteProblem:
 
 
 class _Ended:
-    """What some holders free. The end of one more, or of one less, concerns the hosts of that one alone."""
+    """The capacity that some holders free. Adding or removing a holder concerns only its own hosts."""
 
     def __init__(self, problem: SiteProblem, positions: Sequence[int]) -> None:
         self._problem = problem
@@ -275,11 +275,9 @@ class _Ended:
         return len(self._ready)
 
     def end(self, position: int) -> None:
-        """This holder ends too."""
         self._judge(self._add(position, 1))
 
     def spare(self, position: int) -> None:
-        """This holder stays."""
         self._judge(self._add(position, -1))
 
     def _add(self, position: int, sign: int) -> set[int]:
@@ -308,6 +306,6 @@ class _Ended:
 
 def most_worth_trying(best: Sequence[Holder]) -> float:
     """Of a set that is cheaper than this one, the largest weight: more only to spare immovable instances."""
-    highest = max((one.level for one in best), default=0)
-    immovable = sum(not one.movable for one in best if one.level == highest)
-    return float("inf") if immovable > 1 else sum(one.weight for one in best)
+    highest = max((holder.level for holder in best), default=0)
+    immovable = sum(not holder.movable for holder in best if holder.level == highest)
+    return float("inf") if immovable > 1 else sum(holder.weight for holder in best)

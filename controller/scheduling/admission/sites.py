@@ -1,7 +1,7 @@
 """Sites: where an ask would fit if some holders ended.
 
-A site is a group of GPUs, or for a gang the groups of GPUs of which it may be made. Sites are ordered over the whole
-fleet by how much is in the way, and looked at one after the other (`site_problem.py`) until no later one can be better.
+A site is a group of GPUs, or for a gang the groups of GPUs of which it may be made. Sites are ordered over the complete
+fleet by how much is in the way, and solved in that order (`site_problem.py`) until no later site can be better.
 """
 
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ from controller.scheduling.search.cached_search import engine_chain, search_for
 from controller.scheduling.search.candidates import Candidates
 from controller.scheduling.search.gang import gang_sets
 
-_MAX_LOOKED: Final = 1_000  # sites looked at in all
-_AS_GOOD: Final = 64  # sites looked at though they can be as good only as the best of those before
+_MAX_SOLVED: Final = 1_000  # sites
+_AS_GOOD: Final = 64  # sites solved though they can only equal the best of the earlier sites
 _MAX_HOSTS: Final = 96  # of a gang's site, beyond those that fit already
 
 
@@ -41,19 +41,16 @@ class Site:
     groups: tuple[int, ...]
 
 
-def worth_a_look(number: int, site: Site, least: float) -> bool:
-    """Whether a site may be better than what was found on those before it, or is one of the first that are as good.
+def worth_solving(number: int, site: Site, least: float) -> bool:
+    """Whether a site may be better than all earlier sites, or is among the first that are as good.
 
-    Args:
-        number: of the site, from 0.
-        site: the next one.
-        least: the most of which a better one would consist.
+    `number`: of the site, from 0. `least`: the least weight on the earlier sites.
     """
-    return number < (_MAX_LOOKED if site.weight < least else _AS_GOOD if site.weight == least else 0)
+    return number < (_MAX_SOLVED if site.weight < least else _AS_GOOD if site.weight == least else 0)
 
 
 def fits_without(index: HolderIndex, ask: Ask, allowed: Bools) -> bool:
-    """Whether the ask would fit if all of the allowed holders ended, but for what only a search knows."""
+    """Whether the ask would fit if all of the allowed holders ended. A search may still find a reason against it."""
     for candidates in _layouts(index, ask):
         possible = np.flatnonzero(index.in_the_way(candidates, allowed) != NEVER)
         for rows in _sets(candidates, possible):
@@ -63,14 +60,16 @@ def fits_without(index: HolderIndex, ask: Ask, allowed: Bools) -> bool:
 
 
 def sites(index: HolderIndex, ask: Ask, allowed: Bools) -> Iterator[Site]:
-    """Where the ask would fit if all of the allowed holders ended; those first where the least has to end."""
-    return merge(*(_of_layout(index, one, allowed) for one in _layouts(index, ask)), key=attrgetter("weight"))
+    """Where the ask would fit if all of the allowed holders ended; sites where the least has to end come first."""
+    return merge(
+        *(_of_layout(index, candidates, allowed) for candidates in _layouts(index, ask)), key=attrgetter("weight")
+    )
 
 
 def _layouts(index: HolderIndex, ask: Ask) -> Iterator[Candidates]:
-    for one in engine_chain(ask):
-        for number in range(len(one.layouts)):
-            yield search_for(index.inventory, one).candidates(number)
+    for by_engine in engine_chain(ask):
+        for number in range(len(by_engine.layouts)):
+            yield search_for(index.inventory, by_engine).candidates(number)
 
 
 def _sets(candidates: Candidates, possible: Ints) -> Iterator[Ints]:
@@ -84,8 +83,8 @@ def _of_layout(index: HolderIndex, candidates: Candidates, allowed: Bools) -> It
         return iter(())
     fewest, weight = index.bounds(candidates, fewest, allowed)
     if candidates.layout.workers > 1:
-        found = [_of_gang(index, candidates, rows, (fewest, weight), allowed) for rows in _sets(candidates, possible)]
-        return iter(sorted((site for site in found if site is not None), key=attrgetter("weight")))
+        gangs = [_of_gang(index, candidates, rows, (fewest, weight), allowed) for rows in _sets(candidates, possible)]
+        return iter(sorted((site for site in gangs if site is not None), key=attrgetter("weight")))
     others = index.least(possible, allowed)
     nearest = possible[np.lexsort((possible, *reversed(others), fewest[possible], weight[possible]))]
     return (Site(int(fewest[group]), int(weight[group]), candidates, (group,)) for group in nearest.tolist())
@@ -94,7 +93,7 @@ def _of_layout(index: HolderIndex, candidates: Candidates, allowed: Bools) -> It
 def _of_gang(
     index: HolderIndex, candidates: Candidates, rows: Ints, bounds: tuple[Ints, Ints], allowed: Bools
 ) -> Site | None:
-    """The hosts of which a gang may be made. Of many, those that share their holders come first and together."""
+    """The hosts of which a gang may be made. Of many, hosts that share their holders come first and together."""
     _, weight = bounds
     groups, size = index.inventory.groups, candidates.layout.workers
     cost, leader = index.shared(rows, allowed, size)

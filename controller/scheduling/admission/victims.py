@@ -1,4 +1,4 @@
-"""Chooses a preemption's victims: the lowest priorities, then the fewest instances, then those that lose the least.
+"""Chooses a preemption's victims: the lowest priorities, then the fewest instances, then the least lost work.
 
 Every choice is tried on the inventory itself, with claims excluded and restored: the search that places an ask decides
 whether it fits.
@@ -13,7 +13,7 @@ from controller.domain.placement import Ask, Placed
 from controller.scheduling.admission.holder_index import HolderIndex
 from controller.scheduling.admission.reservation import Reservation
 from controller.scheduling.admission.site_problem import Cost, SiteProblem, most_worth_trying
-from controller.scheduling.admission.sites import fits_without, sites, worth_a_look
+from controller.scheduling.admission.sites import fits_without, sites, worth_solving
 from controller.scheduling.inventory.capacity import Inventory, without
 from controller.scheduling.inventory.tables import Bools
 from controller.scheduling.search.cached_search import find
@@ -29,9 +29,9 @@ def choose_victims(
 ) -> Reservation | None:
     """The victims for an ask that does not fit now. None if it would not fit even without all of the holders.
 
-    Of several sets, the one whose highest priority is lowest wins, and of equal ones one without instances that may not
-    be moved. Then the fewest count, a task as much as two servers; then the least lost work, the fewest GPUs, and the
-    youngest victims.
+    Of several sets, the set whose highest priority is lowest wins, then a set without instances that may not be moved.
+    Then the fewest count, a task as much as two servers; then the least lost work, the fewest GPUs, and the youngest
+    victims.
 
     The inventory is the same afterwards. `below`: only holders of a lower priority than this.
     """
@@ -46,8 +46,8 @@ def choose_victims(
         else:
             lowest = middle + 1
     for level in levels[highest:]:  # the first of them, unless the search knows a reason against its sites
-        if (found := _fewest(inventory, ask, index, index.up_to(level), preemption_cost)) is not None:
-            return found
+        if (chosen := _fewest(inventory, ask, index, index.up_to(level), preemption_cost)) is not None:
+            return chosen
     return None
 
 
@@ -61,7 +61,7 @@ def _fewest(inventory: Inventory, ask: Ask, index: HolderIndex, allowed: Bools, 
     sets: list[tuple[tuple[object, ...], list[Holder]]] = []
     least = np.inf
     for number, site in enumerate(sites(index, ask, allowed)):
-        if not worth_a_look(number, site, least):
+        if not worth_solving(number, site, least):
             break
         found = SiteProblem(index, site, allowed).cheapest(cost, np.inf)
         if found is not None:

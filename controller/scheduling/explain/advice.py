@@ -32,7 +32,7 @@ _SIZED: Final = frozenset({Reason.NEED_GT_FREE, Reason.NEED_GT_CAPACITY, Reason.
 
 @dataclass(frozen=True, slots=True)
 class AdviceRequest:
-    """An instance that fits nowhere: what its ask is made of, and why it does not fit."""
+    """An instance that fits nowhere: the parts of its ask, and why it does not fit."""
 
     spec: DeploymentSpec
     need: Need
@@ -42,7 +42,6 @@ class AdviceRequest:
     holders: Sequence[Holder] = ()  # that could be preempted
 
     def ask(self, spec: DeploymentSpec) -> Ask:
-        """The ask of an instance with this spec."""
         return asks_for(spec, self.need, self.engine, instance="advice", deployment_uid=self.deployment_uid)
 
     def place(self, inventory: Inventory, changed: DeploymentSpec) -> Placed | None:
@@ -90,7 +89,7 @@ def _less_gpu_memory(inventory: Inventory, request: AdviceRequest) -> Iterator[s
 
 
 def _with_gpu_memory(inventory: Inventory, request: AdviceRequest, tenths: int) -> Placed | None:
-    """The place of the instance with so many tenths of a GiB on each GPU, if its engine starts with that."""
+    """The place of the instance with this memory on each GPU, if its engine starts with that."""
     memory_mib = _as_read(tenths)
     spec = _with(request.spec, "resources", gpu_memory=memory_mib)
     placed = request.place(inventory, spec) if tenths > 0 else None
@@ -124,7 +123,7 @@ def _more_gpu_memory(inventory: Inventory, request: AdviceRequest) -> Iterator[s
 
 
 def _least_mib(request: AdviceRequest, placed: Placed) -> int:
-    """The least memory that the engine needs on each of these GPUs; 0 where nothing is known."""
+    """The least memory that the engine needs on each of these GPUs; 0 if unknown."""
     own = dict(request.need.by_engine).get(placed.engine, request.need)
     share = own.share_of(placed.layout)
     if share is not None and share.least_mib:
@@ -301,7 +300,7 @@ def _on(layout: Layout) -> str:
 
 
 def _listed(names: list[str]) -> str:
-    """The first few names, and the number of the others."""
+    """The first few names, and the number of the remaining names."""
     more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
     return ", ".join(names[:_MAX_NAMED]) + more
 

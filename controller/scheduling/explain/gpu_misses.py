@@ -40,44 +40,35 @@ _WORDS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class GpuMisses:
-    """By GPU, in the inventory's order.
+    """By GPU, in the inventory's order."""
 
-    Attributes:
-        reached: stage of the first check that fails, else FITS.
-        need: what is needed, in MiB or thousandths of a core; 0 where the reason has no figures.
-        have: what there is of it.
-        whole: another instance has the GPU exclusively.
-        refused: why the model has no layout; None if it has one.
-        uses_gpus: whether the instance takes GPUs.
-    """
-
-    reached: Stages
-    need: Ints
-    have: Ints
-    whole: Bools
-    refused: Reason | None
-    uses_gpus: bool
+    reached: Stages  # of the first check that fails, else FITS
+    need: Ints  # MiB or thousandths of a core; 0 where the reason has no figures
+    have: Ints  # in the same unit
+    exclusive: Bools  # another instance claims the GPU exclusively
+    refused: Reason | None  # why the model has no layout
+    uses_gpus: bool  # the instance takes GPUs
 
     def code(self, row: int) -> str:
-        """The reason code; empty: the GPU passes all checks."""
+        """The reason code; empty if the GPU passes all checks."""
         stage = int(self.reached[row])
         if stage == FITS:
             return ""
         return str(self.refused) if self.refused is not None and stage == _TOO_SMALL else str(STAGES[stage])
 
     def texts(self) -> tuple[list[str], list[str]]:
-        """The code and the message of each GPU. Equal ones are written once: many GPUs lack the same."""
+        """The code and the message of each GPU. Equal messages are written once: many GPUs lack the same."""
         known: dict[tuple[int, int, int, bool], tuple[str, str]] = {}
-        columns = (self.reached.tolist(), self.need.tolist(), self.have.tolist(), self.whole.tolist())
-        found = []
+        columns = (self.reached.tolist(), self.need.tolist(), self.have.tolist(), self.exclusive.tolist())
+        texts = []
         for row, key in enumerate(zip(*columns, strict=True)):
             if key not in known:
                 known[key] = self.code(row), self.message(row)
-            found.append(known[key])
-        return [code for code, _ in found], [message for _, message in found]
+            texts.append(known[key])
+        return [code for code, _ in texts], [message for _, message in texts]
 
     def message(self, row: int) -> str:
-        """The reason in words, without the moment since which it holds; empty: the GPU passes all checks."""
+        """The message of the reason, without a time; empty if the GPU passes all checks."""
         stage = int(self.reached[row])
         if self.refused is not None and stage == _TOO_SMALL:
             return f"the model cannot be placed on any GPU: {short(str(self.refused))}"
@@ -95,24 +86,24 @@ class GpuMisses:
             ending = {Reason.NEED_GT_FREE: "free", Reason.HOST_MEMORY: "of main memory free on the worker"}
             figures = f"need {need / _MIB_PER_GIB:.2f} GiB, {have / _MIB_PER_GIB:.2f}"
             return f"{figures} {ending.get(reason, 'in all')}"
-        if reason in (Reason.GPU_IN_USE, Reason.EXCLUSIVE_CONFLICT) and self.whole[row]:
+        if reason in (Reason.GPU_IN_USE, Reason.EXCLUSIVE_CONFLICT) and self.exclusive[row]:
             return "another instance has it whole"
         return _WORDS.get(reason, short(str(reason)))
 
 
 def gpu_misses(inventory: Inventory, ask: Ask) -> GpuMisses:
-    """Judges every GPU by itself, as if nothing were selected by hand.
+    """Judges every GPU by itself, as if the spec named no workers and no GPUs.
 
     A GPU passes if it and its worker pass all checks for one GPU of any layout by any engine, and as many GPUs as a
     layout on one worker takes pass them there. So an instance that takes one GPU would get it if it were selected.
     """
-    found: GpuMisses | None = None
+    best: GpuMisses | None = None
     for by in engine_chain(ask):
         free_choice = replace(by, workers=(), gpus=(), all_workers=False, all_gpus=False)
         other = _by_engine(inventory, free_choice)
-        found = other if found is None else _further(found, other, later=False)
-    assert found is not None  # noqa: S101 - the chain has one engine at least
-    return found
+        best = other if best is None else _further(best, other, later=False)
+    assert best is not None  # noqa: S101 - the chain has one engine at least
+    return best
 
 
 def _by_engine(inventory: Inventory, ask: Ask) -> GpuMisses:
@@ -120,12 +111,12 @@ def _by_engine(inventory: Inventory, ask: Ask) -> GpuMisses:
     refused = None
     if not ask.layouts:
         refused = next(iter([*ask.refused, *(reason for _, reason in ask.tried)]), Reason.NEED_GT_CAPACITY)
-    found: GpuMisses | None = None
+    best: GpuMisses | None = None
     for layout in layouts_shown(ask) or (Layout(1, 0, exclusive=False),):
         other = _of_layout(request, layout, refused)
-        found = other if found is None else _further(found, other, later=True)
-    assert found is not None  # noqa: S101 - there is one layout at least
-    return found
+        best = other if best is None else _further(best, other, later=True)
+    assert best is not None  # noqa: S101 - there is one layout at least
+    return best
 
 
 def _of_layout(request: Request, layout: Layout, refused: Reason | None) -> GpuMisses:
@@ -159,16 +150,16 @@ def _of_layout(request: Request, layout: Layout, refused: Reason | None) -> GpuM
 
 
 def _short_of_gpus(layout: Layout, owner: Ints, passes: Bools) -> tuple[Bools, Ints]:
-    """The GPUs that pass by themselves on a worker with too few such ones, and the number of such ones by GPU.
+    """The passing GPUs on workers with too few passing GPUs, and the number of passing GPUs there, both by GPU.
 
-    A layout over several workers needs but one of each: selected by hand, its GPUs may be spread unevenly.
+    A layout over several workers needs only one GPU of each: selected by hand, they may be spread unevenly.
     """
     there: Ints = np.bincount(owner[passes], minlength=int(owner.max(initial=0)) + 1)[owner]
     return passes & (there < layout.gpus) & (layout.workers == 1), there
 
 
 def _further(first: GpuMisses, other: GpuMisses, *, later: bool) -> GpuMisses:
-    """By GPU, the one that passes more checks; of equal ones the first, or the `later`."""
+    """By GPU, the result that passes more checks; of equal results the first, or the `later`."""
     takes = other.reached >= first.reached if later else other.reached > first.reached
     return replace(
         first,

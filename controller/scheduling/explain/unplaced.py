@@ -21,7 +21,7 @@ _MIB_PER_GIB: Final = 1024
 _MILLI: Final = 1000
 _TOO_SMALL: Final = STAGE[Reason.NEED_GT_CAPACITY]
 _SIZED: Final = frozenset({Reason.NEED_GT_CAPACITY, Reason.NEED_GT_FREE})
-# Another worker is the cause, or this one is not selected: not the nearest miss while there is any other.
+# Another worker is the cause, or this worker is not selected: not the nearest miss while there is any other.
 _NEVER_NEAREST: Final = (STAGE[Reason.NOT_SELECTED], STAGE[Reason.NOT_ALL_SELECTED_READY])
 _NEARNESS: Final = np.array([-1 if stage in _NEVER_NEAREST else stage for stage in range(FITS + 1)], dtype=np.int64)
 # Short words for reason codes. Other codes are shown with blanks for underscores.
@@ -62,8 +62,8 @@ def explain_unplaced(inventory: Inventory, ask: Ask) -> Explain:
     several, replaces `need_gt_capacity`.
     """
     searches = [search_for(inventory, by) for by in engine_chain(ask)]
-    found = [(search, worker_misses(search)) for search in searches]
-    search, misses = max(found, key=lambda pair: int(_nearness(pair[0].request, pair[1]).max(initial=-1)))
+    explained = [(search, worker_misses(search)) for search in searches]
+    search, misses = max(explained, key=lambda pair: int(_nearness(pair[0].request, pair[1]).max(initial=-1)))
     explain, parts = _explained(search, misses), (_held(search.request, misses), _outside(search.request, misses))
     explain = msgspec.structs.replace(explain, message=one_line(explain, *parts))
     nearest = explain.nearest
@@ -75,30 +75,30 @@ def explain_unplaced(inventory: Inventory, ask: Ask) -> Explain:
 
 
 def _outside(request: Request, misses: WorkerMisses) -> dict[str, int]:
-    """By reason, how many workers the spec leaves out."""
+    """By reason, the number of workers that the spec leaves out."""
     stages = np.bincount(misses.reached[request.outside], minlength=FITS + 1).tolist()
     return {str(_reason(stage)): count for stage, count in enumerate(stages) if count}
 
 
 def _held(request: Request, misses: WorkerMisses) -> dict[str, int]:
-    """By reason, on how many workers single instances have whole GPUs, and nothing else is why they are taken."""
+    """By reason, the number of workers whose GPUs are taken only because single instances claim them exclusively."""
     gpus, workers = request.inventory.gpus, len(misses.reached)
     whole = request.chosen & (gpus.exclusive > 0)
     others = {
         Reason.EXCLUSIVE_CONFLICT: request.chosen & (gpus.exclusive == 0) & (gpus.claims > 0),
         Reason.GPU_IN_USE: request.chosen & (gpus.exclusive == 0) & (gpus.foreign > 0),
     }
-    found = {}
+    held = {}
     for reason, other in others.items():
-        here, there = (np.bincount(gpus.worker[which], minlength=workers) > 0 for which in (whole, other))
+        here, there = (np.bincount(gpus.worker[some], minlength=workers) > 0 for some in (whole, other))
         count = int(((misses.reached == STAGE[reason]) & here & ~there).sum())
         if count:
-            found[str(reason)] = count
-    return found
+            held[str(reason)] = count
+    return held
 
 
 def _missing_engines(searches: Sequence[Search], worker: str) -> str:
-    """Which of the possible engines to install there. One that lacks something else there too would not help."""
+    """The possible engines to install there. An engine that fails another check there too would not help."""
     missing = STAGE[Reason.ENGINE_MISSING]
     numbers = {facts.name: n for n, facts in enumerate(searches[0].request.inventory.workers.facts)}
     names = [s.request.ask.compatibility.engine for s in searches if s.request.failed_at[numbers[worker]] == missing]
@@ -145,12 +145,12 @@ def _ruled_out(search: Search, too_small: Bools) -> dict[Reason, Bools]:
         return {}
     if not ask.tried:
         return dict.fromkeys(ask.refused, too_small)
-    found: dict[Reason, Bools] = {}
+    ruled_out: dict[Reason, Bools] = {}
     for layout, reason in ask.tried:
         would = _large_enough(search, layout, too_small)
         if would.any():
-            found[reason] = found[reason] | would if reason in found else would
-    return found
+            ruled_out[reason] = ruled_out[reason] | would if reason in ruled_out else would
+    return ruled_out
 
 
 def _large_enough(search: Search, layout: Layout, too_small: Bools) -> Bools:
@@ -162,12 +162,12 @@ def _large_enough(search: Search, layout: Layout, too_small: Bools) -> Bools:
 
 
 def headline(explain: Explain) -> Reason:
-    """The reason code of the status: the most telling one of the explanation."""
+    """The reason code of the status: the most significant of the explanation."""
     if Reason.NOT_ALL_SELECTED_READY in explain.rejected:
         return Reason.NOT_ALL_SELECTED_READY
     nearest = explain.nearest
     if nearest is not None and nearest.code == Reason.NOT_SELECTED and Reason.NOT_READY in explain.rejected:
-        return Reason.NOT_READY  # nothing of the selection is known
+        return Reason.NOT_READY  # no selected name is known
     if nearest is not None and nearest.code in explain.rejected:
         return Reason(nearest.code)
     return Reason(next(iter(explain.rejected), Reason.NOT_READY))
@@ -179,9 +179,9 @@ def _reason(stage: int) -> Reason:
 
 
 def _nearness(request: Request, misses: WorkerMisses) -> Ints:
-    """By worker: how far it comes. One that the spec leaves out is never the nearest while there is any other."""
-    found: Ints = np.where(request.outside & ~request.outside.all(), -1, _NEARNESS[misses.reached])
-    return found
+    """By worker: how far it comes. A worker that the spec leaves out is never the nearest while there is any other."""
+    nearness: Ints = np.where(request.outside & ~request.outside.all(), -1, _NEARNESS[misses.reached])
+    return nearness
 
 
 def _nearest(request: Request, misses: WorkerMisses, ruled_out: Mapping[Reason, Bools]) -> NearestMiss | None:
@@ -224,12 +224,12 @@ def _shortfall(request: Request, reason: Reason, worker: int, need: int, free: i
         return f"{_runtime_problem(facts.containers)} on {facts.name}"
     if reason not in COUNTED:
         return f"such as {facts.name}"
-    what = COUNTED[reason]
+    counted = COUNTED[reason]
     if reason == Reason.GPU_MODEL:
-        what = f"GPUs of model {' or '.join(ask.gpu_models)}"
+        counted = f"GPUs of model {' or '.join(ask.gpu_models)}"
     if reason == Reason.COMPUTE_CAPABILITY:
-        what = f"GPUs of compute capability {_capabilities(ask)}"
-    return f"need {need} {what if need != 1 else what.replace('GPUs', 'GPU')}, best {free} on {facts.name}"
+        counted = f"GPUs of compute capability {_capabilities(ask)}"
+    return f"need {need} {counted if need != 1 else counted.replace('GPUs', 'GPU')}, best {free} on {facts.name}"
 
 
 def _runtime_problem(docker: ContainerRuntime | None) -> str:
@@ -254,7 +254,7 @@ def _named_otherwise(request: Request, misses: WorkerMisses, worker: int) -> str
     layout = layouts[int(misses.layout[worker])]
     if named.count != layout.gpus:
         return f"need {layout.gpus} GPUs, {named.count} are named"
-    spread = max(one.workers for one in layouts)
+    spread = max(other.workers for other in layouts)
     return (
         f"the named GPUs are on {named.workers} workers, at most {spread} allowed" if named.workers > spread else None
     )
@@ -269,7 +269,7 @@ def _is_sized(request: Request, reason: Reason, misses: WorkerMisses, rows: Ints
 
 
 def _figures(request: Request, reason: Reason, misses: WorkerMisses, *, sized: bool) -> tuple[Ints, Ints]:
-    """By worker: what is needed and what is free, in the unit of the reason; zeros for a reason without figures."""
+    """By worker: the needed and the free amount in the unit of the reason; zeros for a reason without figures."""
     workers, ask = request.inventory.workers, request.ask
     need = np.zeros(len(misses.reached), dtype=np.int64)
     if reason == Reason.HOST_MEMORY:
@@ -285,10 +285,8 @@ def _figures(request: Request, reason: Reason, misses: WorkerMisses, *, sized: b
 def one_line(explain: Explain, held: Mapping[str, int] = _NOTHING, outside: Mapping[str, int] = _NOTHING) -> str:
     """The headline: `0/12 fit: 8 VRAM (need 38 GiB, best free 22.1 on gpu-7), 3 not ready, 1 arch`.
 
-    Args:
-        explain: the explanation.
-        held: by reason code, on how many of its workers single instances have whole GPUs, and nothing else is why.
-        outside: by reason code, how many of its workers the spec leaves out. They do not count, unless all are.
+    `held`: by reason code, the number of workers whose GPUs are taken only by exclusive claims. `outside`: by reason
+    code, the number of workers that the spec leaves out; they do not count, unless all are.
     """
     if not explain.workers:
         return "0/0 fit: no worker has joined yet"
@@ -304,9 +302,9 @@ def one_line(explain: Explain, held: Mapping[str, int] = _NOTHING, outside: Mapp
     all_held = nearest is not None and held.get(nearest.code) == explain.rejected.get(nearest.code, 0)
     of_nearest = _HELD if all_held else "" if nearest is None else short(nearest.code)
     parts = []
-    for word, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
-        sizes = f" ({_sizes(nearest)})" if nearest is not None and of_nearest == word else ""
-        parts.append(f"{count} {word}{sizes}")
+    for label, count in sorted(counts.items(), key=lambda item: (-item[1], item[0])):
+        sizes = f" ({_sizes(nearest)})" if nearest is not None and of_nearest == label else ""
+        parts.append(f"{count} {label}{sizes}")
     line = f"{explain.fit}/{workers} fit: {', '.join(parts)}"
     if explain.unknown:
         line += f"; no such worker or GPU: {', '.join(explain.unknown)}"
@@ -323,7 +321,6 @@ def with_note(explain: Explain, note: str) -> Explain:
 
 
 def short(code: str) -> str:
-    """A reason code in a few words."""
     return _SHORT.get(code, code.replace("_", " "))
 
 

@@ -29,7 +29,7 @@ COUNTED: Final = {
 }
 _MIXED: Final = STAGE[Reason.MIXED_ACCELERATORS]
 _TOO_SMALL: Final = STAGE[Reason.NEED_GT_CAPACITY]
-# By stage: whether it is missed for want of GPUs or workers, not for their memory.
+# By stage: whether GPUs or workers are missing, not their memory.
 _IS_COUNTED: Final = np.array([*(reason in COUNTED for reason in STAGES), True], dtype=np.bool_)
 
 
@@ -57,8 +57,8 @@ class WorkerMisses:
 def worker_misses(search: Search) -> WorkerMisses:
     """Takes the layout that passes the most checks on each worker.
 
-    Of equal ones it takes the nearest where GPUs or workers are too few: the one that lacks the fewest. Where GPUs are
-    too small it takes the later one, which has more GPUs.
+    Of equal layouts it takes the nearest where GPUs or workers are too few: it lacks the fewest. Where GPUs are too
+    small it takes the later layout, which has more GPUs.
     """
     layouts = layouts_shown(search.request.ask)
     if not layouts:  # the model cannot be split, and each GPU is too small by itself
@@ -82,7 +82,7 @@ def worker_misses(search: Search) -> WorkerMisses:
 
 
 def layouts_shown(ask: Ask) -> tuple[Layout, ...]:
-    """The layouts that explain an ask: its own, or those that the model rules out where it has no other."""
+    """The layouts that explain an ask: its own, or without any the layouts that the model rules out."""
     return ask.layouts or tuple(layout for layout, _ in ask.tried)
 
 

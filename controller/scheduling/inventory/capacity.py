@@ -1,8 +1,8 @@
 """The inventory: capacity and claims as arrays. A cache of the ledger, never the ledger itself.
 
 Rows are updated in place as the ledger is read. Only a structural change (a new worker, a new GPU, other labels)
-rebuilds the arrays. What a pass reserves counts on a device's row until that row is read again. Every change of a row
-is noted in a log, so that a repeated search looks only at what changed since.
+rebuilds the arrays. A reservation counts on a device's row until that row is read again. Every change of a row is added
+to a log, so that a repeated search reads only the rows that changed since.
 """
 
 import copy
@@ -77,29 +77,26 @@ class Inventory:
         return self._equal
 
     def groups_on(self, worker_ids: Iterable[str]) -> Ints:
-        """The groups of these workers. Unknown ones have none."""
+        """The groups of these workers. Unknown workers are ignored."""
         first = self.groups.first
-        rows = (self._row_of_id[one] for one in worker_ids if one in self._row_of_id)
+        rows = (self._row_of_id[id_] for id_ in worker_ids if id_ in self._row_of_id)
         return np.array([group for row in rows for group in range(first[row], first[row + 1])], dtype=np.int64)
 
     @property
     def row_of_name(self) -> Mapping[str, int]:
-        """The worker's row by its name."""
         if self._stale:
             self._rebuild()
         return self._row_of_name
 
     def worker(self, worker_id: str) -> WorkerFacts:
-        """The facts of a known worker."""
         return self._facts[worker_id]
 
     def hosts_at(self, address: str) -> list[str]:
-        """The host devices of all known workers at this address; several agents may run there. Empty: unknown."""
+        """The host devices of all known workers at this address; several agents may run there."""
         rows = zip(self.workers.host_uuid, self.workers.facts, strict=True)
         return [uuid for uuid, facts in rows if uuid and address and facts.host == address]
 
     def worker_row(self, worker_id: str) -> int | None:
-        """The row of this worker; None if it is unknown."""
         if self._stale:
             self._rebuild()
         return self._row_of_id.get(worker_id)
@@ -119,7 +116,6 @@ class Inventory:
         return self._row.get(uuid) if device is not None and device.kind == "host" else None
 
     def device(self, uuid: str) -> DeviceState:
-        """The state of a known device."""
         return self._devices[uuid]
 
     # From the ledger
@@ -142,7 +138,6 @@ class Inventory:
                     self.searches.clear()
 
     def remove_workers(self, ids: Iterable[str]) -> None:
-        """Removes workers and their devices."""
         for worker_id in ids:
             if self._facts.pop(worker_id, None) is not None:
                 self._stale = True
@@ -172,7 +167,7 @@ class Inventory:
         self._touch(row, gpu=device.kind == "gpu")
 
     def remove_devices(self, uuids: Iterable[str]) -> None:
-        """Removes devices. Unknown ones are ignored."""
+        """Removes devices. Unknown devices are ignored."""
         for uuid in tuple(uuids):
             old = self._devices.pop(uuid, None)
             self._drop_reservations(uuid)
@@ -181,14 +176,13 @@ class Inventory:
                 self._stale = True
 
     def _drop_reservations(self, uuid: str) -> None:
-        """Drops the reservations on a device that is read again, with their loads: now the ledger has the claims."""
+        """Drops the reservations on a device that is read again, with their loads: the ledger now has the claims."""
         for instance in self._reserved.pop(uuid, ()):
             load = self._loads.get(instance)
             if load is not None and load.demand is None:
                 self.remove_load([instance])
 
     def upsert_load(self, loads: Iterable[InstanceLoad]) -> None:
-        """Adds or updates where these instances run."""
         for load in loads:
             old = self._loads.get(load.instance)
             if old == load:
@@ -201,7 +195,7 @@ class Inventory:
                 self.demand.add(load.demand)
 
     def remove_load(self, instances: Iterable[str]) -> None:
-        """Removes these instances. Unknown ones are ignored."""
+        """Removes these instances. Unknown instances are ignored."""
         for instance in instances:
             load = self._loads.get(instance)
             if load is not None:
@@ -229,7 +223,6 @@ class Inventory:
             self._count_claim(claim, -1)
 
     def restore(self, claims: Iterable[PlannedClaim]) -> None:
-        """Reverses `exclude` for these claims."""
         for claim in claims:
             self._count_claim(claim, 1)
 
@@ -239,7 +232,7 @@ class Inventory:
         self.demand.settle()
 
     def rollback(self) -> None:
-        """Takes back the whole pass, last decision first: after a plan or a failed commit."""
+        """Takes back all decisions of the pass, the last first: after a plan or a failed commit."""
         for placed in reversed(tuple(self._pass.values())):
             self.unreserve(placed)
 
@@ -258,11 +251,11 @@ class Inventory:
     def label_mask(self, key: str, value: str) -> Bools:
         """By worker: whether it has this label. Kept until the arrays are rebuilt."""
         facts = self.workers.facts
-        found = self._label_masks.get((key, value))
-        if found is None:
-            found = np.fromiter((w.labels.get(key) == value for w in facts), dtype=np.bool_, count=len(facts))
-            self._label_masks[key, value] = found
-        return found
+        mask = self._label_masks.get((key, value))
+        if mask is None:
+            mask = np.fromiter((w.labels.get(key) == value for w in facts), dtype=np.bool_, count=len(facts))
+            self._label_masks[key, value] = mask
+        return mask
 
     # The arrays
 
@@ -326,7 +319,7 @@ class Inventory:
         return twin
 
     def _part(self) -> None:
-        """Takes its own of all that changes in place. What a rebuild replaces as a whole stays shared."""
+        """Copies all that changes in place. Parts that a rebuild replaces stay shared."""
         self._facts, self._devices = dict(self._facts), dict(self._devices)
         self._of_worker = defaultdict(set, {worker: set(uuids) for worker, uuids in self._of_worker.items()})
         self._loads = self._loads.copy()
@@ -339,18 +332,16 @@ class Inventory:
 
 
 def _row_key(device: DeviceState) -> tuple[object, ...]:
-    """The facts that decide a device's row."""
     return device.worker_id, device.kind, device.index, device.vendor, device.model
 
 
 @contextmanager
 def without(inventory: Inventory, holders: Iterable[Holder]) -> Iterator[None]:
-    """The inventory as if these holders had ended."""
     excluded = tuple(holders)
-    for one in excluded:
-        inventory.exclude(one.claims)
+    for holder in excluded:
+        inventory.exclude(holder.claims)
     try:
         yield
     finally:
-        for one in excluded:
-            inventory.restore(one.claims)
+        for holder in excluded:
+            inventory.restore(holder.claims)

@@ -1,10 +1,10 @@
 """Groups: the GPUs of one worker that may serve one instance together. An instance gets one group of each worker.
 
-Most workers have one group: all their GPUs, of one kind. A worker without GPUs has an empty one. A worker with several
-kinds of one vendor has more: GPUs of unlike models serve together if they are about equally large. So has one with
-cards of several sizes under one name (RTX 4060 Ti of 8 and 16 GB): each range of sizes may serve with like GPUs of
-another worker. Which GPUs are alike depends on these GPUs alone, never on other workers. A MIG slice is a group by
-itself: it serves with no other.
+Most workers have one group: all their GPUs, of one kind. A worker without GPUs has an empty group. A worker with
+several kinds of one vendor has more: GPUs of unlike models serve together if they are about equally large. So has a
+worker with cards of several sizes under one name (RTX 4060 Ti of 8 and 16 GB): each range of sizes may serve with like
+GPUs of another worker. Whether GPUs are alike depends on these GPUs alone, never on other workers. A MIG slice is a
+group by itself: it serves with no other.
 """
 
 from collections.abc import Iterator, Mapping
@@ -28,7 +28,7 @@ _STATES_PER_GROUP: Final = 4  # states that are remembered; beyond it they are n
 
 @dataclass(frozen=True, slots=True)
 class GroupTable:
-    """One row per group, by worker; those of one kind first, by kind.
+    """One row per group, by worker; groups of one kind first, by kind.
 
     Attributes:
         worker: row of its worker.
@@ -65,13 +65,12 @@ class GroupTable:
 
 
 def _alike(smallest: int, sizes: Ints) -> Bools:
-    """Whether GPUs of these sizes are about as large as one that is not larger."""
-    found: Bools = sizes * 100 <= smallest * (100 + _MATCHING_PERCENT)
-    return found
+    """Whether GPUs of these sizes are about as large as a GPU of size `smallest`, the smallest of them."""
+    alike: Bools = sizes * 100 <= smallest * (100 + _MATCHING_PERCENT)
+    return alike
 
 
 def build_groups(workers: WorkerTable, gpus: GpuTable) -> GroupTable:
-    """Builds the groups of these tables."""
     count, owners = len(gpus.uuid), len(workers.facts)
     worker, kind = gpus.worker[:count], gpus.kind[:count]
     begins = np.flatnonzero(np.r_[True, (worker[1:] != worker[:-1]) | (kind[1:] != kind[:-1])]) if count else _none()
@@ -85,12 +84,13 @@ def build_groups(workers: WorkerTable, gpus: GpuTable) -> GroupTable:
     rows = np.full((len(owner), int(widths.max(initial=0))), count, dtype=np.int64)
     steps = np.arange(rows.shape[1])
     rows[: len(begins)] = np.where(steps < sizes[:, None], begins[:, None] + steps, count)
-    for number, (_, found) in enumerate(mixed, len(begins) + len(without)):
-        rows[number, : len(found)] = found
-    level = np.r_[np.zeros(len(begins) + len(without), np.int64), np.array([one for one, _ in mixed], np.int64)][order]
+    for number, (_, members) in enumerate(mixed, len(begins) + len(without)):
+        rows[number, : len(members)] = members
+    levels = np.array([level for level, _ in mixed], np.int64)
+    level = np.r_[np.zeros(len(begins) + len(without), np.int64), levels][order]
     rows, place = rows[order], np.argsort(order, kind="stable")
-    vendors = sorted({one.vendor for one in gpus.kinds})
-    numbers = (OF_SLICES if one.slice else vendors.index(one.vendor) for one in gpus.kinds)
+    vendors = sorted({kind_.vendor for kind_ in gpus.kinds})
+    numbers = (OF_SLICES if kind_.slice else vendors.index(kind_.vendor) for kind_ in gpus.kinds)
     vendor_of_kind = np.array([*numbers, -1], dtype=np.int64)
     if not rows.shape[1]:  # no worker has a GPU
         rows = np.full((len(owner), 1), count, dtype=np.int64)[:, :0]
@@ -121,7 +121,7 @@ def _none() -> Ints:
 
 def _mixed_groups(gpus: GpuTable, owner: Ints, begins: Ints, sizes: Ints) -> list[tuple[int, Ints]]:
     """The groups beyond those of one kind, with their levels: GPU rows by index."""
-    found: list[tuple[int, Ints]] = []
+    mixed: list[tuple[int, Ints]] = []
     for worker in _workers_of_several(gpus, owner, begins, sizes).tolist():
         mine = np.flatnonzero(owner == worker)
         of_one_kind = {frozenset(range(begins[g], begins[g] + sizes[g])) for g in mine.tolist()}
@@ -136,8 +136,8 @@ def _mixed_groups(gpus: GpuTable, owner: Ints, begins: Ints, sizes: Ints) -> lis
                 key = frozenset(members.tolist())
                 if key not in known:
                     known.add(key)
-                    found.append((level, members[np.lexsort((members, gpus.index[members]))]))
-    return found
+                    mixed.append((level, members[np.lexsort((members, gpus.index[members]))]))
+    return mixed
 
 
 def _workers_of_several(gpus: GpuTable, owner: Ints, begins: Ints, sizes: Ints) -> Ints:
@@ -170,11 +170,9 @@ class TouchLog:
 
     @property
     def position(self) -> int:
-        """The present end of the log."""
         return self._dropped + self._count
 
     def add(self, row: int) -> None:
-        """Notes that a group changed."""
         if self._count == _LOG_ROWS:
             self._dropped += _LOG_ROWS - _KEPT_ROWS
             self._rows[:_KEPT_ROWS] = self._rows[_LOG_ROWS - _KEPT_ROWS :]
@@ -183,7 +181,7 @@ class TouchLog:
         self._count += 1
 
     def since(self, position: int) -> Ints | None:
-        """The groups that changed since that position, each once. None: the position was dropped from the log."""
+        """The groups that changed since that position, each once; None if the position was dropped from the log."""
         if position < self._dropped:
             return None
         rows = self._rows[position - self._dropped : self._count]
@@ -199,7 +197,7 @@ class LogReader:
         self._position = log.position
 
     def changed(self) -> Ints | None:
-        """The groups that changed since the last call; all groups if the log is too short. None: no change."""
+        """The groups that changed since the last call, all groups if the log is too short; None without a change."""
         position = self._log.position
         if position == self._position:
             return None
@@ -239,7 +237,7 @@ class EqualGroups:
                 self._example.pop(state, None)
 
     def examples(self, apart: Ints) -> Ints:
-        """One group of each state, other than those set apart."""
+        """One group of each state, without the groups set apart."""
         left = set(apart.tolist())
         chosen = [example for example in self._example.values() if example not in left]
         for state in [state for state, example in self._example.items() if example in left]:
@@ -249,7 +247,7 @@ class EqualGroups:
         return np.array(chosen, dtype=np.int64)
 
     def first_like(self, groups: Ints, apart: Ints) -> int | None:
-        """The first group that is in the state of any of these, other than those set apart; None if there is none."""
+        """The first group in the state of any of these groups, without the groups set apart; None if all are."""
         states = np.unique(self._state[groups])
         if len(states) != 1:
             return self._first_in(np.isin(self._state, states), apart)
@@ -257,8 +255,8 @@ class EqualGroups:
 
     def _first_in(self, members: Bools, apart: Ints) -> int | None:
         members[apart] = False
-        found = int(members.argmax())
-        return found if members[found] else None
+        first = int(members.argmax())
+        return first if members[first] else None
 
     def _number_all(self) -> None:
         self._number.clear()

@@ -2,7 +2,7 @@
 
 An array has one row per GPU or per worker, in an order that does not depend on the order of the input.
 
-The GPU arrays have one more row than there are GPUs: the placeholder GPU, which fits nothing. It pads smaller groups
+The GPU arrays have one more row than there are GPUs: the placeholder GPU, on which no ask fits. It pads smaller groups
 where groups of several sizes are processed together.
 """
 
@@ -48,19 +48,19 @@ def capability_number(capability: tuple[int, int] | None) -> int:
 
 
 class Platform(NamedTuple):
-    """The facts that decide engine compatibility. Many workers share one platform."""
+    """The properties that decide engine compatibility. Many workers share one platform."""
 
     os: str
     arch: str
     driver: str | None
     simulated: bool
-    engines: frozenset[str] | None = None  # installed; None: unknown
+    engines: frozenset[str] | None = None  # installed; None if unknown
     containers: bool = False  # of a Docker engine
     container_gpus: bool = False  # which can give them GPUs
 
 
 class Kind(NamedTuple):
-    """GPUs of one kind are interchangeable. Each MIG slice is a kind of its own, since a process can use but one."""
+    """GPUs of one kind are interchangeable. Each MIG slice is a kind of its own, since a process can use only one."""
 
     vendor: str
     model: str
@@ -82,7 +82,7 @@ _Table = TypeVar("_Table", "GpuTable", "WorkerTable")
 
 
 def copy_of(table: _Table) -> _Table:
-    """The same rows, apart from these: every column is an array or a list of its own."""
+    """A table with the same rows in arrays and lists of its own."""
     own: dict[str, Any] = {column.name: getattr(table, column.name).copy() for column in fields(table)}
     return replace(table, **own)
 
@@ -143,23 +143,17 @@ class GpuTable:
         self.whole[row] = self.total[row] if untouched else UNCLAIMABLE
 
     def usable(self) -> Bools:
-        """By GPU: whether anything new may be placed there, whatever is free."""
+        """By GPU: whether instances may be placed there, whatever is free."""
         usable: Bools = self.healthy & ~self.mig & ~self.cordoned
         return usable
 
     def derive_all(self) -> None:
         """`derive` for every row at once."""
-        nothing = np.zeros_like(self.claims)
-        self.free[:], self.whole[:] = self.without(nothing, nothing, nothing)
-
-    def without(self, memory_mib: Ints, count: Ints, exclusive: Ints) -> tuple[Ints, Ints]:
-        """`free` and `whole` of all GPUs as if claims of this memory and number had ended on each."""
         usable = self.usable()
-        free = np.maximum(self.total - self.reserved - self.claimed + memory_mib - self.foreign, UNCLAIMABLE)
-        untouched = usable & (self.claims == count) & (self.foreign == 0)
-        return np.where(usable & (self.exclusive == exclusive), free, UNCLAIMABLE), np.where(
-            untouched, self.total, UNCLAIMABLE
-        )
+        free = np.maximum(self.total - self.reserved - self.claimed - self.foreign, UNCLAIMABLE)
+        self.free[:] = np.where(usable & (self.exclusive == 0), free, UNCLAIMABLE)
+        untouched = usable & (self.claims == 0) & (self.foreign == 0)
+        self.whole[:] = np.where(untouched, self.total, UNCLAIMABLE)
 
 
 @dataclass(slots=True)
@@ -290,7 +284,6 @@ class Loads:
         self._on_gpus: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
     def copy(self) -> Self:
-        """The same loads, apart from these."""
         twin = copy.copy(self)
         twin._part()  # noqa: SLF001 - a copy of this object
         return twin
@@ -304,7 +297,6 @@ class Loads:
         return iter(self._by_instance.values())
 
     def get(self, instance: str) -> InstanceLoad | None:
-        """The load of this instance; None if it holds nothing."""
         return self._by_instance.get(instance)
 
     def on_workers(self, deployment_uid: str) -> Mapping[str, int]:
@@ -316,13 +308,12 @@ class Loads:
         return self._on_gpus.get(deployment_uid, _NONE)
 
     def add(self, load: InstanceLoad) -> None:
-        """Adds the load of an instance that has none."""
+        """Adds the load of an instance without a load."""
         self._by_instance[load.instance] = load
         self._on_workers[load.deployment_uid].update(load.workers)
         self._on_gpus[load.deployment_uid].update(load.gpus)
 
     def remove(self, load: InstanceLoad) -> None:
-        """Reverses `add` for this load."""
         del self._by_instance[load.instance]
         for counts, keys in ((self._on_workers, load.workers), (self._on_gpus, load.gpus)):
             counter = counts[load.deployment_uid]
@@ -341,8 +332,8 @@ def _copied(counts: Mapping[str, Counter[str]]) -> defaultdict[str, Counter[str]
 class ObservedDemand:
     """Live and recent instances by their demand.
 
-    Placement uses `known`, which follows only after a good part has changed: everything derived from it is then
-    computed anew. `version` rises with each such change.
+    Placement uses `known`, which follows only after a good part has changed: all that is derived from it is then
+    computed again. `version` rises with each such change.
     """
 
     def __init__(self) -> None:

@@ -9,12 +9,11 @@ import numpy as np
 from controller.domain.placement import Ask, Layout, Placed, PlannedClaim
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.tables import Bools
-from controller.scheduling.search.candidates import Candidates, Choice
+from controller.scheduling.search.candidates import Candidates, Choice, Pack, Ranking, Siblings, Spread, siblings_of
 from controller.scheduling.search.feasible import Request, resolve
 from controller.scheduling.search.fragmentation import Fragments, LeastFragmentation
 from controller.scheduling.search.gang import Shortage, find_gang
 from controller.scheduling.search.group_misses import GroupMisses
-from controller.scheduling.search.rank import Pack, Ranking, Siblings, Spread, siblings_of
 
 # Limit of kept searches, in rows: one row of about 100 bytes per group, and one per GPU.
 _KEPT_ROWS: Final = 8_000_000
@@ -28,36 +27,33 @@ class Search:
     def __init__(self, inventory: Inventory, ask: Ask, siblings: Siblings | None = None) -> None:
         self._siblings = siblings
         self.request: Request = resolve(inventory, ask)
-        self._inventory = inventory
         self._candidates: dict[int, Candidates] = {}
         self._misses: dict[Layout, GroupMisses] = {}
 
     @property
     def is_of_gone(self) -> bool:
-        """Whether it keeps apart from instances of which none is placed."""
+        """Whether it keeps apart from siblings that are not placed any more."""
         return self._siblings is not None and not self._siblings.exist
 
     def candidates(self, number: int) -> Candidates:
-        """The candidates of one layout, current."""
-        found = self._candidates.get(number)
-        if found is None:
+        known = self._candidates.get(number)
+        if known is None:
             layout = self.request.ask.layouts[number]
-            found = self._candidates[number] = Candidates(self.request, layout, _ranking, self._siblings)
+            known = self._candidates[number] = Candidates(self.request, layout, _ranking, self._siblings)
         else:
-            found.refresh()
-        return found
+            known.refresh()
+        return known
 
     def misses(self, layout: Layout) -> GroupMisses:
-        """By group, the check at which a layout fails; current."""
-        found = self._misses.get(layout)
-        if found is None:
-            found = self._misses[layout] = GroupMisses(self.request, layout)
+        known = self._misses.get(layout)
+        if known is None:
+            known = self._misses[layout] = GroupMisses(self.request, layout)
         else:
-            found.refresh()
-        return found
+            known.refresh()
+        return known
 
     def best(self, rows: Bools | None = None) -> tuple[Layout, Choice] | None:
-        """The first layout that fits anywhere, and its best place, among these groups if given."""
+        """The first layout that fits anywhere, and its best place; among the groups in `rows` if given."""
         for number, layout in enumerate(self.request.ask.layouts):
             choice = _choose(self.candidates(number), rows)
             if choice is not None:
@@ -68,9 +64,9 @@ class Search:
 def find(inventory: Inventory, ask: Ask) -> Placed | None:
     """The place for an ask, by the best engine that fits anywhere. Reserves nothing."""
     for by in engine_chain(ask):
-        found = _best_place(inventory, by)
-        if found is not None:
-            return _placed(inventory, by, *found)
+        place = _best_place(inventory, by)
+        if place is not None:
+            return _placed(inventory, by, *place)
     return None
 
 
@@ -113,10 +109,10 @@ def _best_among(inventory: Inventory, ask: Ask, rows: Bools | None) -> tuple[Lay
     apart = search_for(inventory, ask, siblings)
     if ask.strategy != "spread":
         return apart.best(rows) or search_for(inventory, ask).best(rows)
-    found = search_for(inventory, ask).best(rows)  # its workers come first
-    if found is None or not siblings.hold_any(found[1].gpus):
-        return found
-    return apart.best(rows) or found
+    spread = search_for(inventory, ask).best(rows)  # its workers come first
+    if spread is None or not siblings.hold_any(spread[1].gpus):
+        return spread
+    return apart.best(rows) or spread
 
 
 def engine_chain(ask: Ask) -> Iterator[Ask]:
@@ -128,29 +124,29 @@ def engine_chain(ask: Ask) -> Iterator[Ask]:
 
 
 def search_for(inventory: Inventory, ask: Ask, siblings: Siblings | None = None) -> Search:
-    """The kept search for asks of this shape, or a new one. `siblings`: from which they keep apart."""
+    """The kept search for asks of this shape, or a new search. `siblings`: from which they keep apart."""
     groups, searches = inventory.groups, inventory.searches
     apart_from = None if siblings is None else siblings.deployment_uid
     key = (ask.shape(), apart_from, inventory.demand.version if ask.strategy == "least_fragmentation" else 0)
-    found: Search | None = searches.get(key)
-    if found is not None:
+    search: Search | None = searches.get(key)
+    if search is not None:
         searches.move_to_end(key)
-        return found
-    found = searches[key] = Search(inventory, ask, siblings)
+        return search
+    search = searches[key] = Search(inventory, ask, siblings)
     most = min(max(_KEPT_AT_LEAST, _KEPT_ROWS // max(1, groups.gpus.size)), _KEPT_AT_MOST)
     while len(searches) > most:
         searches.popitem(last=False)
     if siblings is not None:
         _forget_gone(inventory)
-    return found
+    return search
 
 
 def _forget_gone(inventory: Inventory) -> None:
-    """Looks at the two oldest searches, for each new one that keeps apart; drops those of deployments that are gone."""
+    """Checks the two oldest searches for each new one that keeps apart; drops searches of deployments that are gone."""
     searches = inventory.searches
     for key in list(itertools.islice(searches, 2)):
-        found = searches[key]
-        if isinstance(found, Search) and found.is_of_gone:
+        search = searches[key]
+        if isinstance(search, Search) and search.is_of_gone:
             del searches[key]
         else:
             searches.move_to_end(key)
@@ -166,12 +162,12 @@ def _ranking(inventory: Inventory, ask: Ask, layout: Layout) -> Ranking:
 
 
 def _fragments(inventory: Inventory) -> Fragments:
-    """The fragments that all searches share, kept with them."""
+    """The fragments that all searches share, kept next to them."""
     key = (Fragments, inventory.demand.version)
-    found: Fragments | None = inventory.searches.get(key)
-    if found is None:
-        found = inventory.searches[key] = Fragments(inventory)
-    return found
+    fragments: Fragments | None = inventory.searches.get(key)
+    if fragments is None:
+        fragments = inventory.searches[key] = Fragments(inventory)
+    return fragments
 
 
 def _choose(candidates: Candidates, rows: Bools | None) -> Choice | None:

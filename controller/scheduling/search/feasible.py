@@ -1,7 +1,7 @@
 """Feasibility: the workers and GPUs that an ask may have. One filter for automatic and manual selection.
 
 Every check is a stage, and the stages have a fixed order. A worker is rejected by the first check that it fails. GPUs
-are rejected one by one, and their group by the stage that leaves too few of them.
+are rejected singly, and their group by the stage that leaves too few of them.
 """
 
 import operator
@@ -70,17 +70,11 @@ _ARCH_ALIASES: Final = {"arm64": "aarch64", "amd64": "x86_64"}
 
 @dataclass(frozen=True, slots=True)
 class UnknownNames:
-    """Names that mean no worker and no GPU, or several GPUs.
+    """Names that mean no worker and no GPU, or several GPUs."""
 
-    Attributes:
-        names: of no worker and no GPU.
-        ambiguous: names of several GPUs, each with what to write instead.
-        needed: whether an instance needs one of these, since it takes all that are named.
-    """
-
-    names: tuple[str, ...] = ()
-    ambiguous: tuple[str, ...] = ()
-    needed: bool = False
+    names: tuple[str, ...] = ()  # of no worker and no GPU
+    ambiguous: tuple[str, ...] = ()  # of several GPUs, each with its remedy
+    needed: bool = False  # an instance takes all that are named, so it needs these
 
     def __len__(self) -> int:
         return len(self.names) + len(self.ambiguous)
@@ -88,18 +82,11 @@ class UnknownNames:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """What an ask selects.
-
-    Attributes:
-        workers: by worker: whether it is selected.
-        gpus: by GPU: whether it is selected; never the placeholder GPU.
-        needed: by worker: whether the ask fits nowhere without it.
-        unknown: names that select nothing.
-    """
+    """The workers and GPUs that an ask selects."""
 
     workers: Bools
-    gpus: Bools
-    needed: Bools
+    gpus: Bools  # never the placeholder GPU
+    needed: Bools  # by worker: without it the ask fits nowhere
     unknown: UnknownNames = UnknownNames()
 
 
@@ -114,11 +101,11 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """An ask resolved against an inventory: all that does not depend on claims."""
+    """An ask resolved against an inventory, without all that depends on claims."""
 
     inventory: Inventory
     ask: Ask
-    failed_at: Stages  # by worker: stage of the first failed check of whole workers, else FITS
+    failed_at: Stages  # by worker: stage of the first failed check of the worker itself, else FITS
     outside: Bools  # by worker: the spec leaves it out, by names or labels, in whatever state it is
     chosen: Bools  # by GPU: selected, and of an accepted vendor
     of_model: Bools  # by GPU: chosen, and of an accepted model
@@ -135,7 +122,7 @@ class Request:
         return named is None or (named.count == layout.gpus and named.workers == layout.workers)
 
     def may_serve(self, layout: Layout, wanted: Ints) -> Bools:
-        """By group: whether an instance that wants this many GPUs of it may have them of several kinds, if they are.
+        """By group: whether an instance that wants `wanted` GPUs may have them together, though of several kinds.
 
         GPUs of several kinds must be alike, unless an instance takes each GPU that a user names. A single GPU is in a
         group of its kind, but in a gang it may have to match GPUs of other workers by its size.
@@ -143,20 +130,20 @@ class Request:
         most = ALL if self.named is not None else ALIKE
         level = self.inventory.groups.level
         together = (wanted > 1) | ((layout.workers > 1) & (level == ALIKE))
-        found: Bools = (level == OF_ONE_KIND) | ((level <= most) & together)
-        return found
+        may_serve: Bools = (level == OF_ONE_KIND) | ((level <= most) & together)
+        return may_serve
 
     def wanted(self, layout: Layout) -> Ints:
-        """By worker: how many GPUs the layout takes there."""
+        """By worker: the number of GPUs that the layout takes there."""
         if self.named is not None and self.named.workers > 1:
             return self.named.of_worker
         return np.full(len(self.failed_at), layout.gpus // layout.workers, dtype=np.int64)
 
 
 def resolve(inventory: Inventory, ask: Ask) -> Request:
-    """Runs all checks on whole workers and looks up the names selected by hand.
+    """Runs all checks on the workers themselves and resolves the names selected by hand.
 
-    Asks that differ only in what they take share the result, which is kept with the searches.
+    Asks that differ only in their claims share the result, which is kept with the searches.
     """
     needs_gpu = any(layout.gpus for layout in ask.layouts)
     key = (
@@ -178,9 +165,9 @@ def _resolved(inventory: Inventory, ask: Ask) -> Request:
     outside = ~selected.workers
     for key, value in ask.labels.items():
         outside = outside | ~inventory.label_mask(key, value)
-    whole = failed_at == FITS
-    if selected.unknown.needed or (selected.needed & ~whole).any():
-        failed_at[selected.workers & whole] = STAGE[Reason.NOT_ALL_SELECTED_READY]
+    passed_all = failed_at == FITS
+    if selected.unknown.needed or (selected.needed & ~passed_all).any():
+        failed_at[selected.workers & passed_all] = STAGE[Reason.NOT_ALL_SELECTED_READY]
     chosen = selected.gpus & _of_vendor(ask, gpus)[gpus.kind]
     of_model = chosen & _of_model(ask, gpus)[gpus.kind]
     claimable = of_model & ~gpus.mig
@@ -215,7 +202,6 @@ def _of_model(ask: Ask, gpus: GpuTable) -> Bools:
 
 
 def _fits_version(ask: Ask, gpus: GpuTable) -> Bools:
-    """By GPU: whether its compute capability suffices."""
     oldest = ask.compatibility.min_compute_capability
     fits: Bools = np.ones(len(gpus.capability), dtype=np.bool_)
     if oldest is not None:
@@ -285,7 +271,7 @@ def host_checks(request: Request, rows: Ints) -> Iterator[tuple[Reason, Bools]]:
 
 
 def select(inventory: Inventory, ask: Ask) -> Selection:
-    """Looks up the names of an ask. Everything is selected where it names nothing."""
+    """Resolves the names of an ask. Without names all workers and GPUs are selected."""
     workers, gpus = inventory.workers, inventory.gpus
     selected, chosen = np.ones(len(workers.facts), dtype=np.bool_), np.ones(len(gpus.uuid) + 1, dtype=np.bool_)
     needed = np.zeros_like(selected)
@@ -320,7 +306,7 @@ def select(inventory: Inventory, ask: Ask) -> Selection:
 
 
 def gpu_rows_named(inventory: Inventory, name: str) -> Ints:
-    """The rows of the GPUs that a UUID or worker:index names: one, none, or several of different makes."""
+    """The rows of the GPUs that a UUID or worker:index names; several if they are of different vendors."""
     row = inventory.gpu_row(name)
     if row is not None:
         return np.array([row], dtype=np.int64)
@@ -334,14 +320,14 @@ def gpu_rows_named(inventory: Inventory, name: str) -> Ints:
 
 
 def ambiguity(inventory: Inventory, name: str, rows: Iterable[int]) -> str:
-    """What to write instead of a name that several GPUs have."""
+    """The remedy for a name that several GPUs have."""
     gpus = inventory.gpus
-    found = (f"{gpus.uuid[row]} ({gpus.kinds[int(gpus.kind[row])].vendor})" for row in rows)
-    return f"{name} means {' or '.join(found)}; write the UUID"
+    names = (f"{gpus.uuid[row]} ({gpus.kinds[int(gpus.kind[row])].vendor})" for row in rows)
+    return f"{name} means {' or '.join(names)}; write the UUID"
 
 
 def canonical_arch(arch: str) -> str:
-    """One name per processor architecture, in lower case."""
+    """The same name for all aliases of a processor architecture, in lower case."""
     name = arch.lower()
     return _ARCH_ALIASES.get(name, name)
 

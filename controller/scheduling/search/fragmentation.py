@@ -6,10 +6,9 @@ where the node cannot take the task, else the share on GPUs with too little for 
 of free memory anywhere, so the least growth of fragments is the least loss of usable memory: the mean, over the demand,
 of the free memory of the suitable GPUs on suitable nodes. Here a node is a group of GPUs with its host.
 
-One thing goes further than the paper, which asks whether a node has the CPU for one such task. Here no more suitable
-GPUs count than the host's CPU and memory could serve, at what the task takes per GPU. On the paper's own trace that
-allocates 0.6 points more (`bench/openb.py`). Summed figures are whole numbers below 2^53, so sums are exact in any
-order.
+It goes further than the paper, which checks whether a node has the CPU for one such task. Here no more suitable GPUs
+count than the host's CPU and memory could serve, by the task's needs per GPU. On the paper's own trace that allocates
+0.6 points more (`bench/openb.py`). Summed figures are integers below 2^53, so sums are exact in any order.
 """
 
 from collections import Counter
@@ -23,16 +22,16 @@ from controller.domain.placement import Ask, Layout
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.inventory.groups import LogReader
 from controller.scheduling.inventory.tables import NEVER, UNCLAIMABLE, Bools, Ints
-from controller.scheduling.search.rank import Fitting, Pack, free_memory
+from controller.scheduling.search.candidates import Fitting, Pack, free_memory
 
 Floats = NDArray[np.float64]
-_MOST_CLASSES: Final = 256  # rare ones matter: without tasks of 8 GPUs a trace is packed a point less tightly
+_MOST_CLASSES: Final = 256  # rare classes matter: without tasks of 8 GPUs a trace is packed a point less tightly
 _WEIGHT: Final = 10_000  # sum over all classes
 _AT_ONCE: Final = 4_096  # placements per batch, so that the arrays stay in the processor's cache
 
 
 class _Cut(NamedTuple):
-    """What a class of demand takes of one GPU."""
+    """The claim of a class of demand on one GPU."""
 
     memory_mib: int
     exclusive: bool
@@ -47,7 +46,7 @@ class _Usable:
 
 
 class Fragments:
-    """By group: what the demand could use of it. Kept current like a search."""
+    """By group: the memory that the demand could use. Kept current like a search."""
 
     def __init__(self, inventory: Inventory) -> None:
         self._inventory = inventory
@@ -74,7 +73,6 @@ class Fragments:
 
     @property
     def placeholder(self) -> int:
-        """The row of the placeholder GPU."""
         return len(self._inventory.gpus.uuid)
 
     def refresh(self) -> None:
@@ -85,11 +83,7 @@ class Fragments:
     def loss(self, ask: Ask, layout: Layout, groups: Ints, gpus: Ints) -> Ints:
         """The loss of usable memory by each placement, in weighted MiB.
 
-        Args:
-            ask: what an instance takes of each host.
-            layout: what it takes of each GPU.
-            groups: the group of each placement.
-            gpus: the GPU rows of each placement, a row for each.
+        `groups`: the group of each placement. `gpus`: its GPU rows, an array row for each placement.
         """
         parts = [
             self._loss(ask, layout, groups[first : first + _AT_ONCE], gpus[first : first + _AT_ONCE])
@@ -125,7 +119,7 @@ class Fragments:
             self._value[some] = self._values(_Usable(self._memory[some], self._count[some]), some, 0, 0)
 
     def _values(self, usable: _Usable, groups: Ints, host_mib: int, cpu_milli: int) -> Floats:
-        """What the demand could use on these groups after this much of their hosts is claimed."""
+        """The memory that the demand could use on these groups after this much of their hosts is claimed."""
         workers, rows = self._inventory.workers, self._inventory.groups.worker[groups]
         memory = workers.memory[rows] - workers.memory_claimed[rows] - host_mib
         cpu = workers.cpu[rows] - workers.cpu_claimed[rows] - cpu_milli
@@ -148,7 +142,6 @@ class LeastFragmentation:
     pack: Pack
 
     def keys(self, some: Fitting, wanted: Ints) -> tuple[Ints, Ints]:
-        """See the module."""
         self.fragments.refresh()
         free = free_memory(self.inventory, some.slots)
         if self.layout.gpus != self.layout.workers:
@@ -156,7 +149,7 @@ class LeastFragmentation:
         keys = np.where(some.suitable, self.pack.gpu_keys(some), NEVER)
         order = keys.argsort(axis=1, kind="stable")
         keys = np.take_along_axis(keys, order, axis=1)
-        # Of equally full GPUs of a group, one is enough.
+        # Equally full GPUs of a group have equal losses, so the first is enough.
         different = keys != NEVER
         different[:, 1:] &= keys[:, 1:] != keys[:, :-1]
         rows, columns = np.nonzero(different)
@@ -180,7 +173,7 @@ class LeastFragmentation:
         return ranks.reshape(shape)
 
     def set_apart(self) -> Ints:
-        """None: the demand is the same for all groups."""
+        # The demand is the same for all groups, so it sets none apart.
         return self.pack.set_apart()
 
     def _packed(self, some: Fitting, wanted: Ints) -> Ints:

@@ -12,7 +12,7 @@ from controller.scheduling.search.candidates import Candidates
 
 @dataclass(frozen=True, slots=True)
 class Shortage:
-    """A missing gang: only `workers` fit together. `mixed`: enough workers fit, but their GPUs do not match."""
+    """No gang: only `workers` fit together. `mixed`: enough workers fit, but their GPUs do not match."""
 
     workers: int
     mixed: bool
@@ -33,9 +33,9 @@ def find_gang(candidates: Candidates, rows: Bools | None = None) -> list[int] | 
     most = 0
     for sets in (_of_one_kind, _of_one_vendor if candidates.request.named is not None else GroupTable.alike):
         together = list(sets(groups, fitting))
-        found = [gang for some in together if (gang := _best(candidates, some, size)) is not None]
-        if found:
-            chosen = min(found, key=lambda gang: [(candidates.first[g], candidates.second[g], g) for g in gang])
+        gangs = [gang for some in together if (gang := _best(candidates, some, size)) is not None]
+        if gangs:
+            chosen = min(gangs, key=lambda gang: [(candidates.first[g], candidates.second[g], g) for g in gang])
             return sorted(chosen, key=lambda group: (-int(candidates.wanted[group]), group))
         most = max((len(np.unique(groups.worker[some])) for some in together), default=0)
     workers = len(np.unique(groups.worker[fitting]))
@@ -43,7 +43,7 @@ def find_gang(candidates: Candidates, rows: Bools | None = None) -> list[int] | 
 
 
 def gang_sets(candidates: Candidates, rows: Ints) -> Iterator[Ints]:
-    """Of these groups, the sets of which a gang may be made; those of one kind first."""
+    """Of these groups, the sets of which a gang may be made; sets of one kind first."""
     groups = candidates.request.inventory.groups
     yield from _of_one_kind(groups, rows)
     yield from _of_one_vendor(groups, rows) if candidates.request.named is not None else groups.alike(rows)
@@ -55,8 +55,8 @@ def _of_one_kind(groups: GroupTable, rows: Ints) -> Iterator[Ints]:
 
 
 def _of_one_vendor(groups: GroupTable, rows: Ints) -> Iterator[Ints]:
-    whole = rows[groups.vendor[rows] != OF_SLICES]
-    return (whole[groups.vendor[whole] == vendor] for vendor in np.unique(groups.vendor[whole]).tolist())
+    unsliced = rows[groups.vendor[rows] != OF_SLICES]
+    return (unsliced[groups.vendor[unsliced] == vendor] for vendor in np.unique(groups.vendor[unsliced]).tolist())
 
 
 def _best(candidates: Candidates, fitting: Ints, size: int) -> list[int] | None:

@@ -1,4 +1,4 @@
-"""By group: the check at which one layout fails. Explanations are made of it; it is kept current like a search."""
+"""By group: the check at which one layout fails, for explanations. Kept current like a search."""
 
 from typing import Final
 
@@ -20,7 +20,7 @@ class GroupMisses:
             stages where the instance may not have the GPUs together.
         left: number of GPUs that pass up to that check.
         suitable: number of GPUs that pass all checks.
-        free: free memory (MiB) of the last GPU that the layout would get, best ones first; 0: too few GPUs.
+        free: free memory (MiB) of the last GPU that the layout would get, best first; 0 if there are too few GPUs.
     """
 
     def __init__(self, request: Request, layout: Layout) -> None:

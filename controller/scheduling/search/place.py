@@ -14,7 +14,7 @@ from controller.scheduling.search.cached_search import find
 def place(inventory: Inventory, asks: Sequence[Ask]) -> list[Decision]:
     """Decides all asks in the order given and reserves each place.
 
-    Begins a pass. Afterwards `inventory.rollback()` takes everything back, and `unreserve` a single decision.
+    Starts a pass. Afterwards `inventory.rollback()` takes all decisions back, and `unreserve` a single decision.
 
     Returns:
         One decision per ask, in the same order.

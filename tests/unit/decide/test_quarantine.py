@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from controller.decide.quarantine import judge
+from controller.decide.worker_phases import quarantine_after
 from controller.domain.workers import HelloSeen
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -36,13 +36,13 @@ def turns(n: int, every_s: float = 1.0, identities: str = "ab") -> list[HelloSee
     ],
 )
 def test_a_quarantine_follows_from_the_newest_hellos(seen: list[HelloSeen], reason: str | None) -> None:
-    found = judge(seen)
+    found = quarantine_after(seen)
     assert (found and found.reason) == reason
     if found is not None:
         assert found.until == seen[-1].at + timedelta(seconds=60)
 
 
 def test_it_names_the_address_of_each_agent() -> None:
-    found = judge(turns(6))
+    found = quarantine_after(turns(6))
     assert found is not None
     assert set(found.addresses) == {"host-a", "host-b"}

@@ -242,6 +242,9 @@ TOLD, UNTOLD = {"reported_at": NOW}, {"reported_at": LONG_AGO}
     ("workers", "led_s", "settles"),
     [
         pytest.param([worker(**TOLD), worker("v", **UNTOLD)], 1.0, False, id="one has yet to tell"),
+        pytest.param([worker(**TOLD), worker("v", **UNTOLD)], 0.0, False, id="from the start of the term on"),
+        pytest.param([worker(**TOLD), worker("v", **UNTOLD)], 14.9, False, id="until it had the time"),
+        pytest.param([worker(**TOLD), worker("v", **UNTOLD)], -1.0, True, id="the clock was set back"),
         pytest.param([worker(**TOLD), worker("v", **TOLD)], 1.0, True, id="all have told"),
         pytest.param([worker(**TOLD), worker("v", **UNTOLD)], 15.0, True, id="it had the time"),
         pytest.param([worker(**TOLD), worker("v", phase="lost", **UNTOLD)], 1.0, True, id="a lost one is not awaited"),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from controller.decide.instances.need import Finished
+from controller.decide.instances.decide import Finished
 from controller.decide.start_command import start_payload
 from controller.domain.instances import RevisionFacts
 from controller.domain.model_facts import ModelFacts, facts_to_json

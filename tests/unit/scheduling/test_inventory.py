@@ -1,6 +1,8 @@
 """The inventory as a cache: rows count as read, and a reservation stands until its row is read or it is taken back."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+
+import pytest
 
 from controller.domain.admission import InstanceLoad
 from controller.domain.placement import Ask, Layout, Placed, PlannedClaim, Unplaced
@@ -142,3 +144,91 @@ def test_each_table_shows_the_workers_that_came() -> None:
         inventory.upsert_devices(fleet.devices.values())
         inventory.upsert_workers(fleet.workers.values())
         assert read(inventory) == 2
+
+
+def columns(inventory: Inventory) -> dict[str, list[object]]:
+    tables = {"gpu": inventory.gpus, "worker": inventory.workers}
+    return {
+        f"{name} {column.name}": list(getattr(table, column.name))
+        for name, table in tables.items()
+        for column in fields(table)
+    }
+
+
+CHANGES: list[dict[str, object]] = [
+    {"memory_mib": 7 * GIB},
+    {"reserved_mib": 3},
+    {"foreign_mib": 5},
+    {"foreign_mib": 20 * GIB},  # more than the GPU has free
+    {"claimed_mib": GIB, "claims": 1},
+    {"claimed_mib": 9 * GIB, "claims": 2},
+    {"claimed_mib": 8 * GIB, "claims": 1, "exclusive_claims": 1},
+    {"healthy": False},
+    {"mig_mode": True},
+    {"cordoned": True},
+    {"compute_capability": (8, 6)},
+    {"compute_capability": None},
+]
+
+
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+@pytest.mark.parametrize("before", [{}, *CHANGES], ids=str)
+def test_a_gpu_that_is_read_again_counts_as_in_a_fresh_inventory(
+    before: dict[str, object], change: dict[str, object]
+) -> None:
+    fleet = Fleet().add("w", [8 * GIB] * 2).set("w/0", **before)
+    kept = fleet.inventory()
+    assert kept.gpus.free.shape == (3,), "the arrays are laid out before the change"
+    fleet.set("w/0", **change)
+    kept.upsert_devices([fleet.devices["w/0"]])
+    assert columns(kept) == columns(fleet.inventory())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"memory_mib": 7 * GIB},
+        {"reserved_mib": 3},
+        {"cpu_milli": 5},
+        {"claimed_mib": 9, "claimed_cpu_milli": 7},
+        {"healthy": False},
+    ],
+    ids=str,
+)
+def test_a_host_that_is_read_again_counts_as_in_a_fresh_inventory(change: dict[str, object]) -> None:
+    fleet = Fleet().add("w", [GIB]).add("x")
+    kept = fleet.inventory()
+    assert kept.workers.memory.shape == (2,)
+    fleet.set("host-w", **change)
+    kept.upsert_devices([fleet.devices["host-w"]])
+    assert columns(kept) == columns(fleet.inventory())
+
+
+@pytest.mark.parametrize(
+    ("claims", "free", "unclaimed"),
+    [
+        ([], 7 * GIB, 8 * GIB),  # only an exclusive claim gets the reserved memory too
+        ([(GIB, False)], 6 * GIB, -1),
+        ([(8 * GIB, True)], -1, -1),
+        ([(GIB, False), (6 * GIB, False)], 0, -1),
+        ([(GIB, False), (7 * GIB, False)], -1, -1),
+    ],
+)
+def test_the_memory_for_a_further_claim(claims: list[tuple[int, bool]], free: int, unclaimed: int) -> None:
+    inventory = Fleet().add("w", [8 * GIB]).set("w/0", reserved_mib=GIB).inventory()
+    planned = [PlannedClaim("w/0", memory, 0, exclusive, 0, 0) for memory, exclusive in claims]
+    assert inventory.gpus.free[0] == 7 * GIB
+    inventory.restore(planned)
+    assert (inventory.gpus.free[0], inventory.gpus.whole[0]) == (free, unclaimed)
+    inventory.exclude(planned)
+    assert (inventory.gpus.free[0], inventory.gpus.whole[0]) == (7 * GIB, 8 * GIB)
+
+
+def test_rows_are_by_uuid_and_kind() -> None:
+    fleet = Fleet().add("w", [GIB]).add("a")
+    inventory = fleet.inventory()
+    assert (inventory.gpu_row("w/0"), inventory.host_row("host-w"), inventory.host_row("host-a")) == (0, 1, 0)
+    assert (inventory.gpu_row("host-w"), inventory.host_row("w/0")) == (None, None)
+    assert (inventory.gpu_row("?"), inventory.host_row("?"), inventory.worker_row("?")) == (None, None, None)
+    inventory.remove_workers(["id-w"])
+    assert (inventory.gpu_row("w/0"), inventory.host_row("host-w"), inventory.worker_row("id-a")) == (None, None, 0)

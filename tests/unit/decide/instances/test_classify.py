@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from controller.decide.instances.classify import Buckets, classify
+from controller.decide.instances.replicas import Buckets, classify
 from controller.domain.instances import InstanceFacts, RelocationFacts
 from support.builders.facts import deployment, host, instance, process, spec
 from support.decisions import LOST, elsewhere, running

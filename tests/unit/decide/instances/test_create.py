@@ -2,8 +2,7 @@
 
 import pytest
 
-from controller.decide.instances.classify import classify
-from controller.decide.instances.scale import add_creates
+from controller.decide.instances.replicas import add_creates, classify
 from controller.domain.effects import DeploymentEffects
 from support.builders.facts import deployment, host, instance, process, spec
 from support.decisions import effects_of, phases_of, running

@@ -2,7 +2,7 @@
 
 from datetime import timedelta
 
-from controller.decide.instances.need import Finished
+from controller.decide.instances.decide import Finished
 from controller.domain.effects import StoreNeed
 from controller.domain.instances import RevisionFacts
 from controller.domain.placement import Need, NeedError, need_error_from_json, need_error_to_json

@@ -5,8 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from controller.decide.instances.decide import decide
-from controller.decide.instances.status import derive_status
+from controller.decide.instances.decide import decide, derive_status
 from controller.domain.access.grants import Grant
 from controller.domain.effects import DeploymentEffects
 from controller.domain.instances import IntentFacts
@@ -50,6 +49,17 @@ def test_the_status_gives_the_reason_at_once() -> None:
         (["failed"], 1, "never", "failed"),
         (["failed", "running"], 2, "never", "degraded"),
         (["running", "succeeded"], 2, "never", "running"),
+        (["running", "stopping"], 1, "always", "progressing"),  # until it is gone
+        (["succeeded", "stopping"], 1, "never", "succeeded"),
+        (["failed", "stopping"], 1, "never", "failed"),
+        (["starting", "stopping"], 1, "always", "progressing"),
+        (["backoff", "stopping"], 1, "always", "degraded"),
+        (["pending", "stopping"], 1, "always", "progressing"),
+        (["unhealthy"], 1, "always", "degraded"),
+        (["analyzing"], 1, "always", "progressing"),
+        (["scheduled", "pending"], 2, "always", "progressing"),
+        (["succeeded", "failed"], 2, "never", "failed"),
+        (["running"], 0, "always", "progressing"),  # they stop
     ],
 )
 def test_the_deployments_phase(phases, replicas, restart, expected) -> None:

@@ -159,3 +159,11 @@ def test_without_a_process_it_waits_for_its_start(state: str, requeue_after_s: f
     effects = effects_of(instance("a", "unreachable", commands=(start(state),)), phase="pending")
     assert [(change.to.value, change.message) for change in effects.phase_changes] == [("scheduled", message)]
     assert effects.requeue_after_s == (requeue_after_s or 0.01)
+
+
+def test_of_a_server_on_a_lost_worker_no_remedy_is_told_since_its_substitute_is_due() -> None:
+    one = instance("a", "unreachable", processes=(process("running"),))
+    effects = effects_of(one, hosts=(host(phase="lost"),), spec=spec(restart="always"))
+    assert ([create.replaces for create in effects.creates], effects.progress) == (["a"], [])
+    silent = effects_of(one, hosts=(host(phase="unreachable"),), spec=spec(restart="never"))
+    assert (silent.creates, silent.progress) == ([], []), "it is not lost yet"

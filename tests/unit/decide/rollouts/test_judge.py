@@ -39,7 +39,7 @@ def view(
 
 
 @pytest.mark.parametrize(
-    ("at", "look_again_s"),
+    ("at", "next_check_s"),
     [
         (view(), None),
         (view(trying=1), 90),
@@ -60,9 +60,9 @@ def view(
     ],
 )
 def test_a_rollout_is_looked_at_when_time_or_requests_may_change_it(
-    at: RolloutView, look_again_s: float | None
+    at: RolloutView, next_check_s: float | None
 ) -> None:
-    assert judge(at).look_again_s == look_again_s
+    assert judge(at).next_check_s == next_check_s
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def test_a_replica_that_starts_beside_one_that_runs_keeps_nothing_awake() -> Non
 )
 def test_a_wake_is_withdrawn_only_while_nothing_has_a_place(replicas: Replicas, reason: str) -> None:
     watched = Watched(0, rule=SLEEPY)
-    watched.history.begun_at = watched.now
+    watched.history.started_at = watched.now
     watched.see(wakes=1)
     assert watched.see(wakes=0, replicas=replicas, follow=False).reason == reason
 
@@ -170,3 +170,10 @@ def test_a_replica_that_has_run_since_the_wake_is_not_withdrawn() -> None:
     watched.see(1, wakes=0)
     wish = watched.see(replicas=Replicas(pending=1), follow=False)
     assert (wish.number, wish.reason) == (1, "not_idle_yet")
+
+
+def test_a_deployment_that_falls_asleep_needs_no_replica() -> None:
+    wish = Watched(1, rule=SLEEPY).see(slept_by_policy=True)
+    assert (wish.number, wish.needed) == (0, 0)
+    idle = Watched(1, rule=SLEEPY).see(SLEEPY.idle_after_s, follow=False)
+    assert (idle.number, idle.needed, idle.reason) == (0, 0, "idle_after")

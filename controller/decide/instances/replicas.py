@@ -1,16 +1,17 @@
-"""The number of replicas: which are created, which stop because they are too many or must leave their worker.
+"""The replicas: instances are sorted into buckets once per step; missing replicas are created, surplus replicas stop.
 
-An evicted task has no successor until its end is known: its last seconds may be those that complete it, and two copies
-would work at once. A server is different: at SIGTERM its exit code 0 only means that it has stopped.
+The sub-steps read the buckets, not the phases. An evicted task has no successor until its end is known: its last
+seconds may complete it, and two copies would work at once. A server is different: at SIGTERM its exit code 0 only means
+that it has stopped.
 """
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Final
 
-from controller.decide.instances.classify import Buckets, may_be_substituted
-from controller.decide.instances.gang import is_done_at_stop, is_task
-from controller.decide.instances.liveness import GPU_LOST
-from controller.decide.instances.relocate import RESTARTED
+from controller.decide.instances.gang import is_done_at_stop, is_finished, is_task
+from controller.decide.instances.liveness import GPU_LOST, is_lost, leaves_lost_gpu
+from controller.decide.instances.relocate import RESTARTED, Relocation, drained_now, judge_relocations
 from controller.decide.instances.stop import NEW_REVISION, stop
 from controller.domain import wanted
 from controller.domain.effects import Create, DeploymentEffects
@@ -25,7 +26,7 @@ _VICTIM_RANK = {
     P.FAILED: 1,
     P.SUCCEEDED: 1,
     P.BACKOFF: 2,
-    P.UNHEALTHY: 3,  # it holds its place and serves nothing, and unlike one that starts it may never serve again
+    P.UNHEALTHY: 3,  # it holds its place and does not serve; unlike a starting instance it may never serve again
     P.SCHEDULED: 4,
     P.UNREACHABLE: 4,
     P.STARTING: 5,
@@ -35,23 +36,97 @@ MAX_CREATED: Final = 2_000  # in one step, so that it stays short; the next step
 _WANTED_ELSEWHERE = frozenset({"drained", "preempted", GPU_LOST})  # reasons of stops after which it would run again
 
 
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """An instance that must leave its worker although it is wanted."""
+
+    instance: InstanceFacts
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Buckets:
+    """Every instance is in exactly one of the first six buckets. All are in the order of the facts."""
+
+    stopping: tuple[InstanceFacts, ...]
+    replaced: tuple[InstanceFacts, ...]  # their substitute is committed; they end when their worker returns or is dead
+    evicted: tuple[Eviction, ...]  # drained, preempted, relocated, or on a GPU that is gone
+    replacements: tuple[InstanceFacts, ...]  # of relocations under way; not counted as replicas yet
+    given_up: tuple[InstanceFacts, ...]  # their worker is lost and they may run twice, so a substitute is due
+    replicas: tuple[InstanceFacts, ...]  # all remaining; each fills one of the wanted replicas
+    requeued: tuple[InstanceFacts, ...]  # preempted, of any bucket: each needs a successor with its queue time
+    relocations: tuple[Relocation, ...]
+
+
+def classify(facts: DeploymentFacts) -> Buckets:
+    evictions = {i.id: why for i in facts.instances if (why := eviction_reason(facts, i)) is not None}
+    relocations = judge_relocations(facts, evictions) if facts.relocations else ()
+    uncounted = {relocation.waits_for for relocation in relocations}
+    relocated = {id_: why for relocation in relocations for id_, why in relocation.evicts.items()}
+    evictions = {**relocated, **evictions}
+    stopping: list[InstanceFacts] = []
+    replaced: list[InstanceFacts] = []
+    evicted: list[Eviction] = []
+    replacements: list[InstanceFacts] = []
+    given_up: list[InstanceFacts] = []
+    replicas: list[InstanceFacts] = []
+    for instance in facts.instances:
+        if instance.phase is P.STOPPING:
+            stopping.append(instance)
+        elif instance.phase is P.REPLACED:
+            replaced.append(instance)
+        elif instance.id in evictions:
+            evicted.append(Eviction(instance, *evictions[instance.id]))
+        elif instance.id in uncounted:
+            replacements.append(instance)
+        elif instance.phase is P.UNREACHABLE and may_be_substituted(facts, instance):
+            given_up.append(instance)
+        else:
+            replicas.append(instance)
+    substituted = {i.replaces for i in facts.instances}
+    requeued = [
+        i for i in facts.instances
+        if i.preempted_for is not None and i.id not in substituted and not is_finished(facts, i)
+    ]  # fmt: skip
+    return Buckets(
+        stopping=tuple(stopping),
+        replaced=tuple(replaced),
+        evicted=tuple(evicted),
+        replacements=tuple(replacements),
+        given_up=tuple(given_up),
+        replicas=tuple(replicas),
+        requeued=tuple(requeued),
+        relocations=relocations,
+    )
+
+
+def eviction_reason(facts: DeploymentFacts, instance: InstanceFacts) -> tuple[str, str] | None:
+    """Reason and message if it must leave its worker although it is wanted. Relocations are judged apart."""
+    if not is_finished(facts, instance):
+        if (drained := drained_now(facts, instance)) is not None:
+            return "drained", drained
+        if instance.preempted_for is not None:
+            return "preempted", f"preempted by {instance.preempted_for}, which has a higher priority"
+        if (lost := leaves_lost_gpu(facts, instance)) is not None:
+            return GPU_LOST, lost
+    return None
+
+
+def may_be_substituted(facts: DeploymentFacts, instance: InstanceFacts) -> bool:
+    """Whether its worker is lost and a substitute may run. Two copies of a task never run at once."""
+    return is_lost(facts, instance) and facts.revisions[instance.revision].spec.restart == "always"
+
+
 def wanted_replicas(facts: DeploymentFacts) -> int:
-    """The spec's replicas, as the autoscaler asks for them, limited by the other intents."""
+    """The spec's replicas, as the autoscaler wants them, limited by the other intents."""
     return 0 if facts.deleted_at is not None else wanted.wanted_replicas(facts.spec, facts.intents)
-
-
-def stop_all(facts: DeploymentFacts, effects: DeploymentEffects) -> set[str]:
-    """Stops every instance of a deleted deployment; returns their ids."""
-    chosen = [i for i in facts.instances if i.phase is not P.STOPPING]
-    for instance in chosen:
-        stop(facts, instance, effects, "deleted", "the deployment was deleted")
-    return {i.id for i in chosen}
 
 
 def scale_down(
     facts: DeploymentFacts, buckets: Buckets, number: int, leaving: Collection[str], effects: DeploymentEffects
 ) -> set[str]:
-    """Stops surplus replicas, and instances on lost workers once none is wanted; returns their ids.
+    """Stops surplus replicas, and with no replica wanted also instances on lost workers; returns their ids.
 
     `leaving`: instances that earlier sub-steps have stopped.
     """
@@ -70,7 +145,7 @@ def scale_down(
 def surplus(facts: DeploymentFacts, buckets: Buckets, wanted: int, leaving: Collection[str]) -> list[InstanceFacts]:
     """The replicas beyond the wanted number, without those in `leaving`.
 
-    None that serves is among them while one that does not serve stays. Of those that serve, the ones that intents name
+    No serving replica is among them while one that does not serve stays. Of serving replicas those that intents name
     come first.
     """
     counted = [i for i in buckets.replicas if i.id not in leaving]
@@ -86,14 +161,13 @@ def surplus(facts: DeploymentFacts, buckets: Buckets, wanted: int, leaving: Coll
 def victim_order(instance: InstanceFacts) -> tuple[int, int, int, float]:
     """The order in which surplus instances stop: without claims, then not running, then the least busy, the newest.
 
-    The gateways' counts go first. What its agent has seen decides between those that are equal by them.
+    The gateways' counts come first. The agent's counts decide between instances that are equal by them.
     """
     rank = _VICTIM_RANK.get(instance.phase, _SERVES)
     return (rank, instance.requests, instance.seen_requests, -instance.created_at.timestamp())
 
 
 def evict(facts: DeploymentFacts, buckets: Buckets, effects: DeploymentEffects) -> set[str]:
-    """Stops all evicted instances; returns their ids."""
     for eviction in buckets.evicted:
         counted = NEW_REVISION if eviction.reason == RESTARTED else None
         stop(facts, eviction.instance, effects, eviction.reason, eviction.message, stop_reason=counted)
@@ -103,9 +177,9 @@ def evict(facts: DeploymentFacts, buckets: Buckets, effects: DeploymentEffects) 
 def create_missing(
     facts: DeploymentFacts, buckets: Buckets, wanted: int, leaving: Collection[str], effects: DeploymentEffects
 ) -> None:
-    """Creates missing replicas. During a rollout an outdated instance must be gone before its successor is created.
+    """Creates missing replicas.
 
-    So must an evicted task: it may end with code 0, and is done then.
+    An outdated instance must be gone before its successor is created, and so must an evicted task.
 
     `leaving`: instances that this step has stopped.
     """
@@ -124,13 +198,14 @@ def add_creates(
     number: int,
     effects: DeploymentEffects,
 ) -> None:
-    """Adds so many instances of a revision. The first ones are successors that this step has not created yet."""
+    """Adds `number` instances of a revision. The first are successors that this step has not created yet."""
     substituted = {i.replaces for i in facts.instances}
     given_up = [i.id for i in buckets.given_up if i.id not in leaving and i.id not in substituted]
     # Successors of preempted instances come first and keep their queue time.
     successors = [(i.id, i.created_at) for i in buckets.requeued] + [(id_, None) for id_ in given_up]
-    begun = {create.replaces for create in effects.creates}
-    successors = [one for one in successors if one[0] not in begun]
+    created = {create.replaces for create in effects.creates}
+    successors = [successor for successor in successors if successor[0] not in created]
+
     analyzing = effects.analyse == revision
     for n in range(number):
         replaces, born = successors[n] if n < len(successors) else (None, None)
@@ -160,14 +235,14 @@ def finish_done(facts: DeploymentFacts, instance: InstanceFacts, effects: Deploy
 
 
 def paused_tasks(facts: DeploymentFacts, buckets: Buckets, effects: DeploymentEffects) -> int:
-    """How many evicted tasks count as replicas: those that still stop, and those that this step found done."""
+    """Number of evicted tasks that count as replicas: those that still stop, and those that this step found done."""
     removed = {removal.instance for removal in effects.removals}
     stopping = sum(
-        _pauses(facts, one, one.stop_reason) and one.id not in removed and not may_be_substituted(facts, one)
-        for one in buckets.stopping
+        _pauses(facts, i, i.stop_reason) and i.id not in removed and not may_be_substituted(facts, i)
+        for i in buckets.stopping
     )
     evicted = {change.instance: change.stop_reason for change in effects.phase_changes if change.to is P.STOPPING}
-    return stopping + sum(_pauses(facts, one, evicted[one.id]) for one in facts.instances if one.id in evicted)
+    return stopping + sum(_pauses(facts, i, evicted[i.id]) for i in facts.instances if i.id in evicted)
 
 
 def _pauses(facts: DeploymentFacts, instance: InstanceFacts, stop_reason: str | None) -> bool:
