@@ -58,6 +58,7 @@ if TYPE_CHECKING:  # slow to import
 
 _SWEEP_S: Final = 0.1  # how late a deadline of a request may be
 _POOL_EVERY: Final = 10  # sweeps
+_STRANGERS_SHARE: Final = 2  # of all connections: requests without a key that have one to the controller, too
 _REFUSE_AFTER_S: Final = 5.0  # load balancers see `/readyz` first
 _CLOSE_S: Final = 1.0
 _POLL_S: Final = 0.05
@@ -127,9 +128,11 @@ class Gateway:
             metrics=QueueMetrics(self.metrics.registry),
             places=self._places,
         )
-        self._controller = Controller(controller, secret, Pool(), others=deque(others))
-        self._crashes = CrashWatch(database)
         limits = limits or limits_for(connection_bound(raise_file_limit()))
+        self._controller = Controller(
+            controller, secret, Pool(), most_strangers=max(1, limits.most // _STRANGERS_SHARE), others=deque(others)
+        )
+        self._crashes = CrashWatch(database)
         self._agents, failed = Pool(most=limits.most, prepare=notice_gone_hosts), FailureLog().note
         self._requests = RequestMetrics(self.metrics.registry, self.demand.at_replicas)
         self._shared = Shared(

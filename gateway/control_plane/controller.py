@@ -28,17 +28,21 @@ class Controller:
         address: of the one that gets them: its Unix socket, or host and port.
         secret: by which it trusts the gateway's fields about clients; empty on its socket, which needs none.
         pool: makes the connections; none is kept.
+        most_strangers: requests without a valid key that may have a connection to it at once.
         under_way: requests that are passed on.
         failures: bounds the log lines about requests that could not be passed on.
         others: addresses of further ones, in the order in which they are tried.
+        strangers: requests without a valid key that have a connection to it, oldest first.
     """
 
     address: Address
     secret: str
     pool: Pool
+    most_strangers: int
     under_way: set[Relay] = field(default_factory=set)
     failures: LogLimit = field(default_factory=LogLimit)
     others: deque[Address] = field(default_factory=deque)
+    strangers: dict[Relay, None] = field(default_factory=dict)
 
     async def connect(self) -> ClientConnection:
         """A new connection, to the next one where this one takes none: no byte has left until then.
@@ -53,6 +57,14 @@ class Controller:
             except ConnectError:
                 self.silent(asked)
         return await self.pool.connect(self.address)
+
+    def admit_stranger(self, relay: Relay) -> None:
+        """Counts a request without a valid key until it is over; at the bound the oldest one's client is cut."""
+        if len(self.strangers) >= self.most_strangers:
+            oldest = next(iter(self.strangers))
+            del self.strangers[oldest]
+            oldest.client.evict()
+        self.strangers[relay] = None
 
     def silent(self, asked: Address) -> None:
         """The controller at this address does not answer: the next one gets requests, unless it does already."""

@@ -84,6 +84,8 @@ class Passed(Relay):
     def begin(self) -> None:
         """Connects."""
         self._controller.under_way.add(self)
+        if not self._known:
+            self._controller.admit_stranger(self)
         self.connect(self._controller.connect)
 
     def connected(self, server: ClientConnection) -> None:
@@ -104,6 +106,7 @@ class Passed(Relay):
             self._rate = Rate(self._loop.time(), *(OF_KEYS if self._known else OF_AGENTS))
             if not self._known:
                 self.client.admit(standing=AGENT)
+                self._controller.strangers.pop(self, None)
         super().response_head(head)
 
     def body(self, data: bytes) -> None:
@@ -148,6 +151,7 @@ class Passed(Relay):
         """Ends it."""
         super().over(state)
         self._controller.under_way.discard(self)
+        self._controller.strangers.pop(self, None)
         if self._resume is not None:
             self._resume.cancel()
 

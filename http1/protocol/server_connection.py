@@ -303,6 +303,10 @@ class ServerConnection(asyncio.Protocol):
             self._transport.abort()
         self._end()
 
+    def evict(self) -> None:
+        """Ends the connection at once, and counts it among those that a bound closed."""
+        self._admission.close(self.record, "bound")
+
     def close(self) -> None:
         """Ends the connection after what was written. In mid-answer the client sees that the answer is broken."""
         if self._transport is not None:
