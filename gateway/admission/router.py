@@ -31,8 +31,8 @@ from gateway.routing.routing_table import ServedName
 from http1.daemon.log_limit import MalformedLog
 from http1.forwarded import TrustedProxies
 from http1.protocol.admission import ADMINISTRATOR, KEY
+from http1.protocol.framing import MessageError
 from http1.protocol.heads import Fields, RequestHead, values
-from http1.protocol.reader import MessageError
 from http1.protocol.server_connection import DROPPED, Handler, ServerConnection
 from schemas.api.models import FORM_PATHS, MODEL_PATHS, MODEL_ROLES, MODELS_PATH, ModelList, ModelState, ModelView
 from schemas.api.view import to_json

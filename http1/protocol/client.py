@@ -9,9 +9,10 @@ from functools import partial
 from typing import Final, Protocol, cast
 
 from http1.protocol.connecting import CONNECT_S, Address, opened
+from http1.protocol.framing import MessageError
 from http1.protocol.heads import COPIED_BYTES, LAST_CHUNK, SWITCHING, ResponseHead, chunk
 from http1.protocol.peer_state import reset_at_close
-from http1.protocol.reader import MessageError, ResponseReader
+from http1.protocol.reader import ResponseReader
 
 
 class State(StrEnum):

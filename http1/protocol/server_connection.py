@@ -13,6 +13,7 @@ import structlog
 from http1.protocol import admission as connections
 from http1.protocol.admission import KEY, Connection, Refusal, Standing
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.framing import MessageError
 from http1.protocol.heads import (
     CONTINUE,
     COPIED_BYTES,
@@ -27,7 +28,7 @@ from http1.protocol.heads import (
     status_line,
 )
 from http1.protocol.peer_state import LOOK_S, is_gone, untaken_bytes
-from http1.protocol.reader import MessageError, RequestReader
+from http1.protocol.reader import RequestReader
 from http1.protocol.states import (
     ANSWERING,
     CLOSED,

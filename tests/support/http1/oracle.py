@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import h11
 
+from http1.protocol.framing import MessageError
 from http1.protocol.heads import RequestHead
-from http1.protocol.reader import MessageError, RequestReader
+from http1.protocol.reader import RequestReader
 
 Seen = list[tuple[object, ...]]
 ERROR = ("error",)

@@ -6,8 +6,9 @@ from typing import Any
 
 import h11
 
+from http1.protocol.framing import MessageError
 from http1.protocol.heads import ResponseHead
-from http1.protocol.reader import MessageError, ResponseReader
+from http1.protocol.reader import ResponseReader
 from support.fuzz.refusals import explained
 
 

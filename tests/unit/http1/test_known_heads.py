@@ -10,8 +10,9 @@ from http1.protocol import fast_paths as known_heads
 from http1.protocol import reader as request_reader
 from http1.protocol import reader as response_reader
 from http1.protocol.fast_paths import KnownHeads
+from http1.protocol.framing import MessageError
 from http1.protocol.heads import RequestHead, ResponseHead
-from http1.protocol.reader import MessageError, MessageReader, RequestReader, ResponseReader
+from http1.protocol.reader import MessageReader, RequestReader, ResponseReader
 
 START = b"POST /v1/x?a=b HTTP/1.1\r\nHost: a\r\nX-A:  b \r\n"
 STATUS = b"HTTP/1.1 200 OK\r\nServer: s\r\n"
