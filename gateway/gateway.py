@@ -19,6 +19,7 @@ from gateway.admission.cors import Cors
 from gateway.admission.credentials import may_read
 from gateway.admission.router import Own, Router
 from gateway.control_plane.controller import Controller
+from gateway.errors import FailureLog
 from gateway.lifecycle.peer_processes import PeerProcesses, Sockets
 from gateway.lifecycle.shutdown import Step, each_in_time
 from gateway.queueing.demand import Demand
@@ -27,10 +28,8 @@ from gateway.queueing.queue_leases import QueueLeases
 from gateway.queueing.queue_metrics import QueueMetrics
 from gateway.queueing.queues import Queued, Queues
 from gateway.quotas.quota_client import QuotaClient
-from gateway.reporting.failure_log import FailureLog
 from gateway.reporting.health import HEALTH, METRICS, READY, Health, alone
-from gateway.reporting.loop_lag import LoopLag
-from gateway.reporting.metrics import GatewayMetrics
+from gateway.reporting.metrics import GatewayMetrics, LoopLag
 from gateway.reporting.reporter import Reporter
 from gateway.reporting.request_metrics import RequestMetrics
 from gateway.requests.crash_watch import CrashWatch

@@ -5,17 +5,19 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 import orjson
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
 from gateway.control_plane.controller import Controller
 from gateway.errors import response, unavailable
-from gateway.reporting.process_metrics import joined
 from gateway.routing.live_routes import LiveRoutes
 from http1.fetch import FetchError
 from http1.forwarded import is_from_this_host
@@ -232,3 +234,27 @@ def _problem(states: Mapping[int, dict[str, Any] | None]) -> str:
     if len(states) == 1:
         return next(iter(problems.values()))
     return "; ".join(f"process {number + 1}: {problem}" for number, problem in problems.items() if problem)
+
+
+def joined(expositions: Mapping[str, str]) -> bytes:
+    """One exposition of several by process, of which each sample has the label `process`."""
+    # Counters are not added up: a sum would fall with the process that restarts.
+    families: dict[str, Metric] = {}
+    for process, text in expositions.items():
+        for family in text_string_to_metric_families(text):
+            joint = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            for sample in family.samples:
+                joint.samples.append(sample._replace(labels={**sample.labels, "process": process}))
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Given(families.values()))
+    return generate_latest(registry)
+
+
+class _Given(Collector):
+    """Metrics that were collected elsewhere."""
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = tuple(metrics)
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._metrics)

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from controller.live.endpoints import Endpoint, Model, RolloutRoute, Stopped
+from gateway.routing.available_replicas import OpenReplicas, ReplicaBackoff
 from gateway.routing.choose_revision import belongs_to_new, by_revision, place_in_turn, place_of_session
-from gateway.routing.open_replicas import OpenReplicas
-from gateway.routing.replica_backoff import ReplicaBackoff
 from gateway.routing.session_home import SessionHomes, home_of
 
 _NEVER: Final = 0
