@@ -55,7 +55,6 @@ def unavailable(message: str) -> GatewayError:
 
 
 def unauthenticated() -> GatewayError:
-    """401."""
     return GatewayError(
         401,
         "unauthenticated",

@@ -194,23 +194,21 @@ class Gateway:
 
     @property
     def under_way(self) -> set[Request]:
-        """The requests to models that are not over."""
+        """Requests to models that are not over."""
         return self._shared.under_way
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """What runs from `start` to `close`. A task that ends before has a defect."""
+        """The tasks that run from `start` to `close`. A task that ends before has a defect."""
         own = (self.keys.task, self.routes.refreshing, self._reporter.task, self._leases.task, self._crashes.task)
         each = (*own, *self._quotas.tasks)
         return [task for task in each if task is not None]
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
         return self._server.port
 
     async def start(self, listening: socket.socket) -> None:
-        """Serves on a bound socket."""
         self.keys.start()
         if self._peers is not None:
             await self._peers.start()
@@ -222,12 +220,11 @@ class Gateway:
         await self._server.listen_on(listening)
 
     async def close(self, drain_s: float) -> None:
-        """Drains and stops."""
         await self.drain(drain_s)
         await self.stop()
 
     def leave(self) -> None:
-        """Takes no new connections: another process that has the same socket does. Open ones end with their answers."""
+        """Takes no new connections: another process serves the same socket. Open connections end with their answers."""
         self._draining = True
         self._server.leave()
         self._server.retire()
@@ -313,7 +310,6 @@ class Gateway:
 def _metrics(
     collections: GcWatch, loop_lag_s: Callable[[], float], certificate: "ServedCertificate | None"
 ) -> GatewayMetrics:
-    """The metrics of this process, in a registry of its own."""
     metrics = GatewayMetrics(CollectorRegistry())
     metrics.loop_lag(loop_lag_s)
     metrics.registry.register(ProcessMetrics("gateway", lambda: {(): read_figures(collections)}))
@@ -325,7 +321,7 @@ def _metrics(
 def _server(
     router: Router, admission: ConnectionAdmission, client_stall_s: float, certificate: "ServedCertificate | None"
 ) -> Server:
-    """Serves admitted connections. An exchange has a limit for its whole body, after which it says so."""
+    """Serves admitted connections. An upload has a limit of its own, which answers with an error."""
     progress = Progress(body_s=UPLOAD_LIMIT_S + 10.0, write_s=client_stall_s)
     context = None if certificate is None else lambda: certificate.context
     return Server(Service(router.handle, router.malformed, admission, progress), context)

@@ -31,7 +31,7 @@ def _listed(value: object) -> object:
 
 
 class GatewaySettings(BaseSettings):
-    """The settings of one gateway process."""
+    """Settings of one gateway process, from its environment."""
 
     model_config = SettingsConfigDict(env_prefix="GPUWARD_", frozen=True, extra="ignore")
 

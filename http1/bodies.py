@@ -20,7 +20,7 @@ class BodiesFullError(Exception):
 
 
 class Hold:
-    """The bytes that one request holds. Grows by `take` while its body arrives."""
+    """Bytes that the body of one request holds; they grow while it arrives."""
 
     __slots__ = ("_bodies", "key", "size")
 

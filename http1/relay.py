@@ -154,7 +154,6 @@ class Relay(ABC):
             self.client.pause_reading()
 
     def end(self) -> None:
-        """The request is complete."""
         self.complete = True
         if self.server is not None:
             self.server.end()
@@ -165,7 +164,6 @@ class Relay(ABC):
             self.over(CUT)
 
     def writable(self, *, ready: bool) -> None:
-        """Whether the client takes more of the answer."""
         self.ready = ready
         if self.server is not None:
             (self.server.resume_reading if ready else self.server.pause_reading)()
@@ -211,7 +209,6 @@ class Relay(ABC):
             self.unanswered(why)
 
     def request_writable(self, *, ready: bool) -> None:
-        """Whether the server takes more of the request."""
         (self.client.resume_reading if ready else self.client.pause_reading)()
 
     def _start(self, head: ResponseHead, body: bytes) -> None:
@@ -230,7 +227,6 @@ class Relay(ABC):
     # The end
 
     def overdue(self, now: float) -> None:
-        """Ends what has made no progress for too long at loop time `now`."""
         limit_s = self.limits_s.get(self.state)
         if limit_s is not None and now - self.moved > limit_s:
             self.silent()
@@ -247,7 +243,7 @@ class Relay(ABC):
         self.client.abort()
 
     def over(self, state: State) -> None:
-        """Ends the request, and what is under way at the server. A subclass gives back what the request holds."""
+        """Ends the request, and what is under way at the server. A subclass frees what the request holds."""
         self._enter(state)
         self._drop_server()
 

@@ -32,8 +32,9 @@ from http1.daemon.log_limit import MalformedLog
 from http1.forwarded import TrustedProxies
 from http1.protocol.admission import ADMINISTRATOR, KEY
 from http1.protocol.framing import MessageError
+from http1.protocol.handler import DROPPED, Handler
 from http1.protocol.heads import Fields, RequestHead, values
-from http1.protocol.server_connection import DROPPED, Handler, ServerConnection
+from http1.protocol.server_connection import ServerConnection
 from schemas.api.models import FORM_PATHS, MODEL_PATHS, MODEL_ROLES, MODELS_PATH, ModelList, ModelState, ModelView
 from schemas.api.view import to_json
 
@@ -92,7 +93,6 @@ class Router:
         self._keys: KeyRing = shared.keys
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
-        """One request."""
         path, request_id = head.target.partition(b"?")[0], request_id_of(head.named)
         if self._hsts and self._scheme(head, connection) == "https":
             connection.add_lines(self._hsts)
@@ -109,7 +109,6 @@ class Router:
         return self._pass_on(head, connection, request_id)
 
     def malformed(self, error: MessageError) -> bytes:
-        """The body of the answer to a malformed message."""
         self._malformed.note(str(error))
         _, body = response(GatewayError(error.status, error.code, str(error)), b"", "")
         return body
@@ -288,7 +287,7 @@ def _view(name: str, served: ServedName, now: int) -> ModelView:
 
 
 def _credentials(head: RequestHead) -> tuple[tuple[str, ...], tuple[bytes, ...]]:
-    """The credentials in a head, and their digests: one or more."""
+    """The credentials in a head, and their digests: at least one."""
     found: tuple[tuple[str, ...], tuple[bytes, ...]] | None = head.alike.get(_CREDENTIALS)
     if found is None:
         keys = credentials_of(head) or ("",)
@@ -297,7 +296,7 @@ def _credentials(head: RequestHead) -> tuple[tuple[str, ...], tuple[bytes, ...]]
 
 
 def _check(head: RequestHead, path: bytes) -> None:
-    """Refuses what no body can mend."""
+    """Refuses a request that no body could make valid."""
     allowed = b"GET" if _names_one(path) else _ALLOWED.get(path)
     _check_characters(head)
     if allowed is None:

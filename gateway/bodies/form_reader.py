@@ -91,11 +91,6 @@ class FormReader:
             pass
 
     def end(self) -> None:
-        """The body is complete.
-
-        Raises:
-            BadRequestError: the form is not.
-        """
         if self._place is not _Place.ENDED:
             raise _missing() if self.model is None else BadRequestError("body: the form breaks off; send all of it")
 

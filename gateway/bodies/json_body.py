@@ -80,11 +80,6 @@ _COUNTER: Final = _Counter()
 
 
 def read_json(body: bytes) -> Parameters:
-    """The parameters.
-
-    Raises:
-        BadRequestError: the body is not a JSON object with one `model`, a string, or has fields for engines' operators.
-    """
     if body.startswith(_BOM):
         raise BadRequestError("body: must not begin with a byte order mark; send plain UTF-8")
     try:
@@ -233,7 +228,6 @@ class JsonBody:
     more: tuple[bytes, ...] = ()
 
     def with_values(self, changed: dict[str, Any]) -> tuple[bytes, ...]:
-        """The body with other values."""
         if self.values is not None:
             tail = {name: msgspec.Raw(value) for name, value in self.values.items()}
             tail.update((name, msgspec.Raw(msgspec.json.encode(value))) for name, value in changed.items())
@@ -241,13 +235,11 @@ class JsonBody:
         return (_with_values(self.content, changed) if changed else self.content,)
 
     def identity(self) -> bytes:
-        """The digest."""
         if not self.digest:
             self.digest = sha256(self.content).digest()
         return self.digest
 
     def count_text(self) -> int:
-        """Bytes of text."""
         if self.text_bytes is None:
             self.text_bytes = prompt_bytes(self.content)
         return self.text_bytes

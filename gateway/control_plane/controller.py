@@ -67,13 +67,13 @@ class Controller:
         self.strangers[relay] = None
 
     def silent(self, asked: Address) -> None:
-        """The controller at this address does not answer: the next one gets requests, unless it does already."""
+        """Sends requests to the next controller, if this address is the current one."""
         if self.others and asked == self.address:
             self.others.append(self.address)
             self.address = self.others.popleft()
 
     def credential(self) -> Fields:
-        """The fields by which the controller knows the gateway."""
+        """Fields by which the controller recognizes the gateway."""
         return [(_GATEWAY_FIELD, self.secret.encode())] if self.secret else []
 
     async def fetch(self, path: bytes, fields: Fields, limit_s: float) -> tuple[ResponseHead, bytes]:

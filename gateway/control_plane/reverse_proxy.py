@@ -82,14 +82,12 @@ class Passed(Relay):
         self._resume: asyncio.TimerHandle | None = None  # while the rate holds the client back
 
     def begin(self) -> None:
-        """Connects."""
         self._controller.under_way.add(self)
         if not self._known:
             self._controller.admit_stranger(self)
         self.connect(self._controller.connect)
 
     def connected(self, server: ClientConnection) -> None:
-        """Sends the request."""
         self._requested = self._controller.address
         head = self.head
         fields = end_to_end(head, _NOT_FORWARDED, prefix=_OURS)
@@ -126,20 +124,16 @@ class Passed(Relay):
             self.client.resume_reading()
 
     def request_writable(self, *, ready: bool) -> None:
-        """Whether the controller takes more."""
         if not ready or self._resume is None:
             super().request_writable(ready=ready)
 
     def answer_lines(self, head: ResponseHead) -> bytes:
-        """All of the controller's fields."""
         return lines_of(end_to_end(head, _NOT_RETURNED))
 
     def not_connected(self, error: ConnectError) -> None:
-        """Answers 503."""
         self._fail(f"the controller cannot be reached: {error}; try again in a moment")
 
     def unanswered(self, why: str) -> None:
-        """Answers 503."""
         self._fail(f"the controller ended before it answered: {why}; try again in a moment")
 
     def silent(self) -> None:
@@ -148,7 +142,6 @@ class Passed(Relay):
         self._fail(f"the controller did not answer within {ANSWER_LIMIT_S:.0f} s; try again in a moment")
 
     def over(self, state: State) -> None:
-        """Ends it."""
         super().over(state)
         self._controller.under_way.discard(self)
         self._controller.strangers.pop(self, None)

@@ -11,7 +11,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class Holder(StrEnum):
-    """The state of the process that holds the writing end."""
+    """Whether a process still holds the writing end."""
 
     LIVES = "lives"
     REPLACED = "replaced"  # it wrote something

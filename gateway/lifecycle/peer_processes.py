@@ -32,7 +32,6 @@ class Sockets:
     bound: tuple[socket.socket, ...]
 
     def path(self, number: int) -> str:
-        """Of one process's socket."""
         return str(self.folder / str(number))
 
     def remove(self) -> None:
@@ -72,12 +71,10 @@ class PeerProcesses:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Answers from now on."""
         bound = self._sockets.bound[self._number]
         self._server = await asyncio.start_unix_server(self._answer, sock=bound)
 
     def stop(self) -> None:
-        """Answers no longer."""
         if self._server is not None:
             self._server.close()
 

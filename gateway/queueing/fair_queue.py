@@ -30,7 +30,6 @@ class Waiting(Generic[T]):
 
     @property
     def arrived(self) -> float:
-        """When it arrived."""
         return self.age[0]
 
 
@@ -104,7 +103,6 @@ class _Numbers:
         self._keys: dict[int, dict[str, None]] = {}  # by number
 
     def change(self, key: str, by: int) -> None:
-        """Counts one more or one less."""
         before = self.of.pop(key, 0)
         if before:
             del self._keys[before][key]
@@ -117,7 +115,6 @@ class _Numbers:
             self.most = now
 
     def with_most(self) -> str:
-        """A key with the most."""
         return next(iter(self._keys[self.most]))
 
 
@@ -178,7 +175,6 @@ class FairQueue(Generic[T]):
         return next(filter(has_place, self.newest_of(self._numbers.with_most())), None)
 
     def newest_of(self, key: str) -> Iterator[T]:
-        """The requests of a key, the newest first."""
         by_lane = [reversed(lane.by_key.get(key, ())) for lane in self._lanes.values()]
         return (one.request for one in merge(*by_lane, key=_BY_AGE, reverse=True))
 

@@ -55,15 +55,13 @@ class LeaseClient(Generic[T]):
         self.task: asyncio.Task[None] | None = None
 
     def start(self, changes: ChangeFanout) -> None:
-        """Starts the task."""
         self.task = asyncio.create_task(self._run(changes), name="queue-places")
 
     def poke(self) -> None:
-        """Asks now."""
         self._poked.set()
 
     async def stop(self) -> None:
-        """Ends the task. What this gateway holds is returned when it signs off."""
+        """Ends the task. Leases are returned when the gateway signs off."""
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait([self.task], timeout=_STOP_LIMIT_S)

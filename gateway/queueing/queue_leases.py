@@ -71,7 +71,6 @@ class QueueLeases(Generic[T]):
 
     @property
     def undecided(self) -> bool:
-        """Whether a request waits for a place."""
         return any(places.applying for places in self._of.values())
 
     def join(self, uid: str, request: T, length: int) -> bool:
@@ -111,12 +110,10 @@ class QueueLeases(Generic[T]):
         return True
 
     def has(self, uid: str, request: T) -> bool:
-        """Whether a request has a place."""
         places = self._of.get(uid)
         return places is not None and request in places.placed
 
     def leave(self, uid: str, request: T) -> None:
-        """A request waits no longer."""
         places = self._of.get(uid)
         if places is None:
             return

@@ -64,27 +64,21 @@ class QueueMetrics:
         self._series: dict[str, _Series] = {}
 
     def waiting(self, deployment: str, number: int) -> None:
-        """So many wait now."""
         self._of(self._waiting, deployment).set(number)
 
     def waited(self, deployment: str, seconds: float) -> None:
-        """One went on."""
         self._of(self._waited, deployment).observe(seconds)
 
     def wake(self, deployment: str) -> None:
-        """Counts one."""
         self._of(self._wakes, deployment).inc()
 
     def wake_withdrawn(self, deployment: str) -> None:
-        """Counts one."""
         self._of(self._withdrawn, deployment).inc()
 
     def refused(self, deployment: str, code: str) -> None:
-        """Counts one."""
         self._of(self._refusals, deployment, code).inc()
 
     def cancelled(self, deployment: str, state: str) -> None:
-        """Counts one."""
         self._of(self._cancels, deployment, state).inc()
 
     def _of(self, family: T, *labels: str) -> T:

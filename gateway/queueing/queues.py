@@ -88,7 +88,6 @@ class Queues:
         return queue is not None and queue.waits_in(lane) and not self._pumping
 
     def waits(self, request: Queued, model: str) -> bool:
-        """Whether this request waits."""
         queue = self.by_model.get(model)
         return queue is not None and request in queue
 
@@ -265,7 +264,6 @@ class Queues:
             self._places.move(uid, known.uid, tuple(self.by_model[model]), known.limits.queue.length)
 
     def pump_all(self) -> None:
-        """As `pump`, for all models: a replica that was left alone may be tried again."""
         for model in tuple(self.by_model):
             self.pump(model)
 

@@ -67,7 +67,6 @@ class KeyUse:
             del self.shares[kind]
 
     def limits_tokens(self) -> bool:
-        """Whether there is a limit of tokens."""
         return not self.shares.keys().isdisjoint(OF_TOKENS)
 
     def history(self, name: str) -> TokenHistory:
@@ -88,7 +87,6 @@ class KeyUse:
         return [ask for share in self.shares.values() if (ask := share.ask(now))]
 
     def rests(self) -> bool:
-        """Whether nothing is to be asked until it is used again, once nothing is to be asked now."""
         return not self.under_way and all(share.rests() for share in self.shares.values())
 
     def headers(self, now: float, fraction: float | None) -> dict[str, str]:
@@ -165,7 +163,6 @@ class Limits:
 
     @property
     def fraction(self) -> float | None:
-        """What this gateway refills by itself; None while the store does it."""
         return self._own_fraction if self.away else None
 
     @property

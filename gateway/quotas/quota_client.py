@@ -159,7 +159,6 @@ class QuotaClient:
         raise AssertionError("the store must be asked first")
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These keys (by id) are revoked or have expired."""
         self._limits.forget(keys)
 
     def headers(self, usage: UsageRecord) -> list[tuple[bytes, bytes]]:

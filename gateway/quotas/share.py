@@ -74,14 +74,12 @@ class Share:
         return min(self.held, self.capacity) >= amount
 
     def take(self) -> None:
-        """One request passes."""
         if self.kind is LimitKind.PARALLEL:
             self.spent += 1
         elif self.kind is LimitKind.REQUESTS:
             self.charge(1)
 
     def leave(self) -> None:
-        """One request is over."""
         if self.kind is LimitKind.PARALLEL:
             self.spent -= 1
             self._denied_at = float("-inf")  # its slot is free, also while it is being given back

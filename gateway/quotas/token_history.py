@@ -25,7 +25,6 @@ class TokenHistory:
 
     @property
     def bytes_per_token(self) -> float:
-        """Of prompts."""
         if self._tokens <= 0:
             return _BYTES_PER_TOKEN
         least, most = _RANGE

@@ -21,8 +21,9 @@ from gateway.errors import response, unavailable
 from gateway.routing.live_routes import LiveRoutes
 from http1.fetch import FetchError
 from http1.forwarded import is_from_this_host
+from http1.protocol.handler import Handler
 from http1.protocol.heads import Fields, RequestHead
-from http1.protocol.server_connection import Handler, ServerConnection
+from http1.protocol.server_connection import ServerConnection
 from http1.protocol.streamed_answer import StreamedAnswer
 
 MAX_LOOP_LAG_S: Final = 5.0
@@ -100,7 +101,6 @@ class Health:
         return {_STATE: self._own_state, _EXPOSITION: self._exposition}
 
     def handle(self, head: RequestHead, connection: ServerConnection, request_id: str) -> Handler:
-        """Answers `GET` of one of the three paths."""
         ready = partial(self._ready, address=connection.address)
         answers: dict[bytes, Answers] = {HEALTH: self._alive, READY: ready, METRICS: self._metrics}
         answer = answers[head.path]
@@ -251,8 +251,6 @@ def joined(expositions: Mapping[str, str]) -> bytes:
 
 
 class _Given(Collector):
-    """Metrics that were collected elsewhere."""
-
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self._metrics = tuple(metrics)
 

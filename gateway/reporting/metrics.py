@@ -38,11 +38,9 @@ class GatewayMetrics:
         )
 
     def loop_lag(self, read: Callable[[], float]) -> None:
-        """Reads the seconds at each scrape."""
         self._loop_lag.set_function(read)
 
     def certificate(self, expires_s: Callable[[], float], problem: Callable[[], str]) -> None:
-        """Shows when the certificate ends, and whether its files cannot be used now."""
         ends = Gauge(
             "gpuward_gateway_certificate_expiry_timestamp_seconds",
             "When the certificate of the port ends, in seconds since 1970; absent without TLS.",
@@ -57,20 +55,17 @@ class GatewayMetrics:
         failed.set_function(lambda: float(bool(problem())))
 
     def connection_closed(self, reason: str) -> None:
-        """Counts one."""
         self._closed.labels(reason).inc()
 
     def body_refused(self, bound: str) -> None:
-        """Counts one."""
         self._refused.labels(bound).inc()
 
     def bodies_held(self, read: Callable[[], float]) -> None:
-        """Reads the bytes at each scrape."""
         self._held.set_function(read)
 
 
 class LoopLag:
-    """Keeps the worst lag of the last ten seconds. All times are the loop's, in seconds."""
+    """The worst lag of the last ten seconds. All times are the loop's, in seconds."""
 
     def __init__(self) -> None:
         self._worst: deque[tuple[float, float]] = deque()  # when, and how late a sweep was; lags falling

@@ -62,7 +62,6 @@ class Reporter:
         self.task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Starts the task."""
         self.task = asyncio.create_task(self._run(), name="demand-reports")
 
     def in_touch_s(self) -> float:

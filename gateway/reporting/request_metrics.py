@@ -38,12 +38,10 @@ class Spread:
         self.total = 0.0
 
     def observe(self, value: float) -> None:
-        """Adds one."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """The counts below each bound."""
         found, below = [], 0
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             below += count
@@ -205,11 +203,9 @@ class _Family(Collector):
         self._labelnames = labels
 
     def describe(self) -> Iterator[Metric]:
-        """The family, for its name."""
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        """The family with its samples."""
         yield self._make()
 
 

@@ -60,7 +60,6 @@ class AppUpload(Upload):
         self._digest = b""
 
     def read(self) -> None:
-        """Goes on with the complete body."""
         self._content, self.pieces = tuple(self.pieces), []
         request = self.request
         if self.size > LONG_BYTES:
@@ -94,14 +93,11 @@ class AppUpload(Upload):
         request.exchange.send(server, head, self._content)
 
     def returned_lines(self, head: ResponseHead) -> bytes:
-        """The lines of the server's answer that the client gets."""
         return lines_of(returned_by_app(head, self._name))
 
     def digest(self) -> bytes:
-        """Of the request."""
         return self._digest
 
     def release(self) -> None:
-        """It goes to no other replica."""
         self._content = ()
         self.drop()

@@ -70,11 +70,9 @@ class CrashWatch:
         self.task: asyncio.Task[None] | None = None
 
     def start(self, changes: ChangeFanout) -> None:
-        """Starts the task."""
         self.task = asyncio.create_task(self._run(changes), name="crash-watch")
 
     async def stop(self) -> None:
-        """Ends the task. What it had no time to write is lost."""
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait([self.task], timeout=_LIMIT_S)

@@ -28,12 +28,7 @@ _SERVER_ERROR: Final = 500
 
 
 class Dispatch:
-    """The dispatch of one request.
-
-    Attributes:
-        queued: whether it has waited in the queue.
-        held: an engine's 503, which is the answer where no other replica can take the request.
-    """
+    """Chooses replicas. `held`: an engine's 503, which is the answer where no other replica takes the request."""
 
     __slots__ = (
         *("_adapter", "_rechecked", "_request", "_session", "_share", "_suspected", "_tried"),
@@ -67,7 +62,7 @@ class Dispatch:
     # To a replica
 
     def next_replica(self) -> None:
-        """Sends it to the best replica that it has not tried; without one, reads the routes once more, or waits."""
+        """Sends it to the best replica that it has not tried; without one, reads the routes again or waits."""
         request, shared = self._request, self._request.shared
         if request.upload.is_bound():
             self._end_at_bound()
@@ -147,17 +142,15 @@ class Dispatch:
         request.deadline = request.arrived + (known.limits.queue.wait if known is not None else WAIT_LIMIT_S)
 
     def go(self) -> None:
-        """A replica may be free: takes it, or waits again."""
         if self._request.state is WAITING:
             self.next_replica()
 
     def leave_queue(self, *, refused: bool) -> None:
-        """It waits no longer. `refused`: its model, if it sleeps, shall go on waking."""
+        """Leaves the queue. `refused`: its model, if it sleeps, continues to wake."""
         if self.queued:
             self._request.shared.queues.leave(self._request, self._request.model, refused=refused)
 
     def late(self) -> None:
-        """No replica was found in time."""
         request = self._request
         if self.queued and request.shared.queues.waits(request, request.model):
             request.fail(waited_too_long(request.model, request.shared.routes.table.model(request.model)))
@@ -167,7 +160,7 @@ class Dispatch:
     # Without an answer
 
     def ended(self, happening: Happening, detail: str) -> None:
-        """The replica gave no answer, or not all of it: the table of verdicts decides what follows."""
+        """The replica gave no complete answer: the table of verdicts decides what follows."""
         request = self._request
         endpoint, table = request.exchange.endpoint, request.shared.routes.table
         if endpoint is None:

@@ -37,7 +37,6 @@ class PartialEvent:
         return complete
 
     def take(self) -> bytes:
-        """What is held, which is not held any longer."""
         taken, self.held = bytes(self.held), bytearray()
         return taken
 
@@ -79,7 +78,7 @@ class CompleteEvents:
         return complete
 
     def rest(self) -> bytes:
-        """What is held back, for a stream that ended as it should."""
+        """The held part of an event, for a stream that ended as it should."""
         return self._partial.take()
 
     def last(self, event: bytes) -> bytes:

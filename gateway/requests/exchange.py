@@ -84,7 +84,6 @@ class Exchange(Relay):
     # To the replica
 
     def begin(self, endpoint: Endpoint) -> None:
-        """Sends the request to this replica."""
         request = self.request
         shared = request.shared
         self.endpoint, self.revision = endpoint, endpoint.revision
@@ -100,14 +99,13 @@ class Exchange(Relay):
             self.connect(partial(shared.pool.connect, address))
 
     def connected(self, server: ClientConnection) -> None:
-        """Sends the request."""
         if self.endpoint is None:
             server.abort()
         else:
             self.request.guard(self.request.upload.send, self.endpoint, server)
 
     def not_connected(self, error: ConnectError) -> None:
-        """Another replica may get it, unless this process can open no connection."""
+        """Another replica may get the request, unless this process can open no connection."""
         happening = Happening.NO_FILES if error.errno in _NO_FILES else Happening.NOT_CONNECTED
         self.request.guard(self.request.dispatch.ended, happening, str(error))
 
@@ -118,12 +116,10 @@ class Exchange(Relay):
         server.begin(head, self, chunked=chunked, continued=continued)
 
     def close(self, state: State) -> None:
-        """The request is over."""
         self.leave()
         super()._enter(relay.State(state))
 
     def leave(self) -> None:
-        """The request is no longer at its replica."""
         endpoint, self.endpoint = self.endpoint, None
         self.busy = self._refusal = None
         self.leave_server()
@@ -135,7 +131,7 @@ class Exchange(Relay):
                 queues.freed(request.model, request.key)
 
     def _enter(self, state: relay.State) -> None:
-        """The relay's states are those of the request as well, from `SENT` on."""
+        """The relay's states from `SENT` on are the request's as well."""
         super()._enter(state)
         if state is relay.SENT:
             self.request.enter(SENT)
@@ -168,7 +164,6 @@ class Exchange(Relay):
                 self._refusal = Kept(head)
 
     def response_body(self, data: bytes, chunks: bytes = b"") -> None:
-        """A part of the answer."""
         if self.busy is not None or self._refusal is not None:
             self._keep_back(data)
             return
@@ -195,7 +190,6 @@ class Exchange(Relay):
             self.client.send(shown, chunks if shown is data else b"")
 
     def response_end(self) -> None:
-        """The answer is complete."""
         request = self.request
         self.server = None
         if self.busy is not None:
@@ -254,7 +248,6 @@ class Exchange(Relay):
             request.usage.answered(head.status, events, encoding, head.length)
 
     def _start(self, head: ResponseHead, body: bytes) -> None:
-        """Sends the head with the beginning of the body."""
         if not self.request.commented:
             shortened = self.hides_usage and self.events is not None and head.length is not None
             super()._start(replace(head, length=None) if shortened else head, body)
@@ -266,7 +259,6 @@ class Exchange(Relay):
             self.client.send(body)
 
     def answer_lines(self, head: ResponseHead) -> bytes:
-        """The lines of the answer's head."""
         request, now = self.request, self._loop.time()
         if self.state is relay.TUNNEL:
             return request.upload.returned_lines(head) + b"x-request-id: %b\r\n" % request.request_id.encode()
@@ -324,18 +316,17 @@ class Exchange(Relay):
 
     @property
     def head_that_waits(self) -> ResponseHead | None:
-        """The head of an engine's answer that waits for its first piece."""
+        """The head of an engine's answer that waits for its first part."""
         return self._answer
 
     @property
     def keeps_back(self) -> bool:
-        """Whether it reads an answer that may not be the client's."""
+        """Whether it reads an answer that may not go to the client."""
         return self.busy is not None or self._refusal is not None
 
     # Tunnels, back-pressure, deadlines
 
     def _switch(self, head: ResponseHead) -> None:
-        """The server switches to a WebSocket."""
         if self.endpoint is None:
             return
         request = self.request
@@ -400,14 +391,12 @@ class Exchange(Relay):
             self.request.deadline = math.inf
 
     def request_writable(self, *, ready: bool) -> None:
-        """Whether the replica takes more of the request."""
         if self.state is relay.TUNNEL:
             super().request_writable(ready=ready)
         else:
             self.request.upload.server_writable(ready=ready)
 
     def silent(self) -> None:
-        """The replica, or the connection to it, is late."""
         dispatch = self.request.dispatch
         match self.request.state:
             case State.CONNECTING:

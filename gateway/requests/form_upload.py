@@ -42,7 +42,6 @@ class FormUpload(Upload):
     # As it comes
 
     def start(self, key: str) -> None:
-        """As for JSON; what has come is read at once."""
         try:
             self._form = FormReader(self.request.head.named.get(b"content-type", b""))
         except BadRequestError as error:
@@ -52,11 +51,9 @@ class FormUpload(Upload):
             self._feed(b"".join(self.pieces))
 
     def take(self, size: int) -> None:
-        """Counts no more bytes than are held."""
         super().take(size if size > MAX_BODY_BYTES else min(size, MOST_HELD_BYTES))
 
     def body(self, data: bytes) -> None:
-        """The next part came."""
         request = self.request
         if request.state in OVER:
             return
@@ -82,7 +79,6 @@ class FormUpload(Upload):
             request.connection.pause_reading()
 
     def end(self) -> None:
-        """All of it came."""
         self.complete = True
         if self.started and not self.request.ended:
             self._feed(b"")
@@ -116,7 +112,6 @@ class FormUpload(Upload):
     # To a replica
 
     def send(self, endpoint: Endpoint, server: ClientConnection) -> None:
-        """Sends the head alone."""
         request, form = self.request, self._read_form()
         length = request.head.length
         if length is not None:
@@ -127,7 +122,6 @@ class FormUpload(Upload):
         request.deadline = request.exchange.sent_at + _CONTINUE_LIMIT_S
 
     def _continue(self) -> None:
-        """The agent takes the body."""
         request, exchange = self.request, self.request.exchange
         server, endpoint = exchange.server, exchange.endpoint
         if self._continued or request.state is not SENT or server is None or endpoint is None:
@@ -175,7 +169,6 @@ class FormUpload(Upload):
         return self._form
 
     def is_bound(self) -> bool:
-        """Whether a replica has a part of it."""
         return self._continued
 
     # Deadlines
@@ -197,7 +190,6 @@ class FormUpload(Upload):
             request.deadline = request.loop.time() + request.exchange.endpoint.limits.first_token_timeout
 
     def server_writable(self, *, ready: bool) -> None:
-        """Whether the agent takes more of the body. While it does not, the client is not slow."""
         if not self._continued or self.complete:
             return
         if ready:
@@ -224,11 +216,9 @@ class FormUpload(Upload):
     # About it
 
     def digest(self) -> bytes:
-        """A digest of what the form states, whatever its boundary."""
         return b"" if self._form is None else self._form.digest
 
     def text_bytes(self) -> int:
-        """Bytes of fields that are no files."""
         return 0 if self._form is None else self._form.text_bytes
 
     def wants_events(self) -> bool:
@@ -236,5 +226,4 @@ class FormUpload(Upload):
         return self.complete and self._form is not None and self._form.streams
 
     def release(self) -> None:
-        """Its beginning goes to no other replica."""
         self.drop()

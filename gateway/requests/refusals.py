@@ -77,7 +77,6 @@ def adapter_not_loaded(adapter: str, model: str) -> GatewayError:
 
 
 def unserved(model: str, table: RoutingTable, tried: Collection[str]) -> GatewayError:
-    """The error for a request that no replica took."""
     if not table.knows(model):
         return model_not_found(model)
     stopped = table.stopped(model)
@@ -118,13 +117,11 @@ def trouble_error(trouble: Trouble, model: str, role: str) -> GatewayError:
 
 
 def queue_full(model: str, waiting: int, after_s: int) -> GatewayError:
-    """503: as many requests wait as may."""
     message = f"model: {model!r} is at its limit and {waiting} requests wait; try again in {after_s} s"
     return GatewayError(503, "queue_full", message, headers={"Retry-After": str(after_s)})
 
 
 def waited_too_long(model: str, known: Model | None) -> GatewayError:
-    """503: the queue's time is over."""
     wait = f"{known.limits.queue.wait:g} s" if known is not None else "its time"
     message = f"model: the request waited {wait} for a replica of {model!r}; try again later"
     return GatewayError(503, "waited_too_long", message)

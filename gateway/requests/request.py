@@ -251,16 +251,13 @@ class Request:
     # The client's side
 
     def body(self, data: bytes) -> None:
-        """A part of the body, or of a tunnel."""
         if not self.exchange.from_client(data):
             self.upload.body(data)
 
     def end(self) -> None:
-        """The body is complete."""
         self.upload.end()
 
     def writable(self, *, ready: bool) -> None:
-        """Whether the client takes more of the answer."""
         self.exchange.writable(ready=ready)
 
     def gone(self) -> None:
@@ -277,17 +274,15 @@ class Request:
     # The queue's side
 
     def go(self) -> None:
-        """A replica may be free: takes it, or waits again. Another request, which has just ended, may be calling."""
         self.guard(self.dispatch.go)
 
     # The end
 
     def refuse(self, error: BadRequestError) -> None:
-        """Answers a request that cannot be routed."""
         self.fail(GatewayError(400, "invalid", str(error), param=error.param or None))
 
     def fail(self, error: GatewayError) -> None:
-        """Answers with an error of ours. Nothing of an answer was sent, except perhaps comments."""
+        """Answers with an error of ours. At most comments were sent before."""
         if self.state in OVER:
             return
         self._failed = True
@@ -312,7 +307,6 @@ class Request:
         self.connection.close()
 
     def overdue(self, now: float) -> None:
-        """Ends the state whose deadline has passed at loop time `now`, if so."""
         if self.exchange.ends_tunnel_at(now):
             return
         if now < self.deadline:
@@ -330,7 +324,7 @@ class Request:
                 self.exchange.silent()
 
     def end_for_stop(self) -> None:
-        """The gateway stops, and the time to drain is over."""
+        """Ends it where the gateway stops and the time to drain is over."""
         message = "the gateway stops; the answer is incomplete and is not repeated"
         error = GatewayError(503, "unavailable", message, headers=NO_RETRY)
         if self.state in OVER or self.exchange.end_tunnel():
@@ -341,7 +335,6 @@ class Request:
             self.fail(error)
 
     def over(self, state: State) -> None:
-        """Ends it, and gives back what its parts hold."""
         broken = self.state is ANSWERING and state is CUT and not self.client_gone
         late = self.status == _TIMED_OUT  # the engine works on for nothing
         left = (self.client_gone or late) and self.state in (SENT, ANSWERING)
@@ -362,11 +355,9 @@ class Request:
 
     @property
     def ended(self) -> bool:
-        """Whether it is over."""
         return self.state in OVER
 
     def enter(self, state: State) -> None:
-        """Changes the state, and sets its deadline."""
         if state not in EDGES[self.state]:
             raise AssertionError(f"no edge from {self.state} to {state}")
         self.state = state

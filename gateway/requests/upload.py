@@ -81,7 +81,6 @@ class Upload:
             raise _bodies_full(error) from error
 
     def body(self, data: bytes) -> None:
-        """The next part came."""
         request = self.request
         if request.state is not RECEIVING:
             return
@@ -96,13 +95,11 @@ class Upload:
             request.fail(error)
 
     def end(self) -> None:
-        """All of it came."""
         self.complete = True
         if self.started and self.request.state is RECEIVING:
             self.read()
 
     def read(self) -> None:
-        """Reads the parameters."""
         request, body = self.request, self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
         self.pieces = []
         if self.size > LONG_BYTES:
@@ -128,7 +125,6 @@ class Upload:
             request.uploaded(self.json.parameters, self.size)
 
     def late(self) -> None:
-        """The request did not come in time."""
         if self.request.principal is None and self.complete:
             self.request.fail(unavailable("the key was not checked in time; try again in a moment"))
         elif self.complete:
@@ -140,7 +136,6 @@ class Upload:
     # To a replica
 
     def send(self, endpoint: Endpoint, server: ClientConnection) -> None:
-        """Sends the request to a replica's agent."""
         request, exchange = self.request, self.request.exchange
         if self.json is None:
             raise AssertionError("the body is not read yet")
@@ -163,18 +158,15 @@ class Upload:
         exchange.send(server, head, body)
 
     def is_bound(self) -> bool:
-        """Whether a replica has a part of it, so that no other replica may get it."""
         return False
 
     def server_writable(self, *, ready: bool) -> None:
         """Whether the replica takes more of it: it is in memory and under its bound, and waits in the transport."""
 
     def is_late_at_replica(self) -> bool:
-        """Ends the request where the replica waits for the body in vain; returns whether it did."""
         return False
 
     def returned_lines(self, head: ResponseHead) -> bytes:
-        """The lines of an engine's answer that the client gets."""
         return returned(head)
 
     # About it
@@ -184,15 +176,13 @@ class Upload:
         return b"" if self.json is None else self.json.identity()
 
     def text_bytes(self) -> int:
-        """Bytes of text that may be a prompt."""
         return 0 if self.json is None else self.json.count_text()
 
     def wants_events(self) -> bool:
-        """Whether its client reads a stream of events."""
         return self.json is not None and self.json.parameters.stream is True
 
     def release(self) -> None:
-        """It goes to no other replica: gives its bytes back, but for the digest."""
+        """Gives its bytes back, except for the digest: it goes to no other replica."""
         self.digest()
         if self.json is not None:
             self.json.content, self.json.more = b"", ()
@@ -201,7 +191,6 @@ class Upload:
             self.request.shared.bodies.release(hold)
 
     def drop(self) -> None:
-        """The request is over."""
         self.pieces.clear()
         hold, self.hold = self.hold, None
         if hold is not None:

@@ -52,11 +52,9 @@ class ReplicaBackoff:
             suspect.until = now + _delay_s(suspect.refusals)
 
     def answered(self, instance: str) -> None:
-        """It answered a request."""
         self.suspects.pop(instance, None)
 
     def keep(self, instances: Collection[str]) -> None:
-        """Forgets all others."""
         self.suspects = {one: suspect for one, suspect in self.suspects.items() if one in instances}
 
 
@@ -84,7 +82,6 @@ class OpenReplicas:
         self._later: list[tuple[float, str]] = []
 
     def update(self, by_model: Mapping[str, Sequence[Endpoint]]) -> None:
-        """Replaces the replicas."""
         self._open = {model: {one.instance: one for one in running} for model, running in by_model.items()}
         self.closed.clear()
         self._later.clear()

@@ -21,12 +21,10 @@ def place_of_session(session: bytes, deployment: str, revision: str) -> float:
 
 
 def place_in_turn(number: int) -> float:
-    """The place of the n-th request without a session."""
     return number * _STEP % 1.0
 
 
 def belongs_to_new(rollout: RolloutRoute, place: float) -> bool:
-    """Whether a request with this place belongs to the new revision."""
     return rollout.weight is not None and place * _PERCENT < rollout.weight
 
 

@@ -130,6 +130,5 @@ class LiveRoutes:
                 await asyncio.sleep(DEBOUNCE_S)
 
     async def stop(self) -> None:
-        """Ends the task."""
         self.refreshing.cancel()
         await asyncio.wait([self.refreshing], timeout=_STOP_LIMIT_S)

@@ -26,7 +26,7 @@ class Happening(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TryAnother:
-    """Another replica may have it. `suspect`: this one is left alone for a while."""
+    """Another replica may get it. `suspect`: this replica is left alone for a while."""
 
     suspect: bool = True
 

@@ -101,15 +101,12 @@ class RoutingTable:
         return asked in self._adapters and self.name_of(asked) == self._adapters[asked]
 
     def model(self, name: str) -> Model | None:
-        """The live deployment of that name."""
         return self._models.get(name)
 
     def uids(self) -> frozenset[str]:
-        """The uids of all live deployments."""
         return frozenset(model.uid for model in self._models.values())
 
     def names(self) -> frozenset[str]:
-        """The names of all live deployments."""
         return frozenset(self._models)
 
     def revisions(self) -> set[tuple[str, str]]:
@@ -118,7 +115,6 @@ class RoutingTable:
         return running | {(name, "") for name in self._models}
 
     def knows(self, model: str) -> bool:
-        """Whether a live deployment has that name."""
         return model in self._models
 
     def runs(self, model: str, adapter: str = "") -> bool:
@@ -152,7 +148,6 @@ class RoutingTable:
         return self._stopped.get(model)
 
     def rollouts(self) -> dict[str, RolloutRoute]:
-        """The rollouts under way, by the deployment's uid."""
         return {one.uid: one.rollout for one in self._models.values() if one.rollout is not None}
 
     def place(self, model: str, session: bytes) -> float | None:
@@ -177,7 +172,6 @@ class RoutingTable:
         return ("new" if belongs_to_new(rollout, place) else "old") if own else ""
 
     def _rollout(self, model: str) -> RolloutRoute | None:
-        """The rollout in which requests have places."""
         known = self._models.get(model)
         rollout = None if known is None else known.rollout
         return None if rollout is None or rollout.weight is None else rollout
@@ -304,7 +298,6 @@ class RoutingTable:
         return known.uid if known is not None else ""
 
     def leave(self, endpoint: Endpoint) -> None:
-        """A request in flight has ended."""
         left = self._in_flight[endpoint.instance] - 1
         if left:
             self._in_flight[endpoint.instance] = left
@@ -314,7 +307,6 @@ class RoutingTable:
             self._open.opened(endpoint.instance)
 
     def in_flight(self, instance: str) -> int:
-        """Requests in flight to an instance, from this gateway."""
         return self._in_flight.get(instance, 0)
 
     def reported(self, endpoint: Endpoint, in_flight: int) -> None:
@@ -328,7 +320,6 @@ class RoutingTable:
             self._open.opened(endpoint.instance)
 
     def refused(self, endpoint: Endpoint) -> None:
-        """The endpoint could not take a request: it is left alone for a while."""
         self._backoff.refused(endpoint.instance, self._clock())
 
     def answered(self, endpoint: Endpoint, in_flight: int | None = None) -> None:
@@ -341,7 +332,6 @@ class RoutingTable:
                 self._open.opened(endpoint.instance)
 
     def free(self, model: str) -> bool:
-        """Whether a replica is below its limit and not left alone."""
         return bool(self._open.some(model, self._clock(), 1))
 
     def _load(self, instance: str, now: float) -> int:

@@ -35,13 +35,11 @@ class SessionHomes:
         self.update(replicas)
 
     def update(self, replicas: Iterable[Endpoint]) -> None:
-        """Replaces the replicas."""
         before, self._replicas = self._replicas, {one.instance: one for one in replicas}
         if before.keys() != self._replicas.keys():
             self._kept.clear()
 
     def of(self, session: bytes) -> Endpoint | None:
-        """The session's home; None: no replica runs."""
         kept = self._kept.get(session)
         if kept is not None:
             return self._replicas[kept]

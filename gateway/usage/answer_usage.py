@@ -129,7 +129,6 @@ class AnswerUsage:
             self._blind = True
 
     def tokens(self) -> Tokens:
-        """What the answer used, as far as it came."""
         if not self._events and not self._blind:
             self._read_complete()
         prompt, completion = self._reported.get("prompt"), self._reported.get("completion")

@@ -63,7 +63,6 @@ class UsageBatches:
         return self._number, self._sent
 
     def taken(self) -> None:
-        """The store has the last batch."""
         self._sent = []
 
 
@@ -182,7 +181,6 @@ class UsageRecord:
 
     @property
     def failed(self) -> bool:
-        """Whether the answer held an error event."""
         return self._answer is not None and self._answer.failed
 
     def over(self, *, broken: bool = False, left_after_s: float | None = None) -> None:
@@ -215,7 +213,6 @@ class UsageRecord:
             self._ended(self.key)
 
     def _of_prompt(self) -> int:
-        """Bytes by which its prompt is estimated, where the engine reports nothing."""
         return self._size if self._history is None else self._prompt_bytes
 
     def _note(self, history: TokenHistory, tokens: Tokens) -> None:

@@ -14,7 +14,7 @@ from typing import Final
 
 
 class Refusal(StrEnum):
-    """Why a request with a valid key is not served."""
+    """Why a request with a valid key is refused."""
 
     CLIENT = "client"  # the client has too many incomplete bodies
     SHARE = "share"  # connections are few, and the client has its equal part
@@ -30,7 +30,7 @@ class Standing(StrEnum):
 
 
 class State(StrEnum):
-    """What a connection does."""
+    """Activity of a connection."""
 
     HEAD = "head"  # a request's head is incomplete
     BODY = "body"  # known; a request's body is incomplete
@@ -272,7 +272,6 @@ class Connections:
         connection.state, connection.since_s = state, now_s
 
     def _let_go(self, connection: Connection) -> None:
-        """Its client has one connection less."""
         connection.held = False
         self._held -= 1
         left = self._held_by[connection.client] - 1

@@ -16,7 +16,7 @@ from http1.protocol.reader import ResponseReader
 
 
 class State(StrEnum):
-    """What a connection does."""
+    """Activity of a connection."""
 
     REST = "rest"  # open, nothing under way: it can take a request
     SENDING = "sending"  # a request is not complete, and no answer has begun
@@ -96,7 +96,6 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def state(self) -> State:
-        """What it does now."""
         return self._state
 
     @property
@@ -175,12 +174,10 @@ class ClientConnection(asyncio.Protocol):
         self._reader.expect(head_only, upgrade, continued)
 
     def send(self, data: bytes) -> None:
-        """Sends a part of the body; in a tunnel, bytes to the server."""
         if data and self._state in _SENDS and self._transport is not None:
             self._transport.write(chunk(data) if self._chunked else data)
 
     def end(self) -> None:
-        """The request is complete."""
         if self._complete or self._state not in _SENDS:
             return
         self._complete = True
@@ -200,13 +197,11 @@ class ClientConnection(asyncio.Protocol):
         self._drop()
 
     def pause_reading(self) -> None:
-        """Reads no more of the response for now."""
         if not self._read_paused and self._state in _READS and self._transport is not None:
             self._transport.pause_reading()
             self._read_paused = True
 
     def resume_reading(self) -> None:
-        """Goes on reading."""
         if self._read_paused and self._transport is not None:
             self._read_paused = False
             self._transport.resume_reading()
@@ -214,7 +209,6 @@ class ClientConnection(asyncio.Protocol):
     # The reader's sink
 
     def response_head(self, head: ResponseHead) -> None:
-        """Hands the head on."""
         self._keep_alive = head.keep_alive
         switches = head.status == SWITCHING
         self._enter(TUNNEL if switches else RECEIVING)
@@ -224,12 +218,11 @@ class ClientConnection(asyncio.Protocol):
             self._receiver.response_head(head)
 
     def response_body(self, data: bytes, chunks: bytes = b"") -> None:
-        """Hands a part of the body on."""
         if self._receiver is not None:
             self._receiver.response_body(data, chunks)
 
     def response_end(self, *, clean: bool) -> None:
-        """Rests, or closes where the request is not complete or the server wants it."""
+        """Rests, or closes where the request is incomplete or the server closes."""
         if self._state is not RECEIVING:  # a tunnel goes on; an aborted one is over
             return
         receiver, self._receiver = self._receiver, None
@@ -249,7 +242,6 @@ class ClientConnection(asyncio.Protocol):
     # The transport's protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is open."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
@@ -277,20 +269,17 @@ class ClientConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The connection is gone."""
         self._transport = None
         self._fail("the connection was lost")
         self._reader.close()
         self._closed(self)
 
     def pause_writing(self) -> None:
-        """The server does not take what was written."""
         self._write_paused = True
         if self._receiver is not None:
             self._receiver.request_writable(ready=False)
 
     def resume_writing(self) -> None:
-        """The server takes more."""
         self._write_paused = False
         if self._receiver is not None:
             self._receiver.request_writable(ready=True)
@@ -350,12 +339,11 @@ class Pool:
 
     @property
     def open(self) -> int:
-        """The number of open connections."""
         return len(self._open)
 
     @property
     def resting(self) -> list[ClientConnection]:
-        """Those that are kept, of all addresses."""
+        """Connections at rest, of all addresses."""
         return [connection for resting in self._resting.values() for connection in resting]
 
     def take(self, address: Address) -> ClientConnection | None:
@@ -392,7 +380,7 @@ class Pool:
         return connection
 
     def _make_way(self) -> None:
-        """Ends what rests beyond the bound: all addresses together could else take the files of what is under way."""
+        """Ends connections at rest beyond the bound, so that those of all addresses leave files for requests."""
         if self._most is None:
             return
         while self._resting and len(self._open) + self._connecting >= self._most:
@@ -415,7 +403,6 @@ class Pool:
                 del self._resting[address]
 
     def close(self) -> None:
-        """Ends all connections."""
         self._resting.clear()
         for connection in list(self._open):
             connection.abort()

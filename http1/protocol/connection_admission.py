@@ -18,11 +18,11 @@ _SATURATIONS: Final = ("bound", "body", "refused")
 
 
 class Guarded(Protocol):
-    """A connection behind the door."""
+    """A connection that this admission counts."""
 
     @property
     def record(self) -> Connection:
-        """What the rules know of it."""
+        """Its entry in the rules."""
 
     def shut(self, *, late_head: bool) -> None:
         """Ends it at once, or in a moment; `late_head`: a part of a head has come, and the rest has not."""
@@ -67,7 +67,6 @@ class ConnectionAdmission:
         return len(self.connections)
 
     def count(self, state: State) -> int:
-        """How many connections are in a state."""
         return self.connections.count(state)
 
     def admit(self, guarded: Guarded) -> bool:
@@ -126,7 +125,6 @@ class ConnectionAdmission:
         return refusal
 
     def lost(self, record: Connection) -> None:
-        """The connection is closed; repeating it changes nothing."""
         self.connections.remove(record)
         self._of.pop(record, None)
 

@@ -70,7 +70,6 @@ class RequestHead:
 
     @property
     def has_body(self) -> bool:
-        """Whether a body follows."""
         return self.length != 0
 
     def take_body(self) -> bytes | None:
@@ -92,7 +91,7 @@ class RequestHead:
         return self.named.get(b"expect", b"").lower() == b"100-continue"
 
     def drop_fields(self) -> None:
-        """They are needed no longer: a stream that goes on for long holds nothing for them."""
+        """Frees the fields of a long stream, which needs them no longer."""
         self.fields, self.named, self.alike = [], {}, {}
 
     @property
@@ -102,7 +101,6 @@ class RequestHead:
         return self.keep_alive and not unusual
 
     def begins(self, line: bytes) -> bool:
-        """Whether this line is its first one."""
         return line == b"%b %b HTTP/1.1" % (self.method, self.target)
 
     def maker(self) -> "Callable[[Fields, dict[bytes, bytes], bool, int], RequestHead]":
@@ -138,7 +136,6 @@ class ResponseHead:
         return self.keep_alive and self.status not in NO_BODY and b"transfer-encoding" not in self.named
 
     def begins(self, line: bytes) -> bool:
-        """Whether this line is its first one."""
         return line.startswith(b"HTTP/1.1 %d" % self.status)
 
     def maker(self) -> "Callable[[Fields, dict[bytes, bytes], bool, int], ResponseHead]":

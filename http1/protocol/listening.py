@@ -127,7 +127,6 @@ class Acceptor(ABC):
         self._loop.add_reader(listening.fileno(), self._accept, listening)
 
     def close(self) -> None:
-        """Takes no more; those that have arrived may go on."""
         for handle in self._resume.values():
             handle.cancel()
         self._resume.clear()

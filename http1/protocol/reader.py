@@ -275,7 +275,6 @@ class RequestReader(MessageReader):
         return b""
 
     def _count(self, data: bytes) -> bytes:
-        """A part of a body whose head was known."""
         left = self._left - len(data)
         self._left = max(left, 0)
         self._sink.request_body(data[:left] if left < 0 else data)
@@ -286,7 +285,6 @@ class RequestReader(MessageReader):
         return self.feed(data[left:]) if left < 0 else b""
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         if self._declined is not None:
             return
         if self._ended:
@@ -302,7 +300,6 @@ class RequestReader(MessageReader):
         self._in_head = True
 
     def on_headers_complete(self) -> None:
-        """The head is complete."""
         if self._declined is not None:
             return
         unknown, named = self._first_bytes(), self._end_head()
@@ -321,7 +318,6 @@ class RequestReader(MessageReader):
             _KNOWN_REQUESTS.learn(unknown, head)
 
     def on_message_complete(self) -> None:
-        """The request is complete; the next one's head may begin."""
         if self._declined is not None:
             return  # the parser takes a body for the other protocol
         self._in_head = True
@@ -432,7 +428,6 @@ class ResponseReader(MessageReader):
             self._begin()
 
     def _begin(self) -> None:
-        """The parser will read the next response."""
         self._heads = self._trailers = self._bare_bytes = 0
         self._continues = self._until_close = self._informational = self._bodiless = False
 
@@ -508,7 +503,6 @@ class ResponseReader(MessageReader):
         return self._done
 
     def on_message_begin(self) -> None:
-        """A response begins."""
         if self._done:
             raise MessageError(502, "unasked", "a response arrived that nothing asked for")
         self._complete = False
@@ -516,7 +510,6 @@ class ResponseReader(MessageReader):
         self._in_head = True
 
     def on_headers_complete(self) -> None:
-        """The head is complete."""
         unknown = self._first_bytes()
         self._heads += 1
         if self._heads > MOST_HEADS:
@@ -538,7 +531,6 @@ class ResponseReader(MessageReader):
             self._between_chunks = chunked and not self._bodiless and follow_only(unknown)
 
     def on_message_complete(self) -> None:
-        """The response is complete."""
         self._complete = True
         if not self._informational:
             self._done = True

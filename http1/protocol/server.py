@@ -57,7 +57,6 @@ class Server:
         await self.listen_on(open_listener(host, port))
 
     async def listen_on(self, bound: socket.socket) -> None:
-        """Listens on a bound socket."""
         self._bound = bound
         bound.listen(BACKLOG)
         server = self._acceptor or PlainAcceptor(self._made)
@@ -94,7 +93,6 @@ class Server:
             connection.drain()
 
     def connections(self) -> list[ServerConnection]:
-        """All open connections."""
         return list(self._connections)
 
     async def close(self, limit_s: float) -> None:

@@ -6,7 +6,7 @@ Nothing here sets timers: the admission ends what is late with a head, the serve
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import structlog
 
@@ -14,6 +14,7 @@ from http1.protocol import admission as connections
 from http1.protocol.admission import KEY, Connection, Refusal, Standing
 from http1.protocol.connection_admission import ConnectionAdmission
 from http1.protocol.framing import MessageError
+from http1.protocol.handler import Handler
 from http1.protocol.heads import (
     CONTINUE,
     COPIED_BYTES,
@@ -55,44 +56,6 @@ _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
 _UNDER_WAY: Final = (RECEIVING, ANSWERING)
 
 log = structlog.get_logger(__name__)
-
-
-class Handler(Protocol):
-    """Handles one request; the connection calls it.
-
-    Where it has taken the whole body from the head, `body` and `end` are not called.
-    """
-
-    def body(self, data: bytes) -> None:
-        """A part of the request's body; in a tunnel, bytes of the client."""
-
-    def end(self) -> None:
-        """The body is complete; not called where the head says that there is none."""
-
-    def gone(self) -> None:
-        """The client is gone before its answer was complete, or the connection was cut; at most once, and the last."""
-
-    def writable(self, *, ready: bool) -> None:
-        """Whether the client takes more of the answer; true at first."""
-
-
-class _Dropped:
-    """Handles a request that was answered at once: what is left of it is dropped."""
-
-    def body(self, data: bytes) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
-
-    def gone(self) -> None:
-        pass
-
-    def writable(self, *, ready: bool) -> None:
-        pass
-
-
-DROPPED: Final = _Dropped()
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,22 +144,19 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def state(self) -> State:
-        """What it does now."""
         return self._state
 
     @property
     def started(self) -> bool:
-        """Whether the current answer's head is sent."""
         return self._started
 
     @property
     def answering(self) -> bool:
-        """Whether a request is under way."""
         return self._state in _UNDER_WAY
 
     @property
     def complete(self) -> bool:
-        """Whether the whole request has come; its body may be about to be handed over."""
+        """Whether the complete request has come; its body may be about to be handed over."""
         return self._state is ANSWERING
 
     def add_lines(self, lines: bytes) -> None:
@@ -204,7 +164,6 @@ class ServerConnection(asyncio.Protocol):
         self._added += lines
 
     def send_continue(self) -> None:
-        """Asks a client that expects it for the body."""
         if self._state is RECEIVING and not self._started:
             self._write(CONTINUE)
 
@@ -261,7 +220,6 @@ class ServerConnection(asyncio.Protocol):
             transport.writelines((b"%x\r\n" % size, data, b"\r\n"))
 
     def finish(self) -> None:
-        """The answer is complete."""
         state, reader = self._state, self._reader
         if state is CLOSED:
             return
@@ -280,12 +238,11 @@ class ServerConnection(asyncio.Protocol):
             self._connections.enter(self.record, connections.IDLE, self._since)
 
     def answer(self, status: int, fields: Iterable[tuple[bytes, bytes]] | bytes, body: bytes) -> None:
-        """A whole answer."""
         self.start(status, fields, length=len(body), body=body)
         self.finish()
 
     def switch(self, fields: Iterable[tuple[bytes, bytes]] | bytes) -> None:
-        """Answers a request to switch protocols, with these fields or lines: from now on bytes pass both ways."""
+        """Answers a request to switch protocols, with these fields or lines. From then on bytes pass both ways."""
         if self._started or self._state is not ANSWERING:
             return
         if self._reader.pipelined:  # a part of what the client sent is lost
@@ -325,7 +282,7 @@ class ServerConnection(asyncio.Protocol):
             self.close()
 
     def pause_reading(self) -> None:
-        """Reads no more of the body for now. Whether the client has gone is looked at meanwhile."""
+        """Reads no more of the body for now. Until it does, the kernel is asked whether the client has gone."""
         if not self._read_paused and self._state in (RECEIVING, TUNNEL) and self._transport is not None:
             self._transport.pause_reading()
             self._read_paused = True
@@ -333,7 +290,6 @@ class ServerConnection(asyncio.Protocol):
                 self._look = self._loop.call_later(LOOK_S, self._look_at_client)
 
     def resume_reading(self) -> None:
-        """Goes on reading the body."""
         if self._read_paused and self._transport is not None:
             self._transport.resume_reading()
             self._read_paused = False
@@ -356,7 +312,7 @@ class ServerConnection(asyncio.Protocol):
             look.cancel()
 
     def _pass_rest(self) -> None:
-        """What arrived with the request to switch protocols is the tunnel's first."""
+        """What arrived with the request to switch protocols is the first input of the tunnel."""
         rest, self._reader.rest = self._reader.rest, b""
         if rest and self._handler is not None:
             self._handler.body(rest)
@@ -390,16 +346,13 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def address(self) -> str:
-        """The client's address, without the port; empty: a Unix socket."""
         return self.record.address
 
     @property
     def secure(self) -> bool:
-        """Whether it speaks TLS."""
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
 
     def overdue(self, now: float) -> bool:
-        """Whether a limit of time is exceeded at loop time `now`."""
         if self._transport is not None and (self._write_paused or self._state is CLOSED):
             self._note_taken(self._transport, now)
         progress, spent = self._service.progress, now - self._since
@@ -424,7 +377,6 @@ class ServerConnection(asyncio.Protocol):
     # The reader's sink
 
     def request_head(self, head: RequestHead, *, whole: bool) -> None:
-        """Hands the request over."""
         if self._write_paused:  # the client asks again without taking what was answered
             self.close()
         if self._state not in _BEFORE_A_REQUEST:
@@ -445,7 +397,6 @@ class ServerConnection(asyncio.Protocol):
             self._hand_over(head)
 
     def _hand_over(self, head: RequestHead) -> None:
-        """Calls the handler with a body that has come whole."""
         body = head.take_body()
         if body and self._handler is not None:
             self._handler.body(body)
@@ -453,7 +404,6 @@ class ServerConnection(asyncio.Protocol):
             self._handler.end()
 
     def request_body(self, data: bytes) -> None:
-        """Hands a part of the body on."""
         self._since = self._loop.time()
         if self._handler is not None:
             self._handler.body(data)
@@ -471,7 +421,6 @@ class ServerConnection(asyncio.Protocol):
     # The transport's protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is open."""
         self._transport = cast("asyncio.Transport", transport)
         if not self.record.address:
             peer = transport.get_extra_info("peername")
@@ -480,7 +429,6 @@ class ServerConnection(asyncio.Protocol):
             self._opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parses what arrived."""
         state = self._state
         if state is ANSWERING:
             self._drop_pipelined(len(data))
@@ -512,7 +460,6 @@ class ServerConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The connection is gone."""
         self._transport = None
         self._end()
         self._admission.lost(self.record)
@@ -520,7 +467,6 @@ class ServerConnection(asyncio.Protocol):
         self._closed(self)
 
     def pause_writing(self) -> None:
-        """The client does not take what was written."""
         self._write_paused = True
         self._untaken = 0
         self._since = self._loop.time()
@@ -528,7 +474,6 @@ class ServerConnection(asyncio.Protocol):
             self._handler.writable(ready=False)
 
     def resume_writing(self) -> None:
-        """The client takes more."""
         self._write_paused = False
         self._since = self._loop.time()
         if self._handler is not None:
@@ -548,7 +493,6 @@ class ServerConnection(asyncio.Protocol):
             self.abort()
 
     def _note_head(self) -> None:
-        """A part of a request's head has come on an idle connection."""
         self._enter(HEAD)
         if self.record.state is not connections.HEAD:  # a new connection has its time for a head already
             self._connections.enter(self.record, connections.HEAD, self._since)

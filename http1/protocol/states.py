@@ -6,7 +6,7 @@ from typing import Final
 
 
 class State(StrEnum):
-    """What a connection does."""
+    """Activity of a connection."""
 
     IDLE = "idle"  # no byte of a request yet
     HEAD = "head"  # a part of a head

@@ -56,7 +56,6 @@ class TlsAcceptor(Acceptor):
         self._arriving: set[_Arriving] = set()
 
     def abort(self) -> None:
-        """Ends all handshakes."""
         for arriving in list(self._arriving):
             arriving.shut(late_head=False)
 

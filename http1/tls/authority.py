@@ -38,7 +38,6 @@ class Authority:
 
     @property
     def exists(self) -> bool:
-        """Whether there is one."""
         return self.certificate.exists()
 
     @property

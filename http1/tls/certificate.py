@@ -74,11 +74,6 @@ class ServedCertificate:
     """
 
     def __init__(self, certificate: Path, key: Path, *, poll_s: float = POLL_S) -> None:
-        """Reads both.
-
-        Raises:
-            CertificateError: they cannot be used.
-        """
         self._files = (certificate, key)
         self._poll_s = poll_s
         self._seen = _state_of(self._files)
@@ -89,7 +84,6 @@ class ServedCertificate:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For the next handshake."""
         return self._loaded.context
 
     def listening_context(self) -> ssl.SSLContext:
@@ -109,7 +103,6 @@ class ServedCertificate:
 
     @property
     def fingerprint(self) -> bytes:
-        """Of the certificate in use."""
         return self._loaded.fingerprint
 
     def state(self) -> str:

@@ -12,8 +12,9 @@ from controller.live.key_ring import Principal
 from gateway.admission.router import Router
 from gateway.requests.states import State
 from http1.forwarded import TrustedProxies
+from http1.protocol.handler import Handler
 from http1.protocol.heads import RequestHead
-from http1.protocol.server_connection import Handler, ServerConnection
+from http1.protocol.server_connection import ServerConnection
 from schemas.key_limits import KeyLimits
 from schemas.manifest.serving import ServingLimits
 from support.builders.models import model

@@ -7,8 +7,9 @@ from structlog.testing import capture_logs
 
 from gateway.admission.router import Router
 from http1.forwarded import TrustedProxies
+from http1.protocol.handler import Handler
 from http1.protocol.heads import RequestHead
-from http1.protocol.server_connection import Handler, ServerConnection
+from http1.protocol.server_connection import ServerConnection
 from support.standins.exchange_world import World, settle
 
 CHAT, FORMS = "/v1/chat/completions", "/v1/audio/transcriptions"
