@@ -288,8 +288,8 @@ class Gateway:
     def _places_lack(self) -> None:
         self._leases.poke()
 
-    def _places_among(self, told: Told) -> None:
-        self._places.rank, self._places.gateways = told.rank, told.gateways
+    def _places_among(self, answer: Told) -> None:
+        self._places.rank, self._places.gateways = answer.rank, answer.gateways
 
     def _wakes_changed(self) -> None:
         self._reporter.poke()

@@ -103,7 +103,7 @@ class GatewaySettings(BaseSettings):
     def _from_the_data_folder(cls, given: Any) -> Any:
         if not isinstance(given, dict) or not given.get("data_dir") or given.get("controller"):
             return given
-        return {**_found_in(Path(given["data_dir"]), given), **given}
+        return {**_from_data_folder(Path(given["data_dir"]), given), **given}
 
     @model_validator(mode="after")
     def _certificate_with_key(self) -> Self:
@@ -124,7 +124,7 @@ class GatewaySettings(BaseSettings):
         return value
 
 
-def _found_in(data_dir: Path, given: Mapping[str, object]) -> dict[str, object]:
+def _from_data_folder(data_dir: Path, given: Mapping[str, object]) -> dict[str, object]:
     """Settings of a gateway on the host of a controller, as far as its data folder has them."""
     from controller.live.database import embedded_url  # noqa: PLC0415 - slow to import
     from http1.tls.authority import Authority  # noqa: PLC0415 - slow to import

@@ -52,6 +52,6 @@ class Cors:
         if method != b"OPTIONS" or not (origin and allowed and _METHOD in named):
             return None
         fields = [(b"access-control-allow-methods", _METHODS), (b"access-control-max-age", b"%d" % _KEPT_S)]
-        if asked := named.get(_HEADERS):
-            fields.append((b"access-control-allow-headers", asked))
+        if requested := named.get(_HEADERS):
+            fields.append((b"access-control-allow-headers", requested))
         return fields

@@ -277,8 +277,8 @@ def mistaken_base(path: bytes) -> str | None:
         wrong = "with //"
     else:
         wrong = "with / at its end"
-    asked, right = path.decode("latin-1"), meant.decode("latin-1")
-    return f"no such path: {asked}, which is {right} {wrong}; set the client's base URL to http(s)://HOST:PORT/v1"
+    requested, right = path.decode("latin-1"), meant.decode("latin-1")
+    return f"no such path: {requested}, which is {right} {wrong}; set the client's base URL to http(s)://HOST:PORT/v1"
 
 
 def _view(name: str, served: ServedName, now: int) -> ModelView:

@@ -51,11 +51,11 @@ class Controller:
             ConnectError: none of them takes one.
         """
         for _ in range(len(self.others)):
-            asked = self.address
+            address = self.address
             try:
-                return await self.pool.connect(asked)
+                return await self.pool.connect(address)
             except ConnectError:
-                self.silent(asked)
+                self.silent(address)
         return await self.pool.connect(self.address)
 
     def admit_stranger(self, relay: Relay) -> None:
@@ -66,9 +66,9 @@ class Controller:
             oldest.client.evict()
         self.strangers[relay] = None
 
-    def silent(self, asked: Address) -> None:
+    def silent(self, address: Address) -> None:
         """Sends requests to the next controller, if this address is the current one."""
-        if self.others and asked == self.address:
+        if self.others and address == self.address:
             self.others.append(self.address)
             self.address = self.others.popleft()
 

@@ -1,6 +1,6 @@
 """This gateway's places in models' queues: which waiting requests have one, and which wait for one for a moment.
 
-A request that finds no place here may wait until the other gateways have said what they hold. So the queue's length
+A request that finds no place here may wait until the other gateways have reported what they hold. So the queue's length
 is exact over all gateways, and no request that can have a place waits for the database. Pure.
 """
 
@@ -13,8 +13,8 @@ from typing import Final, Generic, TypeVar
 from controller.live.demand import PlacesAsk, PlacesGrant, part_of_length
 
 T = TypeVar("T")
-DECIDED_S: Final = 0.5  # a request waits for a place no longer, where the other gateways say nothing
-FULL_S: Final = 0.05  # for which a queue that was full is not asked about again
+DECIDED_S: Final = 0.5  # a request waits for a place no longer, where the other gateways report nothing
+FULL_S: Final = 0.05  # for which no more places of a full queue are requested
 
 
 @dataclass(slots=True)
@@ -27,9 +27,9 @@ class _Places(Generic[T]):
         applying: requests that wait for one, and since when; oldest first.
         usable: how many requests may have a place.
         elsewhere: places of other gateways.
-        asked: requests at the last ask, with a place or for one.
+        requested: requests in the last request to the store, with a place or for one.
         listed: the store may have this gateway in its list, with places or as one that needs them.
-        full_until: until then the store is not asked for more.
+        full_until: until then no more places are requested.
     """
 
     length: int
@@ -37,7 +37,7 @@ class _Places(Generic[T]):
     applying: dict[T, float] = field(default_factory=dict)
     usable: int = 0
     elsewhere: int = 0
-    asked: int = 0
+    requested: int = 0
     listed: bool = False
     full_until: float = -math.inf
 
@@ -56,8 +56,8 @@ class QueueLeases(Generic[T]):
         lacking: called when a request waits for a place; None: this is the only gateway, and has all of them.
 
     Attributes:
-        away: the store cannot be asked: this gateway goes on with its part of each length.
-        alone: only this gateway cannot ask, and the others may have all places: it lets no more wait than do.
+        away: the store cannot be reached: this gateway uses its part of each length.
+        alone: only this gateway cannot reach the store, and others may have all places: it admits no further ones.
         rank: of this gateway among all, from 0.
         gateways: how many there are.
     """
@@ -95,13 +95,13 @@ class QueueLeases(Generic[T]):
         return True
 
     def _without_the_store(self, places: _Places[T]) -> int:
-        """How many requests may have a place while the store cannot be asked."""
+        """How many requests may have a place while the store cannot be reached."""
         if self.alone:
             return len(places.placed)
         return part_of_length(places.length, self.rank, self.gateways)
 
     def _may_apply(self, places: _Places[T], now: float) -> bool:
-        """Whether the store is asked for one more place."""
+        """Requests one more place of the store; False where that is in vain."""
         if self._lacking is None or self.away or now < places.full_until:
             return False
         if len(places.placed) + len(places.applying) >= places.length:
@@ -139,7 +139,7 @@ class QueueLeases(Generic[T]):
         places = self._of.get(uid)
         return 0 if places is None else len(places.placed) + places.elsewhere
 
-    # What the store is asked
+    # The store
 
     def asks(self) -> list[PlacesAsk]:
         """What to ask. A place that no request has is returned by it, and is not used from here on."""
@@ -148,22 +148,22 @@ class QueueLeases(Generic[T]):
         asks = []
         for uid, places in self._of.items():
             placed = places.usable = len(places.placed)
-            places.asked, places.listed = placed + len(places.applying), True
+            places.requested, places.listed = placed + len(places.applying), True
             since = next(iter(places.applying.values()), now)
-            asks.append(PlacesAsk(uid, places.length, placed, places.asked, now - since))
+            asks.append(PlacesAsk(uid, places.length, placed, places.requested, now - since))
         return asks
 
     def granted(self, grants: Sequence[PlacesGrant], asked_at: float) -> list[tuple[str, T]]:
-        """Takes the answers to what was asked at `asked_at`; returns the requests that get no place, by deployment."""
+        """Takes the grants of a request at `asked_at`; returns, by deployment, what gets no place."""
         self.away = self.alone = False
         now = self._clock()
         refused: list[tuple[str, T]] = []
         for grant in grants:
             places = self._of[grant.deployment]
             places.usable, places.elsewhere = grant.usable, grant.elsewhere
-            places.listed = bool(grant.held or places.asked)
+            places.listed = bool(grant.held or places.requested)
             places.promote()
-            # What others returned before is known. Nothing was asked for requests that came after the ask.
+            # What others returned before is known. Requests that came later were not part of it.
             decided = min(asked_at, max(asked_at - grant.known_s, now - DECIDED_S))
             # A loop's clock stands still within a round: what came at that moment may have come after the ask.
             late = [request for request, since in places.applying.items() if since < decided]

@@ -17,7 +17,7 @@ class _Series:
     """All series of one deployment: families with labels, and since when it is gone."""
 
     labels: set[tuple[Any, tuple[str, ...]]] = field(default_factory=set)
-    unseen_since: float | None = None
+    absent_since: float | None = None
 
 
 class QueueMetrics:
@@ -97,12 +97,12 @@ class QueueMetrics:
         """
         for name, series in tuple(self._series.items()):
             if not name or name in deployments:
-                series.unseen_since = None
+                series.absent_since = None
                 continue
-            if series.unseen_since is None:
-                series.unseen_since = now
-            self._end(name, series, all_=now - series.unseen_since > _KEPT_S)
-        gone = sorted((one.unseen_since, name) for name, one in self._series.items() if one.unseen_since is not None)
+            if series.absent_since is None:
+                series.absent_since = now
+            self._end(name, series, all_=now - series.absent_since > _KEPT_S)
+        gone = sorted((one.absent_since, name) for name, one in self._series.items() if one.absent_since is not None)
         for _, name in gone[:-_MOST_GONE]:
             self._end(name, self._series[name], all_=True)
 

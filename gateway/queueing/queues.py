@@ -18,7 +18,7 @@ from gateway.queueing.demand import Demand
 from gateway.queueing.fair_queue import FairQueue
 from gateway.queueing.queue_leases import QueueLeases
 from gateway.queueing.queue_metrics import QueueMetrics
-from gateway.requests.refusals import queue_full, trouble_error, unserved
+from gateway.requests.refusals import no_replica_error, queue_full, trouble_error
 from gateway.routing.routing_table import RoutingTable
 
 _PROLONG_S: Final = 20.0  # a refused request prolongs its model's wish to run, at most so often
@@ -98,7 +98,7 @@ class Queues:
             return error
         known = self._table.model(model)
         if known is None:
-            return unserved(model, self._table, tried)
+            return no_replica_error(model, self._table, tried)
         uid = self._uids.get(model, known.uid)
         length = known.limits.queue.length
         if not self._places.join(uid, request, length) and not (
@@ -151,7 +151,7 @@ class Queues:
         """Why a request may not wait for this model; None: it may."""
         known = self._table.model(model)
         if known is None or not known.serves or self._table.stopped(model) is not None:
-            return unserved(model, self._table, tried)
+            return no_replica_error(model, self._table, tried)
         runs = self._table.runs(model)
         if known.trouble is not None and not runs:
             self._prolong(known, request)
@@ -159,7 +159,7 @@ class Queues:
         if known.limits.queue.length == 0 and (tried or not runs):
             if not runs:
                 self._prolong(known, request)
-            return unserved(model, self._table, tried)
+            return no_replica_error(model, self._table, tried)
         return None
 
     def _full(self, model: str, uid: str) -> GatewayError:
@@ -246,7 +246,7 @@ class Queues:
         known = self._table.model(model)
         if known is None or self._table.stopped(model) is not None:
             for request in tuple(queue):
-                request.fail(unserved(model, self._table, ()))
+                request.fail(no_replica_error(model, self._table, ()))
         elif known.trouble is not None and not self._table.runs(model):
             for request in tuple(queue):
                 request.fail(trouble_error(known.trouble, model, request.role))

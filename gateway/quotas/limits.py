@@ -180,7 +180,7 @@ class Limits:
         return use
 
     def begin(
-        self, use: KeyUse, now: float, day_left_s: float, *, asked: bool = False, answered: bool = True
+        self, use: KeyUse, now: float, day_left_s: float, *, requested: bool = False, answered: bool = True
     ) -> Ticket | Refused | Must:
         """Lets one request pass, refuses it, or says that the store must be asked first.
 
@@ -188,7 +188,7 @@ class Limits:
             use: of the request's key.
             now: monotonic seconds.
             day_left_s: until 00:00 UTC.
-            asked: whether the store was asked for this request; what is lacking now is refused.
+            requested: whether the store was asked for this request; what is lacking now is refused.
             answered: whether it answered; else this gateway's own part decides, since what is left is unknown.
         """
         if not use.shares:
@@ -200,12 +200,19 @@ class Limits:
         lacking = [kind for kind in _ORDER if kind in use.shares and not use.shares[kind].has()]
         if not lacking:
             return Ticket(use)
-        if self.away or asked or any(use.shares[kind].denied(now) for kind in lacking):
+        if self.away or requested or any(use.shares[kind].denied(now) for kind in lacking):
             return self._refusal(use, lacking[0], now, day_left_s)
         return Must.ASK
 
     def reserve(
-        self, ticket: Ticket, tokens: int, now: float, day_left_s: float, *, asked: bool = False, answered: bool = True
+        self,
+        ticket: Ticket,
+        tokens: int,
+        now: float,
+        day_left_s: float,
+        *,
+        requested: bool = False,
+        answered: bool = True,
     ) -> Refused | Must | None:
         """Reserves tokens for a request that passed. Returns None once that is done. Arguments as of `begin`.
 
@@ -223,7 +230,7 @@ class Limits:
         if not lacking:
             ticket.reserve(tokens, now)
             return None
-        if alone or asked:
+        if alone or requested:
             kind = next(one for one in _ORDER if one in lacking)
             return self._refusal(use, kind, now, day_left_s, lacking[kind])
         return Must.ASK
@@ -260,7 +267,7 @@ class Limits:
                 del self._stirred[key]
         return found
 
-    def told(self, asks: Iterable[ShareAsk], answer: SharesAnswer, now: float) -> None:
+    def take_answer(self, asks: Iterable[ShareAsk], answer: SharesAnswer, now: float) -> None:
         """Takes the answer of the store."""
         self.away = False
         self._fraction, self._known = answer.fraction, True

@@ -98,17 +98,17 @@ class QuotaClient:
         use = self._limits.use_of(principal.key_id, principal.limits)
         answered = await self._ask_for([(share, 1) for share in use.shares.values()], limit_s)
         use = self._limits.use_of(principal.key_id, principal.limits)
-        found = self._limits.begin(use, self._loop.time(), _day_left_s(), asked=True, answered=answered)
+        found = self._limits.begin(use, self._loop.time(), _day_left_s(), requested=True, answered=answered)
         if found is Must.ASK:
-            raise AssertionError("it was asked")
+            raise AssertionError("the store has answered")
         return self._usage_record(principal, path, found)
 
-    def reserve(self, usage: UsageRecord, *, asked: bool = False, answered: bool = True) -> bool:
+    def reserve(self, usage: UsageRecord, *, requested: bool = False, answered: bool = True) -> bool:
         """Reserves the tokens that a request may use; False where the store must be asked first: see `wait_to_reserve`.
 
         Args:
             usage: of the request.
-            asked: whether the store was asked for it.
+            requested: whether the store was asked for it.
             answered: whether it answered.
 
         Raises:
@@ -118,7 +118,7 @@ class QuotaClient:
         if ticket is None or not usage.expected:
             return True
         now, day_left_s = self._loop.time(), _day_left_s()
-        found = self._limits.reserve(ticket, usage.expected, now, day_left_s, asked=asked, answered=answered)
+        found = self._limits.reserve(ticket, usage.expected, now, day_left_s, requested=requested, answered=answered)
         if isinstance(found, Refused):
             raise GatewayError(429, found.code, found.message, headers=found.headers)
         return found is None
@@ -133,8 +133,8 @@ class QuotaClient:
             return
         shares, lacks = usage.use.shares, usage.use.lacks(usage.expected)
         answered = await self._ask_for([(shares[kind], need) for kind, need in lacks.items()], limit_s)
-        if not self.reserve(usage, asked=True, answered=answered):
-            raise AssertionError("it was asked")
+        if not self.reserve(usage, requested=True, answered=answered):
+            raise AssertionError("the store has answered")
 
     async def _ask_for(self, needs: Sequence[tuple[Share, int]], limit_s: float) -> bool:
         """Asks the store for larger shares. Returns whether it has answered within the limit."""
@@ -200,7 +200,7 @@ class QuotaClient:
             async with self._database.transaction() as connection:
                 asks = self._limits.asks(self._loop.time())
                 answer = await exchange_shares(connection, self._id, asks)
-            self._limits.told(asks, answer, self._loop.time())
+            self._limits.take_answer(asks, answer, self._loop.time())
 
     async def _hand_over(self) -> None:
         while True:

@@ -114,8 +114,8 @@ class Health:
 
     async def _alive(self, head: RequestHead, fields: Fields, answer: StreamedAnswer) -> None:
         """The controller's answer, unless a process is worse."""
-        asked = _alone(status="ok") if _leaves_out_controller(head.target) else self._asked(HEALTH)
-        (status, body), states = await asyncio.gather(asked, self._states())
+        controller = _alone(status="ok") if _leaves_out_controller(head.target) else self._of_controller(HEALTH)
+        (status, body), states = await asyncio.gather(controller, self._states())
         lag_s = max(state["lag_s"] for state in states.values() if state is not None)
         silent = None in states.values()
         if body is None or silent or lag_s > MAX_LOOP_LAG_S:
@@ -127,8 +127,10 @@ class Health:
         """All checks of the controller, and one of the gateway; a stranger gets their names without their messages."""
         status, found, states = 503, None, {self._number: self._state()}
         if not self._draining():
-            asked = _alone(ready=True) if _leaves_out_controller(head.target) else self._asked(head.target, head)
-            (status, found), states = await asyncio.gather(asked, self._states())
+            controller = (
+                _alone(ready=True) if _leaves_out_controller(head.target) else self._of_controller(head.target, head)
+            )
+            (status, found), states = await asyncio.gather(controller, self._states())
         unreachable: dict[str, Any] = {"ready": False, "checks": {_CONTROLLER: {"ok": False, "message": "no answer"}}}
         body = unreachable if found is None else found
         problem = _problem(states)
@@ -149,9 +151,9 @@ class Health:
 
     async def _metrics(self, head: RequestHead, fields: Fields, answer: StreamedAnswer) -> None:
         """The controller's, which checks the key, followed by the gateway's."""
-        asked = [(name, value) for name, value in head.fields if name == b"authorization"]
+        credentials = [(name, value) for name, value in head.fields if name == b"authorization"]
         try:
-            got, body = await self._controller.fetch(METRICS, [*asked, *fields], _METRICS_LIMIT_S)
+            got, body = await self._controller.fetch(METRICS, [*credentials, *fields], _METRICS_LIMIT_S)
         except FetchError as error:
             raise ConnectionError(f"the controller gave no metrics: {error}") from error
         kept = [(b"content-type", got.named.get(b"content-type", b"")), *fields]
@@ -195,7 +197,7 @@ class Health:
         states = {number: None if text is None else orjson.loads(text) for number, text in self._kept.items()}
         return {self._number: self._state(), **states}
 
-    async def _asked(self, target: bytes, head: RequestHead | None = None) -> tuple[int, dict[str, Any] | None]:
+    async def _of_controller(self, target: bytes, head: RequestHead | None = None) -> tuple[int, dict[str, Any] | None]:
         """The controller's status and its answer as JSON; None where it gives none. `head`: has the client's key."""
         given = [] if head is None else [(name, value) for name, value in head.fields if name in _CREDENTIALS]
         try:

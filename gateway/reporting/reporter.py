@@ -31,7 +31,7 @@ class Reporter:
         clock: seconds, monotonic.
         outcomes: of revisions while one is rolled out.
         table: has the rollouts under way, and requests at each replica.
-        told: called with each answer.
+        answered: called with each answer.
 
     Attributes:
         task: from `start`. It ends only by a defect.
@@ -45,7 +45,7 @@ class Reporter:
         clock: Callable[[], float],
         outcomes: RevisionOutcomes,
         table: RoutingTable,
-        told: Callable[[Told], None] = lambda _: None,
+        answered: Callable[[Told], None] = lambda _: None,
     ) -> None:
         self._reports = reports
         self._demand = demand
@@ -53,10 +53,10 @@ class Reporter:
         self._clock = clock
         self._outcomes = outcomes
         self._table = table
-        self._told = told
+        self._answered = answered
         self._answered_since: float | None = None  # without a gap
         self._poked = asyncio.Event()
-        self._asked: dict[str, float] = {}  # when a deployment was last asked to wake
+        self._woken: dict[str, float] = {}  # when a deployment was last requested to wake
         self._unwanted: set[str] = set()  # deployments whose wakes are to be withdrawn
         self._failing = False
         self.task: asyncio.Task[None] | None = None
@@ -100,7 +100,7 @@ class Reporter:
                 self._answered_since = None
                 self._demand.everything_again()
                 self._outcomes.everything_again()
-                self._asked.clear()
+                self._woken.clear()
             await self._until_due()
 
     async def _until_due(self) -> None:
@@ -114,19 +114,19 @@ class Reporter:
 
     async def _report(self) -> None:
         counts = self._outcomes.report(self._table.rollouts())
-        told = await self._reports.report(self._demand.report(self._clock(), self._table.at_replicas()), counts)
-        if told.anew:
+        answer = await self._reports.report(self._demand.report(self._clock(), self._table.at_replicas()), counts)
+        if answer.anew:
             self._demand.everything_again()
             self._outcomes.everything_again()
-        self._told(told)
+        self._answered(answer)
         now, wakes = self._clock(), self._queues.wakes()
         self._unwanted = (self._unwanted | self._queues.take_withdrawn()) - wakes.keys()
         for uid in tuple(self._unwanted):
-            self._asked.pop(uid, None)
+            self._woken.pop(uid, None)
             await self._reports.withdraw(uid)
             self._unwanted.discard(uid)
-        due = {u: r for u, r in wakes.items() if now - self._asked.get(u, float("-inf")) >= _AGAIN_S}
+        due = {u: r for u, r in wakes.items() if now - self._woken.get(u, float("-inf")) >= _AGAIN_S}
         for uid, request_id in (self._queues.take_refused() | due).items():
             await self._reports.wake(uid, request_id)
-            self._asked[uid] = now
-        self._asked = {uid: at for uid, at in self._asked.items() if uid in wakes}
+            self._woken[uid] = now
+        self._woken = {uid: at for uid, at in self._woken.items() if uid in wakes}

@@ -52,7 +52,7 @@ class Spread:
 class Series:
     """The figures of one deployment, revision and endpoint."""
 
-    __slots__ = ("cached", "completion", "each_token", "first_token", "prompt", "requests", "seconds", "unseen_since")
+    __slots__ = ("absent_since", "cached", "completion", "each_token", "first_token", "prompt", "requests", "seconds")
 
     def __init__(self) -> None:
         self.requests: dict[str, int] = {}
@@ -60,7 +60,7 @@ class Series:
         self.first_token = Spread(_SECONDS)
         self.each_token = Spread(_TOKEN_SECONDS)
         self.prompt = self.cached = self.completion = 0
-        self.unseen_since: float | None = None  # its revision has no replica, or its deployment is gone
+        self.absent_since: float | None = None  # its revision has no replica, or its deployment is gone
 
 
 class RequestMetrics:
@@ -127,12 +127,12 @@ class RequestMetrics:
         """
         for key, series in tuple(self._series.items()):
             if not key[0] or key[:2] in present:
-                series.unseen_since = None
-            elif series.unseen_since is None:
-                series.unseen_since = now
-            elif now - series.unseen_since > _KEPT_S:
+                series.absent_since = None
+            elif series.absent_since is None:
+                series.absent_since = now
+            elif now - series.absent_since > _KEPT_S:
                 del self._series[key]
-        gone = sorted((one.unseen_since, key) for key, one in self._series.items() if one.unseen_since is not None)
+        gone = sorted((one.absent_since, key) for key, one in self._series.items() if one.absent_since is not None)
         for _, key in gone[:-_MOST_GONE]:
             del self._series[key]
         known = {key[:2] for key in self._series}

@@ -1,4 +1,4 @@
-"""How requests to each revision end while one is rolled out, as the leader is told. Pure."""
+"""How requests to each revision end while one is rolled out, as the leader is reported. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class _Counted:
     attempt: int
     requests: int = 0
     errors: int = 0
-    told: bool = False
+    reported: bool = False
 
 
 class RevisionOutcomes:
@@ -28,7 +28,7 @@ class RevisionOutcomes:
             counted = self._counted[uid, revision] = _Counted(rollout.attempt)
         counted.requests += requests
         counted.errors += errors
-        counted.told = False
+        counted.reported = False
 
     def report(self, under_way: Mapping[str, RolloutRoute]) -> list[RevisionCount]:
         """What has changed since the last report. What belongs to no rollout under way (by uid) is forgotten."""
@@ -40,13 +40,13 @@ class RevisionOutcomes:
         changed = [
             RevisionCount(uid, int(revision), one.attempt, one.requests, one.errors)
             for (uid, revision), one in self._counted.items()
-            if not one.told
+            if not one.reported
         ]
         for one in self._counted.values():
-            one.told = True
+            one.reported = True
         return changed
 
     def everything_again(self) -> None:
-        """The next report tells all: what was told before may be lost."""
+        """The next report tells all: what was reported before may be lost."""
         for one in self._counted.values():
-            one.told = False
+            one.reported = False

@@ -76,7 +76,7 @@ def adapter_not_loaded(adapter: str, model: str) -> GatewayError:
     return GatewayError(503, "model_not_running", message, headers=headers, param="model")
 
 
-def unserved(model: str, table: RoutingTable, tried: Collection[str]) -> GatewayError:
+def no_replica_error(model: str, table: RoutingTable, tried: Collection[str]) -> GatewayError:
     if not table.knows(model):
         return model_not_found(model)
     stopped = table.stopped(model)

@@ -65,11 +65,11 @@ class LiveRoutes:
         Raises:
             GatewayError: 503 `unavailable`: the table was never read, or the database does not answer.
         """
-        loop, asked = asyncio.get_running_loop(), self._reads
+        loop, reads_before = asyncio.get_running_loop(), self._reads
         if not self._stale and loop.time() >= self._hangs_until:
             try:
                 async with asyncio.timeout(limit_s), self._reading:
-                    if self._reads == asked:
+                    if self._reads == reads_before:
                         await asyncio.sleep(self._last_read + _RECHECK_PAUSE_S - loop.time())
                         await self._read()
             except TimeoutError:

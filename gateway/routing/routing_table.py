@@ -82,23 +82,23 @@ class RoutingTable:
         for name, homes in self._homes.items():
             homes.update(by_model[name])
 
-    def asks_for_usage(self, endpoint: Endpoint) -> bool:
-        """Whether streams of this replica are asked for token counts where the client did not ask."""
+    def requests_usage(self, endpoint: Endpoint) -> bool:
+        """Whether streams of this replica are requested with token counts where the client did not request them."""
         return endpoint.limits.stream_usage != "off" and (endpoint.instance, endpoint.epoch) not in self._refuse_usage
 
     def refuses_usage(self, endpoint: Endpoint) -> None:
-        """The engine of this replica refuses the field that asks for token counts: it is sent no more."""
+        """The engine of this replica refuses the field that requests token counts: it is sent no more."""
         self._refuse_usage.add((endpoint.instance, endpoint.epoch))
 
-    def name_of(self, asked: str) -> str:
-        """The deployment that a request asks for by its name, an alias or an adapter; as asked, where there is none."""
-        if asked in self._models:
-            return asked
-        return self._aliases.get(asked) or self._adapters.get(asked, asked)
+    def name_of(self, name: str) -> str:
+        """The deployment of this name, alias or adapter; the name itself where there is none."""
+        if name in self._models:
+            return name
+        return self._aliases.get(name) or self._adapters.get(name, name)
 
-    def is_adapter(self, asked: str) -> bool:
+    def is_adapter(self, name: str) -> bool:
         """Whether a request asks for an adapter of a deployment."""
-        return asked in self._adapters and self.name_of(asked) == self._adapters[asked]
+        return name in self._adapters and self.name_of(name) == self._adapters[name]
 
     def model(self, name: str) -> Model | None:
         return self._models.get(name)

@@ -197,10 +197,10 @@ class UsageRecord:
         if ticket is not None:
             ticket.charge(tokens.prompt + tokens.completion, self._now())
             ticket.end()
-        whole = not broken and left_after_s is None
+        complete = not broken and left_after_s is None
         failed = broken or self._status >= _ERROR or self.failed
         first = self._first_at is not None and self.path in _WITH_COMPLETION and not failed
-        if self._history is not None and self._answer is not None and whole and not failed:
+        if self._history is not None and self._answer is not None and complete and not failed:
             self._note(self._history, tokens)
         self.counts = counts = Counts(1, int(failed))
         counts.prompt_tokens, counts.cached_tokens = tokens.prompt, tokens.cached
@@ -230,10 +230,10 @@ class UsageRecord:
         What an engine makes of a stream is seen at once.
         """
         if self._answer is None:
-            tokens, unseen = estimated_prompt(self._of_prompt()), not self._streams
+            tokens, unobserved = estimated_prompt(self._of_prompt()), not self._streams
         else:
-            tokens, unseen = self._tokens(), not self.streamed and self._status < _ERROR
-        if not (unseen and tokens.estimated and self.path in _WITH_COMPLETION):
+            tokens, unobserved = self._tokens(), not self.streamed and self._status < _ERROR
+        if not (unobserved and tokens.estimated and self.path in _WITH_COMPLETION):
             return tokens
         if self._first_at is not None:  # a whole answer begins once all of it is made
             engine_s -= self._now() - self._first_at

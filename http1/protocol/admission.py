@@ -137,7 +137,7 @@ class Connections:
         self._strangers: dict[State, _Group] = {state: {} for state in State}
         self._known: dict[State, _Group] = {state: {} for state in State}
         self._bodies, self._busy = self._known[BODY], self._known[BUSY]
-        self._unserved: _Group = {}  # known and busy, without a key or refused
+        self._uncounted: _Group = {}  # known and busy, without a key or refused
         self._unknown: _Group = {}
         self._unknown_of: dict[str, _Group] = {}  # by address
         self._bodies_of: dict[str, _Group] = {}  # by client
@@ -146,12 +146,12 @@ class Connections:
         self.few = False
 
     def __len__(self) -> int:
-        return len(self._unknown) + len(self._unserved) + sum(map(len, self._known.values()))
+        return len(self._unknown) + len(self._uncounted) + sum(map(len, self._known.values()))
 
     def count(self, state: State) -> int:
         """How many connections are in a state."""
-        unserved = len(self._unserved) if state is BUSY else 0
-        return len(self._strangers[state]) + len(self._known[state]) + unserved
+        uncounted = len(self._uncounted) if state is BUSY else 0
+        return len(self._strangers[state]) + len(self._known[state]) + uncounted
 
     def admit(self, connection: Connection) -> Connection | None:
         """Admits a new connection and returns the one that gives way to it: None below the bounds, else maybe itself.
@@ -165,7 +165,7 @@ class Connections:
         if crowded and oldest is not None and connection.since_s - oldest.since_s >= self._limits.unread_s:
             yielding = oldest
         elif len(self) >= self._limits.most:
-            between = (self._known[IDLE], self._known[HEAD], self._unserved)
+            between = (self._known[IDLE], self._known[HEAD], self._uncounted)
             # The reserve is for new heads: they do not push one another out while others only wait for a request.
             few = len(self._unknown) < self._limits.reserved
             groups = (*between, self._unknown, [connection]) if few else (self._unknown, *between, [connection])
@@ -206,7 +206,7 @@ class Connections:
                 yielding = None
         if refusal is not None:
             if connection.known and self._take(connection):
-                self._put(connection, self._unserved, BUSY, now_s)
+                self._put(connection, self._uncounted, BUSY, now_s)
             return refusal, yielding
         group = connection.group
         if connection.known and group is not None and group is not self._bodies and not body:
@@ -258,7 +258,7 @@ class Connections:
         if group is not None and connection.known and group is not self._bodies and state is not BODY:
             served = state is not BUSY or group is self._busy
             del group[connection]  # it is in no other group
-            group = connection.group = self._known[state] if served else self._unserved
+            group = connection.group = self._known[state] if served else self._uncounted
             group[connection] = None
             connection.state, connection.since_s = state, now_s
         elif self._take(connection):

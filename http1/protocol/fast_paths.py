@@ -87,7 +87,7 @@ class KnownHeads(Generic[Head]):
         """The parser has read this head, with which the bytes begin: it is kept where it is plain, a line a field."""
         end = data.find(b"\r\n\r\n", 0, _MOST_BYTES)
         varying = _VARYING.search(data, 0, end + 2) if end > 0 else None
-        if varying is None or not head.plain or not _says(data[:end], head):
+        if varying is None or not head.plain or not _is_plain(data[:end], head):
             return
         start, stop = varying.span()
         given, length = varying.groups()
@@ -105,13 +105,13 @@ class KnownHeads(Generic[Head]):
         self._known[data[:start], data[stop:end]] = known
 
 
-def _says(text: bytes, head: RequestHead | ResponseHead) -> bool:
+def _is_plain(text: bytes, head: RequestHead | ResponseHead) -> bool:
     """Whether the lines say just this head, each field in one: no other head that came behind it is taken for it."""
     line, *lines = text.split(b"\r\n")
     if any(b"\r" in one or b"\n" in one for one in lines) or not head.begins(line):
         return False
-    said = [(name.lower(), value.strip(b" \t")) for name, _, value in (one.partition(b":") for one in lines)]
-    return said == head.fields
+    parsed = [(name.lower(), value.strip(b" \t")) for name, _, value in (one.partition(b":") for one in lines)]
+    return parsed == head.fields
 
 
 _LINE_BYTES: Final = 8  # of the longest first line

@@ -50,10 +50,10 @@ def taken_bytes(transport: asyncio.BaseTransport) -> int | None:
     if _INFO is None or opened is None:
         return None
     try:
-        told = opened.getsockopt(socket.IPPROTO_TCP, _INFO, _INFO_BYTES)
+        info = opened.getsockopt(socket.IPPROTO_TCP, _INFO, _INFO_BYTES)
     except OSError:  # a Unix socket, or closed
         return None
-    return int.from_bytes(told[_ACKED_AT:], sys.byteorder) if len(told) == _INFO_BYTES else None
+    return int.from_bytes(info[_ACKED_AT:], sys.byteorder) if len(info) == _INFO_BYTES else None
 
 
 def reset_at_close(transport: asyncio.BaseTransport) -> None:

@@ -187,8 +187,8 @@ _KNOWN_REQUESTS: Final = KnownHeads[RequestHead]()
 class RequestSink(Protocol):
     """Gets the parts of requests, in order."""
 
-    def request_head(self, head: RequestHead, *, whole: bool) -> None:
-        """A head is complete; `whole`: so is the request. Then its body is in the head, and nothing follows.
+    def request_head(self, head: RequestHead, *, complete: bool) -> None:
+        """A head is complete; `complete`: so is the request. Then its body is in the head, and nothing follows.
 
         What the sink takes of the body from the head is not handed to it once more.
         """
@@ -207,14 +207,25 @@ class RequestReader(MessageReader):
     requests of one read would keep the loop, and their answers memory.
 
     Attributes:
-        begun: whether a part of a request has come, and the rest has not.
+        in_request: whether a part of a request has come, and the rest has not.
         busy: whether a request is being answered; the owner resets it. What arrives meanwhile is dropped.
         pipelined: whether something was dropped: the connection must end after the answer.
         rest: what followed a request to switch protocols; the owner keeps it here until the switch.
         on_url: the parser calls it with each part of a target.
     """
 
-    __slots__ = ("_declined", "_ended", "_head", "_ignored", "_target", "begun", "busy", "on_url", "pipelined", "rest")
+    __slots__ = (
+        "_declined",
+        "_ended",
+        "_head",
+        "_ignored",
+        "_target",
+        "busy",
+        "in_request",
+        "on_url",
+        "pipelined",
+        "rest",
+    )
 
     def __init__(self, sink: RequestSink) -> None:
         super().__init__(sink)
@@ -227,7 +238,7 @@ class RequestReader(MessageReader):
         self._head: RequestHead | None = None  # until it is handed on
         self._ended = False  # whether an end is to be handed on
         self._fresh = True
-        self.begun = False
+        self.in_request = False
         self.busy = False
         self.pipelined = False
         self.rest = b""
@@ -262,16 +273,16 @@ class RequestReader(MessageReader):
             return None
         self.busy = True
         if left:
-            self.begun, self._fresh, self._left = True, False, left
+            self.in_request, self._fresh, self._left = True, False, left
             if start < len(data):
                 head.first = memoryview(data)[start:]
-            self._sink.request_head(head, whole=False)
+            self._sink.request_head(head, complete=False)
             if head.take_first() is not None:
                 self._sink.request_body(data[start:])
         else:
             if head.length:
                 head.body = data[start:]
-            self._sink.request_head(head, whole=True)
+            self._sink.request_head(head, complete=True)
         return b""
 
     def _count(self, data: bytes) -> bytes:
@@ -279,7 +290,7 @@ class RequestReader(MessageReader):
         self._left = max(left, 0)
         self._sink.request_body(data[:left] if left < 0 else data)
         if left <= 0:
-            self.begun, self._fresh = False, True
+            self.in_request, self._fresh = False, True
             self.pipelined = self.pipelined or left < 0
             self._sink.request_end()
         return self.feed(data[left:]) if left < 0 else b""
@@ -290,7 +301,7 @@ class RequestReader(MessageReader):
         if self._ended:
             self.pipelined = True  # before the answer, which may come within the call
             self._hand_on(None)
-        self.begun, self._fresh = True, False
+        self.in_request, self._fresh = True, False
         self._ignored = self.busy or self.pipelined
         if self.busy:
             self.pipelined = True
@@ -322,7 +333,7 @@ class RequestReader(MessageReader):
             return  # the parser takes a body for the other protocol
         self._in_head = True
         self._bare_bytes = 0
-        self.begun, self._fresh = False, True
+        self.in_request, self._fresh = False, True
         self._ended = not self._ignored
 
     def _hand_on(self, problem: Exception | None) -> None:
@@ -333,10 +344,10 @@ class RequestReader(MessageReader):
         if head is not None and ended:
             if head.length != 0:
                 head.body = self._taken() if self._parts else b""
-            self._sink.request_head(head, whole=True)
+            self._sink.request_head(head, complete=True)
         else:
             if head is not None:
-                self._sink.request_head(head, whole=False)
+                self._sink.request_head(head, complete=False)
             if self._parts:
                 self._sink.request_body(self._taken())
             if ended:

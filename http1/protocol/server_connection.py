@@ -49,7 +49,7 @@ _LAST_ANSWER_S: Final = 2.0
 _PROGRESS_BYTES: Final = 4096  # a client that takes so many is slow, and one that takes fewer holds us up
 _MOST_DROPPED_BYTES: Final = 64 * 1024  # that arrived before the answer was complete
 _BEFORE_A_REQUEST: Final = (IDLE, HEAD)
-_UNSERVED: Final = (connections.HEAD, connections.IDLE)
+_WITHOUT_REQUEST: Final = (connections.HEAD, connections.IDLE)
 _SERVED: Final = (None, None)  # not refused, and no connection yields
 _CLOSE: Final = b"connection: close\r\n"
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
@@ -376,12 +376,12 @@ class ServerConnection(asyncio.Protocol):
 
     # The reader's sink
 
-    def request_head(self, head: RequestHead, *, whole: bool) -> None:
-        if self._write_paused:  # the client asks again without taking what was answered
+    def request_head(self, head: RequestHead, *, complete: bool) -> None:
+        if self._write_paused:  # the client sends another request without taking what was answered
             self.close()
         if self._state not in _BEFORE_A_REQUEST:
             return
-        self._enter(ANSWERING if whole else RECEIVING)
+        self._enter(ANSWERING if complete else RECEIVING)
         self._method = head.method
         self._keep_alive = head.keep_alive
         self._chunks = head.chunks
@@ -391,7 +391,7 @@ class ServerConnection(asyncio.Protocol):
         handler = self._service.handle(head, self)
         if self._state in _UNDER_WAY:  # else it was answered within the call
             self._handler = handler
-        if self.record.state in _UNSERVED and self._state not in (IDLE, CLOSED):
+        if self.record.state in _WITHOUT_REQUEST and self._state not in (IDLE, CLOSED):
             self._connections.enter(self.record, connections.BUSY, self._since)
         if head.body is not None:  # the handler did not take it
             self._hand_over(head)
@@ -442,7 +442,7 @@ class ServerConnection(asyncio.Protocol):
             return
         try:
             rest = self._reader.feed(data)
-            if self._reader.begun and self._state is IDLE:
+            if self._reader.in_request and self._state is IDLE:
                 self._note_head()
             if rest:
                 self._reader.rest = rest

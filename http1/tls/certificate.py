@@ -76,7 +76,7 @@ class ServedCertificate:
     def __init__(self, certificate: Path, key: Path, *, poll_s: float = POLL_S) -> None:
         self._files = (certificate, key)
         self._poll_s = poll_s
-        self._seen = _state_of(self._files)
+        self._last_state = _state_of(self._files)
         self._loaded = load(certificate, key)
         self._warned_s = float("-inf")
         self.problem = ""
@@ -117,10 +117,10 @@ class ServedCertificate:
     def look(self) -> bool:
         """Reads the files again if they have changed. Returns whether another certificate is in use now."""
         state = _state_of(self._files)
-        if state == self._seen:
+        if state == self._last_state:
             self._warn()
             return False
-        self._seen = state
+        self._last_state = state
         try:
             loaded = load(*self._files)
         except CertificateError as error:

@@ -40,7 +40,7 @@ def make_authority(now: datetime, *, days: int = AUTHORITY_DAYS) -> Issued:
         data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
     )  # fmt: skip
     made = (
-        _begun(name, name, key.public_key(), now, days)
+        _builder(name, name, key.public_key(), now, days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .sign(key, hashes.SHA256())
@@ -60,7 +60,7 @@ def issue_server(authority: Issued, names: Sequence[str], now: datetime, *, days
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
     made = (
-        _begun(subject, signer.subject, key.public_key(), now, days)
+        _builder(subject, signer.subject, key.public_key(), now, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -80,7 +80,7 @@ def make_self_signed(name: str, now: datetime) -> Issued:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     made = (
-        _begun(subject, subject, key.public_key(), now, SELF_SIGNED_DAYS)
+        _builder(subject, subject, key.public_key(), now, SELF_SIGNED_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -158,7 +158,7 @@ def _general(name: str) -> x509.GeneralName:
     return x509.DNSName(name)
 
 
-def _begun(
+def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, days: int
 ) -> x509.CertificateBuilder:
     return (

@@ -41,11 +41,11 @@ class Sink:
     keep_alive: bool = True
     switched: bool = False
 
-    def request_head(self, head: RequestHead, *, whole: bool) -> None:
+    def request_head(self, head: RequestHead, *, complete: bool) -> None:
         self.keep_alive, self.switched = head.keep_alive, bool(head.upgrade)
         given = tuple((name, value.lower() if name == b"transfer-encoding" else value) for name, value in head.fields)
         self.seen.append(("head", head.method, head.target, given))
-        if whole:
+        if complete:
             add_body(self.seen, head.take_body() or b"")
             self.request_end()
 

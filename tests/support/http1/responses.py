@@ -26,7 +26,7 @@ class Answer:
     """One response as far as it was read. It is its own sink.
 
     Attributes:
-        how: `open`, `whole` or `refused`.
+        how: `open`, `complete` or `refused`.
         rest: what followed it in the same bytes; of ours after a switch of protocols alone.
         clean: whether nothing did.
     """

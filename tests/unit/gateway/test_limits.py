@@ -177,11 +177,11 @@ def test_a_slow_store_refuses_nothing_this_gateways_part_decides(limits: KeyLimi
     gateway = place.gateways[0]
     use = gateway.use_of(KEY, limits)
     assert gateway.begin(use, place.now, DAY_LEFT_S) is Must.ASK
-    found = gateway.begin(use, place.now, DAY_LEFT_S, asked=True, answered=False)
+    found = gateway.begin(use, place.now, DAY_LEFT_S, requested=True, answered=False)
     assert isinstance(found, Ticket)
     assert gateway.fraction is None, "the store is not away"
     if limits.parallel:
-        tickets = [gateway.begin(use, place.now, DAY_LEFT_S, asked=True, answered=False) for _ in range(4)]
+        tickets = [gateway.begin(use, place.now, DAY_LEFT_S, requested=True, answered=False) for _ in range(4)]
         assert [type(one) for one in tickets].count(Ticket) == 4 / gateways - 1
     place.talk()
     passed = 1
