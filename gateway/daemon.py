@@ -107,14 +107,13 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What one process of a gateway has for itself.
+    """The resources of one process of a gateway.
 
     Attributes:
         listening: its socket.
-        number: from 0.
-        sockets: by which the processes ask one another; None: it is the only one.
-        manager: the service manager that started the gateway.
-        handover: lets this process drain while its successor serves; None: its parent waits for it.
+        number: of this process, from 0.
+        sockets: by which the processes ask one another; None if it is the only one.
+        handover: lets this process drain while its successor serves; None if its parent waits for it.
     """
 
     listening: socket.socket

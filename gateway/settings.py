@@ -112,7 +112,7 @@ class GatewaySettings(BaseSettings):
 
     @property
     def proxy_keys_at(self) -> Path | None:
-        """Where the keys of agents' proxies are; None: nowhere."""
+        """The file with the keys of agents' proxies; None without one."""
         if self.proxy_key_file is not None or not self.controller.startswith("/"):
             return self.proxy_key_file
         return Path(self.controller).parent / KEY_FILE

@@ -39,7 +39,7 @@ class Hold:
         self.size += size
 
     def take_up_to(self, size: int) -> None:
-        """Holds `size` bytes in all; nothing where it already holds as many.
+        """Holds `size` bytes in all, unless it already holds as many.
 
         Raises:
             BodiesFullError: as `take`.
@@ -88,7 +88,7 @@ class Bodies:
         return Hold(self, key)
 
     def release(self, hold: Hold) -> None:
-        """Holds nothing of a body any longer; repeating it changes nothing."""
+        """Frees what a body holds; repeating it changes nothing."""
         size, hold.size = hold.size, 0
         self.held -= size
         left = self._of_key.get(hold.key, 0) - size
@@ -119,7 +119,7 @@ _TINY_BYTES: Final = 1024
 
 
 def keep(pieces: list[bytes], data: bytes) -> None:
-    """Adds a piece, to the last one where both are tiny."""
+    """Adds a part, to the last one where both are tiny."""
     if pieces and len(data) < _TINY_BYTES and len(pieces[-1]) < _TINY_BYTES:
         pieces[-1] += data
     else:

@@ -46,7 +46,7 @@ class Cors:
         return lines_of([*fields, (b"vary", _ORIGIN)])
 
     def preflight(self, method: bytes, named: Mapping[bytes, bytes]) -> Fields | None:
-        """The fields of the answer to a browser's question before a request; None: this is not such a question."""
+        """The fields of the answer to a preflight; None: the request is not one."""
         origin = named.get(_ORIGIN, b"")
         allowed = self._any or origin.lower() in self._origins
         if method != b"OPTIONS" or not (origin and allowed and _METHOD in named):

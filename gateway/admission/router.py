@@ -63,16 +63,7 @@ Own = Callable[[RequestHead, ServerConnection, str], Handler]
 
 
 class Router:
-    """Handles the head of each request.
-
-    Args:
-        shared: by all requests to models.
-        controller: where all else goes.
-        own: what the gateway answers itself, by path.
-        proxies: whose `X-Forwarded-*` counts.
-        cors: which pages may read answers of models; None: those of its own origin.
-        hsts_s: for which browsers shall use TLS alone, in seconds; 0: they are not asked to.
-    """
+    """Handles the head of each request: of `own` paths, of requests to models, and of all others for the controller."""
 
     def __init__(
         self,
@@ -116,7 +107,7 @@ class Router:
     # Models
 
     def _answers_page(self, head: RequestHead, connection: ServerConnection) -> bool:
-        """Lets a page of another origin read the answer; returns whether it was a preflight, which is answered."""
+        """Lets a page of another origin read the answer; returns whether it has answered a preflight."""
         if self._cors is None:
             return False
         if lines := self._cors.lines(head.named):

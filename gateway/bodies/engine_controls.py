@@ -36,7 +36,7 @@ _ANY: Final[tuple[Any, ...]] = (None, -1, "", [])  # what clients write for "non
 
 
 def control_in(content: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The first such field that says something, and what to do instead; None: there is none."""
+    """The first such field with a value, and what to do instead; None without one."""
     for name, value in content.items():
         if name == _OF_IMAGES and value in _IMAGES_HAVE:
             continue

@@ -44,7 +44,7 @@ _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 
 
 class Part(NamedTuple):
-    """What a part's head says. `length`: bytes of its content; None: it does not say."""
+    """What a part's head states. `length`: bytes of its content; None if not stated."""
 
     name: str
     length: int | None

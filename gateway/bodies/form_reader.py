@@ -96,11 +96,11 @@ class FormReader:
 
     @property
     def digest(self) -> bytes:
-        """Of what the form says, whatever its boundary: clients choose another one at each try. Empty: it goes on."""
+        """A digest of the fields, whatever the boundary: clients choose another at each try. Empty: incomplete."""
         return self._digest.digest() if self._place is _Place.ENDED else b""
 
     def _read(self) -> bool:
-        """Reads one step on. Whether there may be another."""
+        """Advances by one step; returns whether another may follow."""
         match self._place:
             case _Place.START:
                 return self._start()

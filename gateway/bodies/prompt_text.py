@@ -35,7 +35,7 @@ def prompt_bytes(body: bytes) -> int:
 
 
 def _begin_of_medium(text: bytes, mark: int) -> int | None:
-    """Where a medium begins behind a mark; None: there is none."""
+    """Where a medium begins behind a mark; None without one."""
     key = _DATA_KEY.match(text, mark)
     if key is not None:
         return key.end()

@@ -22,17 +22,17 @@ _MOST_BYTES: Final = 64 * 2**20
 
 @dataclass(slots=True)
 class Controller:
-    """Where the controller is, or several that share a database: the one that answers gets the requests.
+    """The controllers, which share a database: the first that answers gets the requests.
 
     Attributes:
-        address: of the one that gets them: its Unix socket, or host and port.
-        secret: by which it trusts the gateway's fields about clients; empty on its socket, which needs none.
+        address: of the current controller: its Unix socket, or host and port.
+        secret: by which it trusts the gateway's fields about clients; empty on its socket.
         pool: makes the connections; none is kept.
-        most_strangers: requests without a valid key that may have a connection to it at once.
+        most_strangers: requests without a valid key that may have a connection at once.
         under_way: requests that are passed on.
-        failures: bounds the log lines about requests that could not be passed on.
-        others: addresses of further ones, in the order in which they are tried.
-        strangers: requests without a valid key that have a connection to it, oldest first.
+        failures: bounds log lines about requests that could not be passed on.
+        others: addresses of further controllers, in the order in which they are tried.
+        strangers: requests without a valid key that have a connection, oldest first.
     """
 
     address: Address
@@ -45,10 +45,10 @@ class Controller:
     strangers: dict[Relay, None] = field(default_factory=dict)
 
     async def connect(self) -> ClientConnection:
-        """A new connection, to the next one where this one takes none: no byte has left until then.
+        """A new connection, to the next controller where this one refuses.
 
         Raises:
-            ConnectError: none of them takes one.
+            ConnectError: none of them accepts.
         """
         for _ in range(len(self.others)):
             address = self.address
@@ -77,10 +77,10 @@ class Controller:
         return [(_GATEWAY_FIELD, self.secret.encode())] if self.secret else []
 
     async def fetch(self, path: bytes, fields: Fields, limit_s: float) -> tuple[ResponseHead, bytes]:
-        """Head and body of the answer to a GET. A controller that gives none is tried last from now on.
+        """Head and body of the answer to a GET. A controller without an answer is tried last from then on.
 
         Raises:
-            FetchError: there is none within the limit, or it is too large.
+            FetchError: no answer within the limit, or a too large one.
         """
         requested = self.address
 
@@ -101,9 +101,9 @@ class Controller:
         return head, body
 
     async def has_database(self, limit_s: float) -> bool:
-        """Whether it reports that it reaches the database; False also without an answer within the limit.
+        """Whether the controller reports that it reaches the database; False also without an answer.
 
-        So a gateway knows whether it alone is cut off from the database.
+        So a gateway knows whether it alone has lost the database.
         """
         try:
             _, body = await self.fetch(_READY, [], limit_s)

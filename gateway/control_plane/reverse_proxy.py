@@ -51,15 +51,7 @@ OF_AGENTS: Final = (4 * 2**20 + MAX_MESSAGE_BYTES, 2 * 2**20)
 
 
 class Passed(Relay):
-    """One request on its way to the controller, and the answer on its way back.
-
-    Args:
-        controller: where it goes.
-        head: of the request.
-        client: its connection.
-        fields: that the gateway adds to the request's head.
-        known: whether the connection was admitted with a key of the API.
-    """
+    """A request to the controller, and its answer. `fields`: added to its head; `known`: it has a valid key."""
 
     __slots__ = ("_controller", "_fields", "_known", "_rate", "_requested", "_resume")
     limits_s: ClassVar[Mapping[State, float]] = {SENT: ANSWER_LIMIT_S}

@@ -19,7 +19,7 @@ class Holder(StrEnum):
 
 
 def holder_of(reading_end: int) -> Holder:
-    """What the pipe says now. Nothing is read, so that several processes may ask."""
+    """The state of the pipe. Nothing is read, so that several processes may call it."""
     poll = select.poll()
     poll.register(reading_end, select.POLLIN)
     events = sum(event for _, event in poll.poll(0))

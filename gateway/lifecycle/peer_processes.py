@@ -79,7 +79,7 @@ class PeerProcesses:
             self._server.close()
 
     async def ask(self, question: str) -> dict[int, bytes | None]:
-        """What the others answer, by number; None: nothing within `ANSWER_S`."""
+        """The answers of the other processes, by number; None without one within `ANSWER_S`."""
         others = [number for number in range(len(self._sockets.bound)) if number != self._number]
         answers = await asyncio.gather(*(self._ask(number, question) for number in others))
         return dict(zip(others, answers, strict=True))

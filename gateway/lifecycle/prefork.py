@@ -36,7 +36,7 @@ class _Child:
     delay_s: float = _AGAIN_S
 
     def ended(self, now: float) -> None:
-        """It has: the next one is forked after a while."""
+        """Forks the next child of this number after a delay."""
         self.delay_s = _AGAIN_S if now - self.began > _LIVED_S else min(self.delay_s * 2, _LONGEST_S)
         self.due = now + self.delay_s
 

@@ -56,7 +56,7 @@ class Watch:
         self._note("a task of the gateway has failed, starting it again")
 
     async def while_it_drains(self, draining: Coroutine[Any, Any, None], drain_s: float) -> None:
-        """Returns when the drain is over, at its deadline at the latest. Answers go on without a task that fails."""
+        """Waits for the drain, at most until its deadline. A task that fails does not end answers."""
         drain = asyncio.create_task(in_time("drain", lambda: draining, drain_s + _DRAIN_MARGIN_S), name="drain")
         try:
             while not drain.done():

@@ -25,14 +25,12 @@ _ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, TimeoutError)
 
 
 class LeaseClient(Generic[T]):
-    """The task that asks: once a second while something waits, at once where a request or a gateway lacks a place.
+    """Leases places in queues: each second while requests wait, and at once where a request or gateway lacks one.
 
     Args:
-        reports: of this gateway.
-        places: what it has.
         in_touch_s: for how long the store has answered without a gap, in seconds.
         refuse: ends a request for which its queue is full, given the deployment's uid.
-        others_are_in_touch: whether the controller reaches the database, asked with a limit in seconds.
+        others_are_in_touch: whether the controller reaches the database, given a limit in seconds.
 
     Attributes:
         task: from `start`. It ends only by a defect.

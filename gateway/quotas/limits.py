@@ -44,7 +44,7 @@ class Refused:
 
 
 class KeyUse:
-    """The shares of one key, how many of its requests are under way, and what those before them used."""
+    """The shares of one key, its requests under way, and what earlier requests used."""
 
     __slots__ = ("_histories", "limits", "shares", "under_way")
 
@@ -55,7 +55,7 @@ class KeyUse:
         self.shares = {kind: Share(key, kind, limit) for kind, limit in limits.capacities().items()}
 
     def change(self, key: str, limits: KeyLimits) -> None:
-        """Limits that were changed in place: what is under way and used stays counted."""
+        """Applies changed limits: what is under way and used stays counted."""
         same, self.limits = limits == self.limits, limits
         if same:
             return
@@ -70,7 +70,7 @@ class KeyUse:
         return not self.shares.keys().isdisjoint(OF_TOKENS)
 
     def history(self, name: str) -> TokenHistory:
-        """What its latest requests of this kind used. `name`: of the kind."""
+        """The usage of its latest requests of the kind `name`."""
         found = self._histories.pop(name, None) or TokenHistory()
         self._histories[name] = found
         if len(self._histories) > _MOST_HISTORIES:
@@ -78,12 +78,12 @@ class KeyUse:
         return found
 
     def lacks(self, tokens: int) -> dict[LimitKind, int]:
-        """What is missing at this gateway to reserve so many tokens, of each limit."""
+        """The missing tokens of each limit, to reserve this many at this gateway."""
         needs = {kind: min(tokens, share.capacity) for kind, share in self.shares.items() if kind in OF_TOKENS}
         return {kind: need for kind, need in needs.items() if not self.shares[kind].has(need)}
 
     def asks(self, now: float) -> list[ShareAsk]:
-        """What to ask of the store now."""
+        """Requests to the store that are due now."""
         return [ask for share in self.shares.values() if (ask := share.ask(now))]
 
     def rests(self) -> bool:
@@ -257,7 +257,7 @@ class Limits:
     # The store
 
     def asks(self, now: float) -> list[ShareAsk]:
-        """What to ask of the store now, by key and kind. Keys that are not used are not looked at."""
+        """Requests to the store that are due now. Keys without recent use are skipped."""
         self._end_day(now)
         found: list[ShareAsk] = []
         for key, use in tuple(self._stirred.items()):
@@ -268,7 +268,7 @@ class Limits:
         return found
 
     def take_answer(self, asks: Iterable[ShareAsk], answer: SharesAnswer, now: float) -> None:
-        """Takes the answer of the store."""
+        """Applies the store's answer."""
         self.away = False
         self._fraction, self._known = answer.fraction, True
         self._day_ends_at = now + answer.day_ends_s
@@ -279,7 +279,7 @@ class Limits:
                 use.shares[ask.kind].granted(ask, grant, now)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These keys are gone. What is under way with them ends as it began."""
+        """Drops keys that are gone. Requests under way end on the limits that they started with."""
         for key in keys:
             self.keys.pop(key, None)
             self._stirred.pop(key, None)

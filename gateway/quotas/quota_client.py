@@ -137,7 +137,7 @@ class QuotaClient:
             raise AssertionError("the store has answered")
 
     async def _ask_for(self, needs: Sequence[tuple[Share, int]], limit_s: float) -> bool:
-        """Asks the store for larger shares. Returns whether it has answered within the limit."""
+        """Requests larger shares of the store. Returns whether it has answered within the limit."""
         for share, need in needs:
             share.waiting += need
         try:
@@ -212,7 +212,7 @@ class QuotaClient:
                 log.warning("usage not written, tried again", error=str(error) or type(error).__name__)
 
     async def _flush(self) -> bool:
-        """Hands one batch over; False where there is none."""
+        """Hands one batch over; False without one."""
         batch = self.batches.next()
         if batch is None:
             return False

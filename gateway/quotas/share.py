@@ -68,7 +68,7 @@ class Share:
     # Requests
 
     def has(self, amount: int = 1) -> bool:
-        """Whether so much is here: of `PARALLEL`, slots for more requests."""
+        """Whether this amount is here: of `PARALLEL`, slots for more requests."""
         if self.kind is LimitKind.PARALLEL:
             return self.spent + amount <= min(self.held, self.capacity)
         return min(self.held, self.capacity) >= amount
@@ -119,7 +119,7 @@ class Share:
     # The store
 
     def ask(self, now: float) -> ShareAsk | None:
-        """What to ask of the store; None where nothing would change. What is given back is not used from here on."""
+        """The request to the store; None where nothing would change. Returned amounts are not used from then on."""
         self._measure(now)
         want = self._want()
         idle = want == self.held and not self.waiting
@@ -131,13 +131,13 @@ class Share:
         return ShareAsk(self._key, self.kind, self.spent, self.minted, want, max(0, want - self.waiting))
 
     def rests(self) -> bool:
-        """Whether there is nothing to ask until it is used again, once `ask` has given nothing."""
+        """Whether nothing is due until the next use, once `ask` has returned None."""
         if self.kind is LimitKind.PARALLEL:
             return True  # what it wants is not a matter of time
         return self._rate <= _NEGLIGIBLE and self._measured[1] == self._taken
 
     def granted(self, ask: ShareAsk, grant: ShareGrant, now: float) -> None:
-        """Takes the answer to an ask."""
+        """Applies the store's grant."""
         used_since = 0.0 if self.kind is LimitKind.PARALLEL else self.spent - ask.spent
         self.held = grant.held - used_since + (self.minted - ask.minted)
         self._level, self._told_at = grant.level, now
@@ -156,7 +156,7 @@ class Share:
             self._measured = (now, self._taken)
 
     def _want(self) -> int:
-        """What lasts for a while at the present use; 0 where there is none, so that other gateways get it."""
+        """An amount that lasts for a while at the present use; 0 without use, so that other gateways get it."""
         if self.kind is LimitKind.PARALLEL:
             return min(self.capacity, int(self.spent) + self.waiting)
         ahead = ceil(self._rate * AHEAD_S) if self._rate > _NEGLIGIBLE else 0
@@ -201,22 +201,22 @@ class Share:
     # What clients are told
 
     def denied(self, now: float) -> bool:
-        """Whether the store said a moment ago that nothing is left, so that asking again is in vain."""
+        """Whether the store reported a moment ago that nothing is left, so that a new request is in vain."""
         return now - self._denied_at <= _DENIED_FOR_S.get(self.kind, _DENIED_FOR_DEFAULT_S) and self.left(now) < 1
 
     def is_short(self) -> bool:
-        """Whether the store had little left when it last told, or this gateway owes it."""
+        """Whether the store had little left at its last report, or this gateway owes it."""
         least = self.capacity * _NEARLY_ALL if self.kind in OF_TOKENS else 1
         return self.held < 0 or (self._level is not None and self._level < max(1, least))
 
     def left(self, now: float) -> float:
-        """What is left, here and at the store, as far as it is known."""
+        """The remaining amount here and at the store, as far as known."""
         level = self._level_at(now)
         used = self.spent if self.kind is LimitKind.PARALLEL else 0.0
         return min(float(self.capacity), self.held - used + level)
 
     def wait_s(self, now: float, fraction: float | None, need: int = 1) -> float:
-        """Seconds until so much is left; 0 if it is now. `fraction`: while the store is away."""
+        """Seconds until this amount is left; 0 if it is now. `fraction`: while the store is away."""
         rate = self.kind.per_second(self.capacity) * (1.0 if fraction is None else max(fraction, 1e-6))
         lacking = need - self.left(now)
         if lacking <= 0:

@@ -49,12 +49,12 @@ class TokenHistory:
         return ceil(prompt_bytes / self.bytes_per_token) + answers * (self.answer(first) if most is None else most)
 
     def note_prompt(self, prompt_bytes: int, tokens: int) -> None:
-        """A prompt of so many bytes had so many tokens, as its engine reported."""
+        """Notes the tokens of a prompt, as its engine reported them."""
         self._bytes += prompt_bytes
         self._tokens += tokens
         if self._bytes > _MOST_BYTES:
             self._bytes, self._tokens = self._bytes / 2, self._tokens / 2
 
     def note_answers(self, tokens: int, answers: int) -> None:
-        """So many answers had so many tokens together."""
+        """Notes the tokens of all answers of a request together."""
         self._answers.append(ceil(tokens / max(1, answers)))

@@ -46,12 +46,12 @@ Ask = Callable[[str], Awaitable[Mapping[int, bytes | None]]]
 
 
 async def no_reader(_head: RequestHead) -> bool:
-    """Whether a request has a key that may read, where none has."""
+    """Grants no request the messages of checks."""
     return False
 
 
 async def alone(_question: str) -> Mapping[int, bytes | None]:
-    """The answers of the other processes where there are none."""
+    """The answers of the other processes where this is the only one."""
     return {}
 
 
@@ -97,7 +97,7 @@ class Health:
         self._kept: Mapping[int, bytes | None] = {}
 
     def answers(self) -> dict[str, Callable[[], Awaitable[bytes]]]:
-        """What this process answers when the others ask, by question."""
+        """The answers of this process to the others, by question."""
         return {_STATE: self._own_state, _EXPOSITION: self._exposition}
 
     def handle(self, head: RequestHead, connection: ServerConnection, request_id: str) -> Handler:
@@ -166,7 +166,7 @@ class Health:
         await answer.send(body)
 
     async def _all_metrics(self) -> bytes:
-        """Those of all processes; a single one has no label for it."""
+        """The metrics of all processes; those of a single process have no label for it."""
         own, others = await asyncio.gather(self._exposition(), self._others(_EXPOSITION))
         if not others:
             return own
@@ -188,7 +188,7 @@ class Health:
         return orjson.dumps(self._state())
 
     async def _states(self) -> dict[int, dict[str, Any] | None]:
-        """The state of each process, by number; None: it does not answer."""
+        """The state of each process, by number; None without an answer."""
         loop = asyncio.get_running_loop()
         async with self._asking:  # anything may ask, without a key: the others are asked once at a time
             if loop.time() - self._asked_at >= _KEPT_S:
@@ -198,7 +198,7 @@ class Health:
         return {self._number: self._state(), **states}
 
     async def _of_controller(self, target: bytes, head: RequestHead | None = None) -> tuple[int, dict[str, Any] | None]:
-        """The controller's status and its answer as JSON; None where it gives none. `head`: has the client's key."""
+        """The controller's status and JSON answer; None without one. `head`: has the client's key."""
         given = [] if head is None else [(name, value) for name, value in head.fields if name in _CREDENTIALS]
         try:
             got, body = await self._controller.fetch(target, given, _LIMIT_S)

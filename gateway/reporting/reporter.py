@@ -73,7 +73,7 @@ class Reporter:
         self._poked.set()
 
     async def stop(self) -> None:
-        """Ends the task, and tells that this gateway is gone."""
+        """Ends the task, and reports that this gateway is gone."""
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait([self.task], timeout=_LIMIT_S)

@@ -31,7 +31,7 @@ class RevisionOutcomes:
         counted.reported = False
 
     def report(self, under_way: Mapping[str, RolloutRoute]) -> list[RevisionCount]:
-        """What has changed since the last report. What belongs to no rollout under way (by uid) is forgotten."""
+        """Changes since the last report. Rollouts that are not under way (by uid) are forgotten."""
         self._counted = {
             key: one
             for key, one in self._counted.items()
@@ -47,6 +47,6 @@ class RevisionOutcomes:
         return changed
 
     def everything_again(self) -> None:
-        """The next report tells all: what was reported before may be lost."""
+        """The next report has all counts: an earlier report may be lost."""
         for one in self._counted.values():
             one.reported = False

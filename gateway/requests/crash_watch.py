@@ -101,7 +101,7 @@ class CrashWatch:
             self.suspicions[request] = Suspicion(0, left_s)
 
     def suspicion(self, request: bytes) -> Suspicion | None:
-        """What follows for a request; None: nothing."""
+        """The suspicion against a request; None without one."""
         found = self.suspicions.get(request)
         if found is not None and found.left_s <= self._loop.time() - self._judged_at:
             self._judge()  # time alone may have decided it
@@ -111,7 +111,7 @@ class CrashWatch:
         return replace(found, left_s=found.left_s - (self._loop.time() - self._judged_at))
 
     async def decided(self, request: bytes, limit_s: float = WAIT_S) -> None:
-        """Waits until nothing about a request is undecided any more, for at most so long."""
+        """Waits until nothing about a request is undecided, at most `limit_s`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 while (found := self.suspicion(request)) is not None and not found.crashes:

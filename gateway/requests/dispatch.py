@@ -54,7 +54,7 @@ class Dispatch:
             self._adapter = name
 
     def engines_name(self, endpoint: Endpoint, name: str) -> str:
-        """The model's name for the engine, given the client's. An alias means nothing to an engine."""
+        """The model's name for the engine, given the client's. Engines do not know aliases."""
         if self._adapter:
             return endpoint.adapters[self._adapter]
         return endpoint.request_model or self._request.model or name
@@ -218,7 +218,7 @@ class Dispatch:
             self.next_replica()
 
     def keeps_back(self, go_on: Callable[[], None]) -> bool:
-        """Whether a request of which an engine has a part crashes engines, or may: then `go_on` may follow later."""
+        """Whether a request that an engine partly has crashes engines, or may: then `go_on` may follow later."""
         request = self._request
         if not request.shared.crashes.suspicions or request.exchange.server is None:
             return False

@@ -42,7 +42,7 @@ class PartialEvent:
 
 
 def _last_end(data: bytes | bytearray, begin: int) -> int:
-    """Where the last event ends that does so behind `begin`; 0: none does."""
+    """Where the last event ends behind `begin`; 0 without an end."""
     crlf = data.rfind(_CRLF, begin)
     at = max(crlf, data.rfind(_LF, begin), data.rfind(_CR, begin))
     return 0 if at < 0 else at + len(_CRLF if at == crlf else _LF)
@@ -97,5 +97,5 @@ def is_event_stream(content_type: bytes) -> bool:
 
 
 def is_plain(content_encoding: bytes) -> bool:
-    """Whether an answer of this encoding can be read as it is: an encoded one is not looked into."""
+    """Whether an answer of this encoding can be read."""
     return content_encoding.lower() in (b"", b"identity")

@@ -144,7 +144,7 @@ class Exchange(Relay):
     # The answer
 
     def response_head(self, head: ResponseHead) -> None:
-        """An answer begins: the engine's own, or the agent's report of what happened."""
+        """An answer begins: the engine's own, or the agent's report of a failure."""
         request, endpoint = self.request, self.endpoint
         if head.status == SWITCHING:
             self._switch(head)
@@ -230,7 +230,7 @@ class Exchange(Relay):
         self.request.dispatch.ended(Happening.BROKE_OFF if has_head else Happening.AGENT_GONE, why)
 
     def _enter_answer(self, head: ResponseHead) -> None:
-        """The answer has a first piece, for which its head has waited: until then, an end is an error with a status."""
+        """The answer has a first part, for which its head has waited: until then, an end is an error with a status."""
         request = self.request
         self._enter(relay.ANSWERING)
         request.status = head.status
@@ -283,9 +283,9 @@ class Exchange(Relay):
                 self._pass_on_refusal(self._refusal)
 
     def _repeats_without_usage(self, refusal: Kept) -> bool:
-        """Sends the request once more to the same replica, without the field that the engine refused.
+        """Repeats the request at the same replica without the field that the engine refused, or passes the refusal on.
 
-        Else the refusal is passed on. The engine has done nothing, and the field was not its client's.
+        The engine has done nothing yet, and the client did not send the field.
         """
         endpoint = self.endpoint
         if endpoint is None or not (
@@ -300,7 +300,7 @@ class Exchange(Relay):
         return True
 
     def _may_do_without_usage(self, endpoint: Endpoint) -> bool:
-        """Whether the engine got a field that its client did not send, and which it may do without."""
+        """Whether the engine got a field that the client did not send, and may be sent the request without it."""
         return self.hides_usage and endpoint.limits.stream_usage == "auto"
 
     def _pass_on_refusal(self, refusal: Kept) -> None:
@@ -341,7 +341,7 @@ class Exchange(Relay):
         self._note_progress()
 
     def from_client(self, data: bytes) -> bool:
-        """Passes bytes of a tunnel on; returns whether it is one."""
+        """Passes bytes of a tunnel on; returns whether there is a tunnel."""
         if self.state is not relay.TUNNEL:
             return False
         self._note_progress()
@@ -349,7 +349,7 @@ class Exchange(Relay):
         return True
 
     def end_tunnel(self) -> bool:
-        """Ends a tunnel; returns whether it is one."""
+        """Ends a tunnel; returns whether there was one."""
         if self.state is not relay.TUNNEL or self.request.state in OVER:
             return False
         self.request.over(DONE)

@@ -174,7 +174,7 @@ class FormUpload(Upload):
     # Deadlines
 
     def _open_window(self, seconds: float = _WINDOW_S, least: int = _LEAST_BYTES) -> None:
-        """From now on the client has so long for so much more of the body, within the limit for all of it."""
+        """Gives the client this long for this much more of the body, within the limit for all of it."""
         request = self.request
         if request.state is SENT and request.exchange.busy is None:
             self._due_bytes = self.size + least

@@ -103,9 +103,9 @@ def forwarded_to_app(head: RequestHead, endpoint: Endpoint, request_id: str, len
 
 
 def id_for_engine(head: RequestHead, request_id: str) -> str:
-    """A request's id as its engine gets it: one that its client chose comes with chance behind it.
+    """A request's id as its engine gets it: an id that the client chose gets a random suffix.
 
-    Engines take this id for their own, and some of them fail where two requests have the same.
+    Engines use this id as their own, and some fail where two requests have the same.
     """
     return f"{request_id}-{getrandbits(64):016x}" if _ID in head.named else request_id
 
@@ -121,7 +121,7 @@ SESSION_FIELDS: Final = (
 
 
 def session_of(named: Mapping[bytes, bytes]) -> bytes:
-    """The id of a request's session, from the fields of its head; empty: it names none."""
+    """The id of a request's session, from the fields of its head; empty without one."""
     for field in SESSION_FIELDS:
         if session := named.get(field):
             return session
@@ -129,7 +129,7 @@ def session_of(named: Mapping[bytes, bytes]) -> bytes:
 
 
 def address_of(endpoint: Endpoint) -> Address:
-    """Where a replica's agent is, and what it must show."""
+    """Where a replica's agent is, and the certificate that it must show."""
     return _replica(endpoint.address, endpoint.instance, endpoint.secret, endpoint.certificate).address
 
 

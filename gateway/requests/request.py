@@ -56,7 +56,7 @@ class Admission:
     Attributes:
         check: called with the key's owner; refuses it by a `GatewayError`.
         unknown: makes the error without a valid key.
-        answer: answers a request that no replica gets, called with the key's owner; None: a replica answers.
+        answer: answers without a replica, called with the key's owner; None where a replica answers.
     """
 
     check: Callable[[Principal], None]
@@ -68,24 +68,17 @@ class Request:
     """One request.
 
     Args:
-        shared: by all requests.
-        head: of the request.
-        connection: of the client.
-        request_id: of the request.
-        admission: who may send it.
         upload: makes the part that takes its body.
         path: by which it is counted; empty: that of the head.
 
     Attributes:
-        state: how far it is.
         arrived: loop time at which it came.
         deadline: loop time at which its state ends.
         comment_at: loop time at which a comment to its client may be due.
         keys: that its client sent.
         key: id of the valid key.
-        role: of its key.
         model: the deployment that it is for.
-        status: of its answer; 0: none yet.
+        status: of its answer; 0 before it.
     """
 
     __slots__ = (
@@ -201,7 +194,7 @@ class Request:
             self.fail(error)
 
     def uploaded(self, parameters: Parameters, size: int) -> None:
-        """The body is known as far as its model. `size`: of the prompt in bytes; 0: it means nothing for tokens."""
+        """The body is known as far as its model. `size`: of the prompt in bytes; 0 if it does not show tokens."""
         self.enter(ADMITTED)
         table = self.shared.routes.table
         self.model = table.name_of(parameters.model)
@@ -298,7 +291,7 @@ class Request:
         self.connection.answer(error.status, fields, body)
 
     def break_off(self, error: GatewayError) -> None:
-        """Ends an answer of which a part was sent: by an error event in a stream, and by cutting the connection."""
+        """Ends an answer that was partly sent: by an error event in a stream, and by closing the connection."""
         events = CompleteEvents() if self.exchange.events is None and self.commented else self.exchange.events
         self.over(CUT)
         if events is not None:

@@ -23,7 +23,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """The parts."""
+    """The parts.
+
+    Attributes:
+        pool: connections to the agents.
+        bodies: bounds the bytes of bodies in flight.
+        failed: logs a request that ended with an error of ours: the error, its path and its id.
+        under_way: the requests that are not over.
+        outcomes: of revisions while one is rolled out.
+        crashes: requests that crash engines.
+        loop: in which requests run. To get the running loop is a system call each time.
+    """
 
     keys: KeyRing
     routes: LiveRoutes

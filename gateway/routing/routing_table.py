@@ -97,7 +97,7 @@ class RoutingTable:
         return self._aliases.get(name) or self._adapters.get(name, name)
 
     def is_adapter(self, name: str) -> bool:
-        """Whether a request asks for an adapter of a deployment."""
+        """Whether a request is for an adapter of a deployment."""
         return name in self._adapters and self.name_of(name) == self._adapters[name]
 
     def model(self, name: str) -> Model | None:
@@ -118,7 +118,7 @@ class RoutingTable:
         return model in self._models
 
     def runs(self, model: str, adapter: str = "") -> bool:
-        """Whether an instance of it runs, at its limit or not. With an adapter: one that has loaded that."""
+        """Whether an instance of it runs, at its limit or not; with an adapter, one that has loaded it."""
         running = self._by_model.get(model, ())
         return any(adapter in one.adapters for one in running) if adapter else bool(running)
 
@@ -144,14 +144,14 @@ class RoutingTable:
         return dict(sorted(found.items()))
 
     def stopped(self, model: str) -> Stopped | None:
-        """Why that deployment wants no replicas; None: it wants some, or is unknown."""
+        """Why that deployment wants no replicas; None if it wants some, or is unknown."""
         return self._stopped.get(model)
 
     def rollouts(self) -> dict[str, RolloutRoute]:
         return {one.uid: one.rollout for one in self._models.values() if one.rollout is not None}
 
     def place(self, model: str, session: bytes) -> float | None:
-        """A request's place while a share of the requests goes to a new revision; None: none does."""
+        """A request's place while a share of the requests goes to a new revision; None otherwise."""
         rollout = self._rollout(model)
         if rollout is None:
             return None
@@ -240,7 +240,7 @@ class RoutingTable:
         return self._homes[model].of(session)
 
     def _all_of(self, known: list[Endpoint]) -> str:
-        """The model of which these are all replicas; empty: they are a part of them, or none."""
+        """The model of which these are all replicas; empty if others run as well."""
         model = known[0].model if known else ""
         return model if known is self._by_model.get(model) else ""
 

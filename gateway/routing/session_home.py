@@ -12,9 +12,9 @@ _LONGEST_KEPT: Final = 256  # bytes of a session's id
 
 
 def home_of(session: bytes, endpoints: Iterable[Endpoint]) -> Endpoint | None:
-    """The endpoint with the highest hash of session and instance (rendezvous hashing); None: there are none.
+    """The endpoint with the highest hash of session and instance (rendezvous hashing); None without endpoints.
 
-    A replica that goes moves only its own sessions. One that comes takes an equal share of each other's.
+    A replica that goes moves only its own sessions. A new replica takes an equal share of each other's.
     """
     of_session = hashlib.blake2b(session, digest_size=_DIGEST_BYTES)
 

@@ -46,12 +46,12 @@ class Tokens(NamedTuple):
 
 
 def estimated_prompt(request_bytes: int) -> Tokens:
-    """What a request used of which nothing but its size is known."""
+    """The usage of a request of which only the size is known."""
     return Tokens(max(1, request_bytes // _BYTES_PER_TOKEN), estimated=True)
 
 
 def estimated_completion(engine_s: float, size: AnswerSize) -> int:
-    """Tokens that an engine has made of an answer after so many seconds, of which nothing is known but the time."""
+    """Tokens that an engine has made after this many seconds, of an answer that was not observed."""
     made = int(max(0.0, engine_s) * _TOKENS_PER_S)
     return size.choices * (made if size.most is None else min(made, size.most))
 
@@ -191,7 +191,7 @@ class AnswerUsage:
                 self._read(line[5:])
 
     def _pieces_of_an_answer(self) -> int:
-        """Events with a token: that of the reason to end has none, and comes before the stream's own end."""
+        """Events with a token. The event with the reason to end has none, and precedes the stream's own end."""
         ended = _DONE in self._last and self._completions > 0
         return self._completions - int(ended)
 
@@ -250,7 +250,7 @@ class AnswerUsage:
 
 
 def _marked_lines(complete: bytes, first: int) -> list[bytes]:
-    """Of the lines with the mark the first one and the last ones, in their order. `first`: where it stands first."""
+    """The first line with the mark and the last ones, in order. `first`: the position of the first mark."""
     begin, behind = _line_around(complete, first)
     lines = [complete[begin:behind]]
     end = len(complete)

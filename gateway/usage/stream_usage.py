@@ -31,7 +31,7 @@ def refuses_usage(status: int, body: bytes) -> bool:
 
 
 def without_usage_chunk(events: bytes) -> bytes:
-    """Whole events without the one that has the token counts and nothing else."""
+    """Complete events without the one that has only the token counts."""
     if events.find(_MARK) < 0:  # several times as fast as `in`
         return events
     kept, at = [], 0

@@ -30,7 +30,7 @@ class UsageBatches:
         self._sent: list[UsageRow] = []  # of the batch that is under way, unchanged until the store has it
 
     def add(self, key: str, path: str, model: str, counts: Counts) -> None:
-        """Counts one request. One for no deployment, whose name is empty, is not reported."""
+        """Counts one request. Requests for no deployment, whose name is empty, are not reported."""
         if not model:
             return
         minute = int(time.time() // _MINUTE_S)
@@ -53,7 +53,7 @@ class UsageBatches:
         found.first_token_s += counts.first_token_s
 
     def next(self) -> tuple[int, Sequence[UsageRow]] | None:
-        """The number and rows of the batch to hand over: the last one again until it is `taken`."""
+        """The number and rows of the batch to hand over: the last batch again until it is `taken`."""
         if not self._sent:
             if not self._rows:
                 return None
@@ -216,7 +216,7 @@ class UsageRecord:
         return self._size if self._history is None else self._prompt_bytes
 
     def _note(self, history: TokenHistory, tokens: Tokens) -> None:
-        """For the requests that follow: what this one, which was answered, has used."""
+        """Notes the usage of an answered request for later reservations."""
         if not self._size:  # its prompt is known by the answer alone
             history.note_answers(tokens.prompt + tokens.completion, self._answers)
             return
@@ -225,9 +225,9 @@ class UsageRecord:
             history.note_prompt(self._prompt_bytes, tokens.prompt)
 
     def _tokens_when_left(self, engine_s: float) -> Tokens:
-        """Of an answer that its client did not get: its prompt was read, and some of it was made without being seen.
+        """Of an answer that its client did not get: its prompt was read, and a part was made unobserved.
 
-        What an engine makes of a stream is seen at once.
+        What an engine makes of a stream is observed at once.
         """
         if self._answer is None:
             tokens, unobserved = estimated_prompt(self._of_prompt()), not self._streams
@@ -241,7 +241,7 @@ class UsageRecord:
         return tokens._replace(completion=max(tokens.completion, made))
 
     def _tokens(self) -> Tokens:
-        """None for what no engine answered, and for engines' errors that tell none."""
+        """Empty without an engine's answer, and for engines' errors that report no tokens."""
         if self._answer is None:
             return Tokens()
         tokens = self._answer.tokens()

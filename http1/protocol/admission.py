@@ -226,7 +226,7 @@ class Connections:
     def _refusal(
         self, connection: Connection, body: bool, client: str, standing: Standing
     ) -> tuple[Refusal | None, Connection | None]:
-        """Why a request is not served, and the connection whose end would mend that."""
+        """Why a request is refused, and the connection whose end would admit it."""
         if body and client and len(self._bodies_of.get(client, ())) >= self._limits.most_bodies_per_client:
             return Refusal.CLIENT, next(iter(self._bodies_of[client]))
         group = connection.group
@@ -243,7 +243,7 @@ class Connections:
         return None, None
 
     def with_most(self, client: str) -> str | None:
-        """The client that holds the most, where that is more than this one has with another one; None: none does."""
+        """The client that holds the most connections, if more than this one with another; None otherwise."""
         most = max(self._held_by, key=self._held_by.__getitem__, default=client)
         return most if self._held_by.get(most, 0) > self._held_by.get(client, 0) + 1 else None
 

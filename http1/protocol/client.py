@@ -111,7 +111,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def takes_more(self) -> bool:
-        """Whether the server takes what is sent as it comes; else it is told to the receiver once it does."""
+        """Whether the server takes what is sent as it comes; else `request_writable` reports when it does."""
         return not self._write_paused
 
     # The request
@@ -144,7 +144,7 @@ class ClientConnection(asyncio.Protocol):
         self._write_with(head, body)
 
     def ask(self, head: bytes, body: Sequence[bytes | memoryview], receiver: Receiver, head_only: bool = False) -> None:
-        """Sends a whole request; as `begin`. The head states the length of the body, which may be in pieces."""
+        """Sends a complete request; as `begin`. The head states the length of the body."""
         self._ask(AWAITING, receiver, head_only)
         self._write_with(head, body)
 
@@ -187,7 +187,7 @@ class ClientConnection(asyncio.Protocol):
             self._enter(AWAITING)
 
     def abort(self) -> None:
-        """Ends the connection and with it the request; the receiver hears nothing more.
+        """Ends the connection and its request; the receiver is not called again.
 
         A server that does not read the rest of a request sees the end all the same.
         """
@@ -245,7 +245,7 @@ class ClientConnection(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Parses what arrived. Bytes that nothing asked for end the connection."""
+        """Parses what arrived. Bytes behind no request end the connection."""
         state = self._state
         if state is TUNNEL:
             self.response_body(data)

@@ -70,7 +70,7 @@ class ConnectionAdmission:
         return self.connections.count(state)
 
     def admit(self, guarded: Guarded) -> bool:
-        """Takes a new connection up; False where it has to go at once, which it is told by `shut`.
+        """Takes a new connection up; False where it must end at once, which `shut` does.
 
         One that was admitted for its handshake keeps its place and its time.
         """
@@ -142,7 +142,7 @@ class ConnectionAdmission:
             self._sweeper.stop()
 
     def count_closed(self, reason: str) -> None:
-        """Counts what a bound did; says at most once a minute that connections are saturated."""
+        """Counts what a bound closed; logs at most once a minute that connections are saturated."""
         self._closed(reason)
         if reason not in _SATURATIONS:
             return

@@ -78,7 +78,7 @@ class KnownHeads(Generic[Head]):
         self._known: dict[tuple[bytes, bytes], Known[Head]] = {}  # by their bytes before and behind what varies
 
     def find(self, data: bytes) -> Known[Head] | None:
-        """What is known of the head with which the bytes begin; None: it must be parsed."""
+        """The known head with which the bytes begin; None: it must be parsed."""
         end = data.find(b"\r\n\r\n", 0, _MOST_BYTES)
         varying = _VARYING.search(data, 0, end + 2) if end > 0 else None
         return self._known.get((data[: varying.start()], data[varying.end() : end])) if varying is not None else None
@@ -106,7 +106,7 @@ class KnownHeads(Generic[Head]):
 
 
 def _is_plain(text: bytes, head: RequestHead | ResponseHead) -> bool:
-    """Whether the lines say just this head, each field in one: no other head that came behind it is taken for it."""
+    """Whether the lines are just this head's, each field in one line."""
     line, *lines = text.split(b"\r\n")
     if any(b"\r" in one or b"\n" in one for one in lines) or not head.begins(line):
         return False
@@ -122,7 +122,7 @@ _sizes: dict[bytes, int] = {}  # by first line: a memo for the process, and no s
 
 
 def content_of(data: bytes) -> bytes | None:
-    """What the chunks hold of which the bytes consist; None: they are not all whole and plain."""
+    """The content of the chunks of which the bytes consist; None unless all are complete and plain."""
     line, _, rest = data.partition(b"\r\n")
     content = rest.removesuffix(b"\r\n")
     if (_sizes.get(line) or _size_of(line)) == len(content) == len(rest) - 2:

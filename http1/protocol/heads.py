@@ -73,7 +73,7 @@ class RequestHead:
         return self.length != 0
 
     def take_body(self) -> bytes | None:
-        """The whole body, where it has come with the head and was not taken yet.
+        """The complete body, where it has come with the head and was not taken yet.
 
         A handler that takes it when it gets the head is not called with it; see `Handler`.
         """

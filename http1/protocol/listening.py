@@ -28,7 +28,7 @@ _NOT_LISTENING: Final = "LISTEN_FDS: is not a listening TCP socket; write Listen
 
 
 def open_listeners(host: str, port: int, count: int = 1) -> list[socket.socket]:
-    """So many sockets that listen on one port; 0: any free one.
+    """`count` sockets that listen on one port; 0: any free one.
 
     While they are open, new connections wait, also where the process that serves one of them is replaced.
 
@@ -158,7 +158,7 @@ class Acceptor(ABC):
             self._take(accepted, address)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Looks again in a moment, as where the system has no files left. A socket that was shut down has no more."""
+        """Tries again in a moment, as where the system has no files left. A socket that was shut down has no more."""
         self._loop.remove_reader(listening.fileno())
         if error.errno in _ENDED:
             return

@@ -446,7 +446,7 @@ class ResponseReader(MessageReader):
         return httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> bytes:
-        """As of all messages. A stream of chunks has no parser up to its first odd one."""
+        """As of all messages. A stream of plain chunks needs no parser."""
         if self._between_chunks:
             content = content_of(data)
             if content is not None:
@@ -460,7 +460,7 @@ class ResponseReader(MessageReader):
         return rest
 
     def _end_chunks(self, data: bytes) -> bool:
-        """Whether the plain chunks end with these bytes; else a parser stands where the one before did."""
+        """Whether the plain chunks end with these bytes; else a parser takes over."""
         self._between_chunks = False
         content = last_content_of(data)
         if content is None:

@@ -44,7 +44,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that it listens on; 0: none."""
+        """The port that it listens on; 0 without one."""
         sockets = self._server.sockets if self._server is not None else ()
         return int(sockets[0].getsockname()[1]) if sockets else 0
 

@@ -297,7 +297,7 @@ class ServerConnection(asyncio.Protocol):
         self._look_no_more()
 
     def _look_at_client(self) -> None:
-        """A client that leaves while nothing is read from it ends its request, as where all is read."""
+        """Ends the request of a client that leaves while nothing is read from it."""
         if not self._read_paused or self._transport is None or self._state is not RECEIVING:
             return
         gone = is_gone(self._transport)
@@ -409,7 +409,7 @@ class ServerConnection(asyncio.Protocol):
             self._handler.body(data)
 
     def request_end(self) -> None:
-        """Tells the handler; it may have answered before."""
+        """Calls the handler, unless it has answered."""
         if self._state is RECEIVING:
             self.resume_reading()  # only so is the end of the connection seen
             self._enter(ANSWERING)
@@ -455,7 +455,7 @@ class ServerConnection(asyncio.Protocol):
             self._refuse(MessageError(500, "internal", "internal error; see the server's log"))
 
     def eof_received(self) -> bool:
-        """A client that closes its half of the connection has gone: nothing tells it from one that is dead."""
+        """Treats a client that closes its half as gone: a dead one looks the same."""
         self._end()
         return False
 

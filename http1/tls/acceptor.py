@@ -133,7 +133,7 @@ class _Arriving:
             self.task.cancel()
 
     async def first_byte(self) -> int | None:
-        """What the client begins with, which stays to be read; None: it has closed."""
+        """The client's first byte, which stays to be read; None if it has closed."""
         loop = asyncio.get_running_loop()
         while True:
             try:

@@ -29,7 +29,7 @@ class BoundedObject(ssl.SSLObject):
     _counted_since_s = float("-inf")
 
     def bound(self, arrived: ssl.MemoryBIO, incoming: ssl.MemoryBIO) -> Self:
-        """Tells it where the peer's bytes arrive, and where OpenSSL reads them."""
+        """Sets where the peer's bytes arrive, and where OpenSSL reads them."""
         self._arrived = arrived
         self._incoming = incoming
         return self

@@ -134,7 +134,7 @@ class ServedCertificate:
         return changed
 
     async def watch(self) -> None:
-        """Looks every few seconds, until it is cancelled."""
+        """Checks the files every few seconds, until it is cancelled."""
         while True:
             await asyncio.sleep(self._poll_s)
             await asyncio.to_thread(self.look)  # a file may be on a disk that hangs
@@ -152,7 +152,7 @@ class _EncryptedKeyError(Exception):
 
 
 def _refuse_passphrase() -> str:
-    """Else OpenSSL asks the terminal."""
+    """Raises: otherwise OpenSSL would prompt at the terminal."""
     raise _EncryptedKeyError
 
 

@@ -98,7 +98,7 @@ def public_key_hash(certificate: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a certificate says of itself."""
+    """What a certificate states."""
 
     names: tuple[str, ...]
     begins: datetime
