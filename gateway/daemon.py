@@ -86,7 +86,7 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
     def run(number: int, parent: int) -> int:
         if count > 1:
             _configure_logs(settings, process=number + 1)
-        for other in (one for one in listening if one is not listening[number]):
+        for other in (other_socket for other_socket in listening if other_socket is not listening[number]):
             other.close()
         place = Place(listening[number], number, sockets, manager, handover)
         # Never closed: that would wait for tasks and threads that do not end, and the process ends at once.

@@ -27,7 +27,7 @@ LARGEST_BODY_MIB = 64
 
 def _listed(value: object) -> object:
     """`10.0.0.0/8, fd00::/8` as a list."""
-    return [one.strip() for one in value.split(",") if one.strip()] if isinstance(value, str) else value
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 class GatewaySettings(BaseSettings):
@@ -129,13 +129,13 @@ def _from_data_folder(data_dir: Path, given: Mapping[str, object]) -> dict[str, 
     from controller.live.database import embedded_url  # noqa: PLC0415 - slow to import
     from http1.tls.authority import Authority  # noqa: PLC0415 - slow to import
 
-    found: dict[str, object] = {"controller": str(data_dir.absolute() / _SOCKET)}
+    settings: dict[str, object] = {"controller": str(data_dir.absolute() / _SOCKET)}
     if not given.get("database_url"):
-        found["database_url"] = embedded_url(data_dir)
+        settings["database_url"] = embedded_url(data_dir)
     authority = Authority(data_dir)
     if authority.exists and not given.get("tls_cert"):
-        found["tls_cert"] = found["tls_key"] = authority.server
-    return found
+        settings["tls_cert"] = settings["tls_key"] = authority.server
+    return settings
 
 
 def addresses_of(controller: str, authority: "SSLContext | None") -> list[Address]:

@@ -118,9 +118,9 @@ class Bodies:
 _TINY_BYTES: Final = 1024
 
 
-def keep(pieces: list[bytes], data: bytes) -> None:
+def keep(parts: list[bytes], data: bytes) -> None:
     """Adds a part, to the last one where both are tiny."""
-    if pieces and len(data) < _TINY_BYTES and len(pieces[-1]) < _TINY_BYTES:
-        pieces[-1] += data
+    if parts and len(data) < _TINY_BYTES and len(parts[-1]) < _TINY_BYTES:
+        parts[-1] += data
     else:
-        pieces.append(data)
+        parts.append(data)

@@ -65,4 +65,4 @@ def _problem_of(path: bytes, slashes: int) -> str | None:
 
 def is_listed(path: bytes, listed: Sequence[str]) -> bool:
     """Whether the path is one of those, or below one."""
-    return any(one == "/" or path == one.encode() or path.startswith(one.encode() + b"/") for one in listed)
+    return any(name == "/" or path == name.encode() or path.startswith(name.encode() + b"/") for name in listed)

@@ -187,7 +187,7 @@ class Router:
         served = self._shared.routes.table.served_models(principal.limits.allows)
         now = int(time.time())
         if path == _LIST:
-            body = to_json(ModelList(data=[_view(name, one, now) for name, one in served.items()]))
+            body = to_json(ModelList(data=[_view(name, served_name, now) for name, served_name in served.items()]))
         else:
             name = unquote_to_bytes(path.removeprefix(_ONE)).decode(errors="replace")
             if name not in served:
@@ -279,11 +279,11 @@ def _view(name: str, served: ServedName, now: int) -> ModelView:
 
 def _credentials(head: RequestHead) -> tuple[tuple[str, ...], tuple[bytes, ...]]:
     """The credentials in a head, and their digests: at least one."""
-    found: tuple[tuple[str, ...], tuple[bytes, ...]] | None = head.alike.get(_CREDENTIALS)
-    if found is None:
+    credentials: tuple[tuple[str, ...], tuple[bytes, ...]] | None = head.alike.get(_CREDENTIALS)
+    if credentials is None:
         keys = credentials_of(head) or ("",)
-        found = head.alike[_CREDENTIALS] = (keys, tuple(map(digest_of, keys)))
-    return found
+        credentials = head.alike[_CREDENTIALS] = (keys, tuple(map(digest_of, keys)))
+    return credentials
 
 
 def _check(head: RequestHead, path: bytes) -> None:

@@ -143,7 +143,7 @@ def outside_strings(body: bytes) -> bytes:
 def _check_structure(text: bytes) -> None:
     """Refuses infinite numbers and deep nesting. `text`: of the body, without strings."""
     maybe = _MANY_DIGITS in text.translate(_DIGITS) or (b"e" in text.lower() and _BIG_EXPONENT.search(text))
-    if maybe and any(_is_unusable(one[0]) for one in _NUMBER.finditer(text)):
+    if maybe and any(_is_unusable(number[0]) for number in _NUMBER.finditer(text)):
         raise BadRequestError("body: not valid JSON: a number is infinite, or too long")
     if text.count(b"[") + text.count(b"{") > MOST_DEPTH:  # no deeper than brackets open
         steps = array("b", text.translate(_STEPS, _NO_BRACKETS))
@@ -160,9 +160,9 @@ def _check_controls(fields: Any) -> None:
     if given.count(_ABSENT) == len(given):
         return
     values = zip(_CONTROLS, given, strict=True)
-    found = control_in({name: _value(value, otherwise=...) for name, value in values if value is not _ABSENT})
-    if found is not None:
-        name, advice = found
+    control = control_in({name: _value(value, otherwise=...) for name, value in values if value is not _ABSENT})
+    if control is not None:
+        name, advice = control
         raise BadRequestError(f"{name}: is not passed on to engines; {advice}", name)
 
 
@@ -179,7 +179,7 @@ def _answer_size(fields: Any) -> AnswerSize:
     if given.count(_ABSENT) == len(given):
         return ANY_SIZE
     choices, *values = map(_value, given)
-    stated = [one for one in values if type(one) is int and one > 0]
+    stated = [value for value in values if type(value) is int and value > 0]
     number = min(choices, _MOST_CHOICES) if type(choices) is int and choices > 0 else 1
     return AnswerSize(number, stated[0], max(stated)) if stated else AnswerSize(number)
 

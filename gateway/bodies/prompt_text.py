@@ -19,12 +19,12 @@ _DATA_KEY: Final = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*"(?=[A-Za-z0-9+/_-]{
 
 def prompt_bytes(body: bytes) -> int:
     """Bytes of a body without media."""
-    counted = found = at = 0
+    counted = media = at = 0
     while True:
-        mark = body.find(_MARK, at) if found < _MOST_MEDIA else -1
+        mark = body.find(_MARK, at) if media < _MOST_MEDIA else -1
         if mark < 0:
             return counted + len(body) - at
-        found += 1
+        media += 1
         begin = _begin_of_medium(body, mark)
         stop = mark + len(_MARK) if begin is None else begin
         counted += stop - at

@@ -48,10 +48,10 @@ def bind_sockets(count: int) -> Sockets:
     folder = Path(tempfile.mkdtemp(prefix="gpuward-gateway-"))
     bound = []
     for number in range(count):
-        one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        one.bind(str(folder / str(number)))
-        one.listen(_BACKLOG)
-        bound.append(one)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listening.bind(str(folder / str(number)))
+        listening.listen(_BACKLOG)
+        bound.append(listening)
     return Sockets(folder, tuple(bound))
 
 

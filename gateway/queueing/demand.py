@@ -118,7 +118,11 @@ class Demand:
 
     def keep(self, uids: Collection[str], models: Collection[str]) -> None:
         """Forgets deployments that are gone, by uid and by name, once they have no request."""
-        gone = [uid for uid, one in self._counted.items() if uid not in uids and not (one.in_flight or one.waiting)]
+        gone = [
+            uid
+            for uid, counted in self._counted.items()
+            if uid not in uids and not (counted.in_flight or counted.waiting)
+        ]
         for uid in gone:
             del self._counted[uid]
         self.in_flight = {name: counts for name, counts in self.in_flight.items() if counts or name in models}

@@ -52,17 +52,17 @@ class _Lane(Generic[T]):
         self._entries: dict[str, _Entry] = {}  # those that count
         self._heap: list[_Entry] = []
 
-    def add(self, one: Waiting[T]) -> None:
-        of_key = self.by_key.setdefault(one.key, [])
-        insort(of_key, one, key=_BY_AGE)
-        if of_key[0] is one:
-            self.moved_up(one.key)
+    def add(self, waiting: Waiting[T]) -> None:
+        of_key = self.by_key.setdefault(waiting.key, [])
+        insort(of_key, waiting, key=_BY_AGE)
+        if of_key[0] is waiting:
+            self.moved_up(waiting.key)
 
-    def remove(self, one: Waiting[T]) -> None:
-        of_key = self.by_key[one.key]
-        del of_key[bisect_left(of_key, one.age, key=_BY_AGE)]
+    def remove(self, waiting: Waiting[T]) -> None:
+        of_key = self.by_key[waiting.key]
+        del of_key[bisect_left(of_key, waiting.age, key=_BY_AGE)]
         if not of_key:
-            del self.by_key[one.key], self._entries[one.key]
+            del self.by_key[waiting.key], self._entries[waiting.key]
 
     def moved_up(self, key: str) -> None:
         """The key's place may be further in front than its entry."""
@@ -143,20 +143,20 @@ class FairQueue(Generic[T]):
     def add(self, request: T, key: str, arrived: float, lane: str = "") -> None:
         """A request begins to wait. It may be older than others that do: it had a replica before."""
         self._added += 1
-        one = self._waiting[request] = Waiting(request, key, (arrived, self._added), lane)
-        self._lanes.setdefault(lane, _Lane()).add(one)
+        waiting = self._waiting[request] = Waiting(request, key, (arrived, self._added), lane)
+        self._lanes.setdefault(lane, _Lane()).add(waiting)
         self._numbers.change(key, 1)
 
     def remove(self, request: T) -> bool:
         """A request no longer waits; returns whether it did."""
-        one = self._waiting.pop(request, None)
-        if one is None:
+        waiting = self._waiting.pop(request, None)
+        if waiting is None:
             return False
-        lane = self._lanes[one.lane]
-        lane.remove(one)
+        lane = self._lanes[waiting.lane]
+        lane.remove(waiting)
         if not lane.by_key:
-            del self._lanes[one.lane]
-        self._numbers.change(one.key, -1)
+            del self._lanes[waiting.lane]
+        self._numbers.change(waiting.key, -1)
         return True
 
     def fewer_in_flight(self, key: str) -> None:
@@ -176,7 +176,7 @@ class FairQueue(Generic[T]):
 
     def newest_of(self, key: str) -> Iterator[T]:
         by_lane = [reversed(lane.by_key.get(key, ())) for lane in self._lanes.values()]
-        return (one.request for one in merge(*by_lane, key=_BY_AGE, reverse=True))
+        return (waiting.request for waiting in merge(*by_lane, key=_BY_AGE, reverse=True))
 
     def first(self, in_flight: Mapping[str, int], full: Collection[str] = ()) -> Waiting[T] | None:
         """The request that gets the next replica.
@@ -187,7 +187,7 @@ class FairQueue(Generic[T]):
         """
         heads = [lane.first(in_flight) for name, lane in self._lanes.items() if name not in full]
         return min(
-            (one for one in heads if one is not None),
-            key=lambda one: (in_flight.get(one.key, 0), one.age),
+            (waiting for waiting in heads if waiting is not None),
+            key=lambda waiting: (in_flight.get(waiting.key, 0), waiting.age),
             default=None,
         )

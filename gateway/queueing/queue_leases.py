@@ -144,7 +144,9 @@ class QueueLeases(Generic[T]):
     def asks(self) -> list[PlacesAsk]:
         """What to ask. A place that no request has is returned by it, and is not used from here on."""
         now = self._clock()
-        self._of = {uid: one for uid, one in self._of.items() if one.placed or one.applying or one.listed}
+        self._of = {
+            uid: places for uid, places in self._of.items() if places.placed or places.applying or places.listed
+        }
         asks = []
         for uid, places in self._of.items():
             placed = places.usable = len(places.placed)

@@ -102,7 +102,9 @@ class QueueMetrics:
             if series.absent_since is None:
                 series.absent_since = now
             self._end(name, series, all_=now - series.absent_since > _KEPT_S)
-        gone = sorted((one.absent_since, name) for name, one in self._series.items() if one.absent_since is not None)
+        gone = sorted(
+            (series.absent_since, name) for name, series in self._series.items() if series.absent_since is not None
+        )
         for _, name in gone[:-_MOST_GONE]:
             self._end(name, self._series[name], all_=True)
 

@@ -169,7 +169,7 @@ class Queues:
 
     def refuse(self, uid: str, request: Queued) -> None:
         """Ends a request that waited for a place: the queue is full over all gateways."""
-        model = next((name for name, one in self._uids.items() if one == uid), None)
+        model = next((name for name, known_uid in self._uids.items() if known_uid == uid), None)
         if model is None or not self.waits(request, model) or self._places.has(uid, request):
             return
         if not (self._yielded(model, uid, request) and self._places.has(uid, request)):
@@ -178,17 +178,17 @@ class Queues:
     def _yielded(self, model: str, uid: str, request: Queued) -> bool:
         """Whether a place became free in a full queue, so that no key fills it alone: the newest of most ends."""
         queue = self.by_model.get(model)
-        found = None
+        yielding = None
         if queue is not None:
-            found = queue.to_yield(request, request.key, lambda one: self._places.has(uid, one))
-        if found is None:
+            yielding = queue.to_yield(request, request.key, lambda candidate: self._places.has(uid, candidate))
+        if yielding is None:
             return False
-        found.fail(self._full(model, uid))
+        yielding.fail(self._full(model, uid))
         return True
 
     def end_newest(self, key: str, error: GatewayError) -> bool:
         """Ends the newest request of a key that waits for any model, by this error; False: none waits."""
-        newest = [one for queue in self.by_model.values() for one in islice(queue.newest_of(key), 1)]
+        newest = [waiting for queue in self.by_model.values() for waiting in islice(queue.newest_of(key), 1)]
         if newest:
             max(newest, key=attrgetter("arrived")).fail(error)
         return bool(newest)

@@ -71,11 +71,11 @@ class KeyUse:
 
     def history(self, name: str) -> TokenHistory:
         """The usage of its latest requests of the kind `name`."""
-        found = self._histories.pop(name, None) or TokenHistory()
-        self._histories[name] = found
+        history = self._histories.pop(name, None) or TokenHistory()
+        self._histories[name] = history
         if len(self._histories) > _MOST_HISTORIES:
             del self._histories[next(iter(self._histories))]
-        return found
+        return history
 
     def lacks(self, tokens: int) -> dict[LimitKind, int]:
         """The missing tokens of each limit, to reserve this many at this gateway."""
@@ -231,7 +231,7 @@ class Limits:
             ticket.reserve(tokens, now)
             return None
         if alone or requested:
-            kind = next(one for one in _ORDER if one in lacking)
+            kind = next(limit for limit in _ORDER if limit in lacking)
             return self._refusal(use, kind, now, day_left_s, lacking[kind])
         return Must.ASK
 
@@ -259,13 +259,13 @@ class Limits:
     def asks(self, now: float) -> list[ShareAsk]:
         """Requests to the store that are due now. Keys without recent use are skipped."""
         self._end_day(now)
-        found: list[ShareAsk] = []
+        due: list[ShareAsk] = []
         for key, use in tuple(self._stirred.items()):
             asks = use.asks(now)
-            found += asks
+            due += asks
             if not asks and use.rests():
                 del self._stirred[key]
-        return found
+        return due
 
     def take_answer(self, asks: Iterable[ShareAsk], answer: SharesAnswer, now: float) -> None:
         """Applies the store's answer."""

@@ -84,8 +84,8 @@ class QuotaClient:
             GatewayError: 429: it is beyond a limit of its key.
         """
         use = self._limits.use_of(principal.key_id, principal.limits)
-        found = self._limits.begin(use, self._loop.time(), _day_left_s())
-        return None if found is Must.ASK else self._usage_record(principal, path, found)
+        outcome = self._limits.begin(use, self._loop.time(), _day_left_s())
+        return None if outcome is Must.ASK else self._usage_record(principal, path, outcome)
 
     async def wait(self, principal: Principal, path: str, limit_s: float = ANSWER_S) -> UsageRecord:
         """Lets a request pass once the store was asked for a larger share, or has not answered for `limit_s`.
@@ -98,10 +98,10 @@ class QuotaClient:
         use = self._limits.use_of(principal.key_id, principal.limits)
         answered = await self._ask_for([(share, 1) for share in use.shares.values()], limit_s)
         use = self._limits.use_of(principal.key_id, principal.limits)
-        found = self._limits.begin(use, self._loop.time(), _day_left_s(), requested=True, answered=answered)
-        if found is Must.ASK:
+        outcome = self._limits.begin(use, self._loop.time(), _day_left_s(), requested=True, answered=answered)
+        if outcome is Must.ASK:
             raise AssertionError("the store has answered")
-        return self._usage_record(principal, path, found)
+        return self._usage_record(principal, path, outcome)
 
     def reserve(self, usage: UsageRecord, *, requested: bool = False, answered: bool = True) -> bool:
         """Reserves the tokens that a request may use; False where the store must be asked first: see `wait_to_reserve`.
@@ -118,10 +118,10 @@ class QuotaClient:
         if ticket is None or not usage.expected:
             return True
         now, day_left_s = self._loop.time(), _day_left_s()
-        found = self._limits.reserve(ticket, usage.expected, now, day_left_s, requested=requested, answered=answered)
-        if isinstance(found, Refused):
-            raise GatewayError(429, found.code, found.message, headers=found.headers)
-        return found is None
+        outcome = self._limits.reserve(ticket, usage.expected, now, day_left_s, requested=requested, answered=answered)
+        if isinstance(outcome, Refused):
+            raise GatewayError(429, outcome.code, outcome.message, headers=outcome.headers)
+        return outcome is None
 
     async def wait_to_reserve(self, usage: UsageRecord, limit_s: float = ANSWER_S) -> None:
         """As `reserve`, once the store was asked for a larger share, or has not answered for `limit_s`.
@@ -151,11 +151,11 @@ class QuotaClient:
             for share, need in needs:
                 share.waiting -= need
 
-    def _usage_record(self, principal: Principal, path: str, found: Ticket | Refused | Must) -> UsageRecord:
-        if isinstance(found, Ticket):
-            return UsageRecord(principal.key_id, path, self._loop.time, self.batches, found, self._note_end)
-        if isinstance(found, Refused):
-            raise GatewayError(429, found.code, found.message, headers=found.headers)
+    def _usage_record(self, principal: Principal, path: str, outcome: Ticket | Refused | Must) -> UsageRecord:
+        if isinstance(outcome, Ticket):
+            return UsageRecord(principal.key_id, path, self._loop.time, self.batches, outcome, self._note_end)
+        if isinstance(outcome, Refused):
+            raise GatewayError(429, outcome.code, outcome.message, headers=outcome.headers)
         raise AssertionError("the store must be asked first")
 
     def forget(self, keys: Iterable[str]) -> None:

@@ -34,8 +34,8 @@ class TokenHistory:
         """The 95th percentile of the tokens of an answer; at least `first` while few answers are known."""
         if not self._answers:
             return first
-        found = sorted(self._answers)[ceil(len(self._answers) * _PERCENTILE / 100) - 1]
-        return found if len(self._answers) >= _ENOUGH else max(first, found)
+        percentile = sorted(self._answers)[ceil(len(self._answers) * _PERCENTILE / 100) - 1]
+        return percentile if len(self._answers) >= _ENOUGH else max(first, percentile)
 
     def reservation(self, prompt_bytes: int, answers: int, most: int | None, first: int = FIRST_ANSWER) -> int:
         """The tokens to reserve for a request.

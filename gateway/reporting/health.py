@@ -125,14 +125,14 @@ class Health:
 
     async def _ready(self, head: RequestHead, fields: Fields, answer: StreamedAnswer, address: str = "") -> None:
         """All checks of the controller, and one of the gateway; a stranger gets their names without their messages."""
-        status, found, states = 503, None, {self._number: self._state()}
+        status, checks, states = 503, None, {self._number: self._state()}
         if not self._draining():
             controller = (
                 _alone(ready=True) if _leaves_out_controller(head.target) else self._of_controller(head.target, head)
             )
-            (status, found), states = await asyncio.gather(controller, self._states())
+            (status, checks), states = await asyncio.gather(controller, self._states())
         unreachable: dict[str, Any] = {"ready": False, "checks": {_CONTROLLER: {"ok": False, "message": "no answer"}}}
-        body = unreachable if found is None else found
+        body = unreachable if checks is None else checks
         problem = _problem(states)
         checks = body.setdefault("checks", {})
         checks["gateway"] = {"ok": not problem, "message": problem}
@@ -202,10 +202,10 @@ class Health:
         given = [] if head is None else [(name, value) for name, value in head.fields if name in _CREDENTIALS]
         try:
             got, body = await self._controller.fetch(target, given, _LIMIT_S)
-            found = orjson.loads(body)
+            parsed = orjson.loads(body)
         except (FetchError, orjson.JSONDecodeError):
             return 503, None
-        return got.status, found if isinstance(found, dict) else None
+        return got.status, parsed if isinstance(parsed, dict) else None
 
 
 def _leaves_out_controller(target: bytes) -> bool:

@@ -42,11 +42,11 @@ class Spread:
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        found, below = [], 0
+        counts, below = [], 0
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             below += count
-            found.append((bound, float(below)))
-        return found
+            counts.append((bound, float(below)))
+        return counts
 
 
 class Series:
@@ -132,7 +132,9 @@ class RequestMetrics:
                 series.absent_since = now
             elif now - series.absent_since > _KEPT_S:
                 del self._series[key]
-        gone = sorted((one.absent_since, key) for key, one in self._series.items() if one.absent_since is not None)
+        gone = sorted(
+            (series.absent_since, key) for key, series in self._series.items() if series.absent_since is not None
+        )
         for _, key in gone[:-_MOST_GONE]:
             del self._series[key]
         known = {key[:2] for key in self._series}

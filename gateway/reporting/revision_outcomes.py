@@ -33,20 +33,20 @@ class RevisionOutcomes:
     def report(self, under_way: Mapping[str, RolloutRoute]) -> list[RevisionCount]:
         """Changes since the last report. Rollouts that are not under way (by uid) are forgotten."""
         self._counted = {
-            key: one
-            for key, one in self._counted.items()
-            if (rollout := under_way.get(key[0])) is not None and rollout.attempt == one.attempt
+            key: counted
+            for key, counted in self._counted.items()
+            if (rollout := under_way.get(key[0])) is not None and rollout.attempt == counted.attempt
         }
         changed = [
-            RevisionCount(uid, int(revision), one.attempt, one.requests, one.errors)
-            for (uid, revision), one in self._counted.items()
-            if not one.reported
+            RevisionCount(uid, int(revision), counted.attempt, counted.requests, counted.errors)
+            for (uid, revision), counted in self._counted.items()
+            if not counted.reported
         ]
-        for one in self._counted.values():
-            one.reported = True
+        for counted in self._counted.values():
+            counted.reported = True
         return changed
 
     def everything_again(self) -> None:
         """The next report has all counts: an earlier report may be lost."""
-        for one in self._counted.values():
-            one.reported = False
+        for counted in self._counted.values():
+            counted.reported = False

@@ -60,7 +60,7 @@ class AppUpload(Upload):
         self._digest = b""
 
     def read(self) -> None:
-        self._content, self.pieces = tuple(self.pieces), []
+        self._content, self.parts = tuple(self.parts), []
         request = self.request
         if self.size > LONG_BYTES:
             request.deadline = request.loop.time() + LONG_READ_LIMIT_S

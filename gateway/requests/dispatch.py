@@ -97,8 +97,8 @@ class Dispatch:
             return None, lane
         session = self._session if self._uses_home else b""
         tried, share = self._tried, self._share
-        found = table.pick(model, tried, adapter=self._adapter, session=session, place=share, bound=bool(lane))
-        return found, lane
+        endpoint = table.pick(model, tried, adapter=self._adapter, session=session, place=share, bound=bool(lane))
+        return endpoint, lane
 
     def _end_at_bound(self) -> None:
         """Its replica took a part of the request, but gave no answer to pass on."""
@@ -123,7 +123,7 @@ class Dispatch:
         if not held.head.named.get(b"retry-after"):
             lines += b"retry-after: 1\r\n"
         request.over(DONE)
-        request.connection.answer(_BUSY, lines, b"".join(held.pieces))
+        request.connection.answer(_BUSY, lines, b"".join(held.parts))
 
     # The queue
 
@@ -201,11 +201,11 @@ class Dispatch:
     def _crashes_engines(self) -> bool:
         """Whether it goes to no replica: it is refused, or waits once until that is decided."""
         request, identity = self._request, self._identity()
-        found = request.shared.crashes.suspicion(identity)
-        if found is None or (self._suspected and not found.crashes):
+        suspicion = request.shared.crashes.suspicion(identity)
+        if suspicion is None or (self._suspected and not suspicion.crashes):
             return False
-        if found.crashes:
-            request.fail(crashes_engine(request.model, found))
+        if suspicion.crashes:
+            request.fail(crashes_engine(request.model, suspicion))
         else:
             self._suspected = True
             request.enter(WAITING)
@@ -223,11 +223,11 @@ class Dispatch:
         if not request.shared.crashes.suspicions or request.exchange.server is None:
             return False
         identity = self._identity()
-        found = request.shared.crashes.suspicion(identity)
-        if found is None or (self._suspected and not found.crashes):
+        suspicion = request.shared.crashes.suspicion(identity)
+        if suspicion is None or (self._suspected and not suspicion.crashes):
             return False
-        if found.crashes:
-            error = crashes_engine(request.model, found)
+        if suspicion.crashes:
+            error = crashes_engine(request.model, suspicion)
             (request.break_off if request.state is ANSWERING else request.fail)(error)
         else:
             self._suspected = True

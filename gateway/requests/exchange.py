@@ -47,7 +47,7 @@ class Kept:
     """An engine's answer that is not passed on yet. `size` beyond its bound: a part of it is not kept."""
 
     head: ResponseHead
-    pieces: list[bytes] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)
     size: int = 0
 
 
@@ -275,10 +275,10 @@ class Exchange(Relay):
         if self.busy is not None:
             self.busy.size += len(data)
             if self.busy.size <= _MOST_HELD_BYTES:
-                keep(self.busy.pieces, data)
+                keep(self.busy.parts, data)
         elif self._refusal is not None:
             self._refusal.size += len(data)
-            self._refusal.pieces.append(data)
+            self._refusal.parts.append(data)
             if self._refusal.size > _MOST_REFUSAL_BYTES:
                 self._pass_on_refusal(self._refusal)
 
@@ -289,7 +289,7 @@ class Exchange(Relay):
         """
         endpoint = self.endpoint
         if endpoint is None or not (
-            self._may_do_without_usage(endpoint) and refuses_usage(refusal.head.status, b"".join(refusal.pieces))
+            self._may_do_without_usage(endpoint) and refuses_usage(refusal.head.status, b"".join(refusal.parts))
         ):
             self._pass_on_refusal(refusal)
             return False
@@ -305,8 +305,8 @@ class Exchange(Relay):
 
     def _pass_on_refusal(self, refusal: Kept) -> None:
         self._refusal = None
-        if refusal.pieces:
-            self.response_body(b"".join(refusal.pieces))
+        if refusal.parts:
+            self.response_body(b"".join(refusal.parts))
 
     def _ended_busy(self, *, kept: bool) -> None:
         busy, self.busy = self.busy, None

@@ -48,7 +48,7 @@ class FormUpload(Upload):
             raise GatewayError(400, "invalid", str(error)) from error
         super().start(key)
         if self.request.state is RECEIVING and not self.complete:
-            self._feed(b"".join(self.pieces))
+            self._feed(b"".join(self.parts))
 
     def take(self, size: int) -> None:
         super().take(size if size > MAX_BODY_BYTES else min(size, MOST_HELD_BYTES))
@@ -62,7 +62,7 @@ class FormUpload(Upload):
             return
         self.size += len(data)
         if not self._continued:
-            keep(self.pieces, data)
+            keep(self.parts, data)
         try:
             self.take(self.size)
         except GatewayError as error:
@@ -87,7 +87,7 @@ class FormUpload(Upload):
 
     def read(self) -> None:
         """Reads a form that was complete before its key was known."""
-        self._feed(b"".join(self.pieces))
+        self._feed(b"".join(self.parts))
 
     def _feed(self, data: bytes) -> None:
         """Finds the model, and a second model behind it, which an engine may take for the first."""
@@ -130,8 +130,8 @@ class FormUpload(Upload):
             return
         self._continued = True
         exchange.sent_at = request.loop.time()
-        held, (start, end) = b"".join(self.pieces), self._read_form().span
-        self.pieces.clear()
+        held, (start, end) = b"".join(self.parts), self._read_form().span
+        self.parts.clear()
         self.drop()
         server.send(b"".join((held[:start], self._model_for(endpoint), held[end:])))
         if self.complete:

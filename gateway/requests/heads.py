@@ -191,10 +191,10 @@ class AgentHeaders(NamedTuple):
 
 def parse_agent_headers(head: ResponseHead) -> AgentHeaders:
     """The agent's marks in an answer's head, and the form of its body."""
-    found: AgentHeaders | None = head.alike.get(_PARSED)
-    if found is None:
-        found = head.alike[_PARSED] = _read(head)
-    return found
+    parsed: AgentHeaders | None = head.alike.get(_PARSED)
+    if parsed is None:
+        parsed = head.alike[_PARSED] = _read(head)
+    return parsed
 
 
 def _read(head: ResponseHead) -> AgentHeaders:

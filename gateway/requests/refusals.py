@@ -55,12 +55,12 @@ def late_refusal(status: int, body: bytes) -> GatewayError:
 def _engines_message(body: bytes) -> str:
     """The message of an engine's error; empty if unknown."""
     try:
-        found = orjson.loads(body)
+        content = orjson.loads(body)
     except orjson.JSONDecodeError:
         return ""
     for name in ("error", "message", "detail"):
-        found = found.get(name, found) if isinstance(found, dict) else found
-    return found[:_MOST_MESSAGE] if isinstance(found, str) else ""
+        content = content.get(name, content) if isinstance(content, dict) else content
+    return content[:_MOST_MESSAGE] if isinstance(content, str) else ""
 
 
 def model_not_found(model: str) -> GatewayError:

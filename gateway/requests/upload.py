@@ -30,7 +30,7 @@ class Upload:
     """
 
     reads_events: ClassVar[bool] = True  # of an answer, so that only complete events pass
-    __slots__ = ("complete", "hold", "json", "pieces", "request", "size", "started")
+    __slots__ = ("complete", "hold", "json", "parts", "request", "size", "started")
 
     def __init__(self, request: "Request") -> None:
         self.request = request
@@ -39,7 +39,7 @@ class Upload:
         self.complete = came is not None or head.length == 0
         if head.first is not None:
             came = bytes(head.take_first() or b"")
-        self.pieces: list[bytes] = [] if came is None else [came]
+        self.parts: list[bytes] = [] if came is None else [came]
         self.size = 0 if came is None else len(came)
         self.started = False  # the key is admitted
         self.hold: Hold | None = None
@@ -84,7 +84,7 @@ class Upload:
         request = self.request
         if request.state is not RECEIVING:
             return
-        keep(self.pieces, data)
+        keep(self.parts, data)
         self.size += len(data)
         if not self.started:
             request.connection.pause_reading()
@@ -100,8 +100,8 @@ class Upload:
             self.read()
 
     def read(self) -> None:
-        request, body = self.request, self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
-        self.pieces = []
+        request, body = self.request, self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        self.parts = []
         if self.size > LONG_BYTES:
             request.deadline = request.loop.time() + LONG_READ_LIMIT_S
             request.work(self._read_long, body)
@@ -191,7 +191,7 @@ class Upload:
             self.request.shared.bodies.release(hold)
 
     def drop(self) -> None:
-        self.pieces.clear()
+        self.parts.clear()
         hold, self.hold = self.hold, None
         if hold is not None:
             self.request.shared.bodies.release(hold)

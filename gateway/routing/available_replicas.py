@@ -55,7 +55,7 @@ class ReplicaBackoff:
         self.suspects.pop(instance, None)
 
     def keep(self, instances: Collection[str]) -> None:
-        self.suspects = {one: suspect for one, suspect in self.suspects.items() if one in instances}
+        self.suspects = {instance: suspect for instance, suspect in self.suspects.items() if instance in instances}
 
 
 def _delay_s(refusals: int) -> float:
@@ -82,32 +82,34 @@ class OpenReplicas:
         self._later: list[tuple[float, str]] = []
 
     def update(self, by_model: Mapping[str, Sequence[Endpoint]]) -> None:
-        self._open = {model: {one.instance: one for one in running} for model, running in by_model.items()}
+        self._open = {
+            model: {endpoint.instance: endpoint for endpoint in running} for model, running in by_model.items()
+        }
         self.closed.clear()
         self._later.clear()
 
     def opened(self, instance: str) -> None:
         """The replica may be able to take a request sooner than it was."""
-        if (one := self.closed.pop(instance, None)) is not None:
-            self._open[one.model][instance] = one
+        if (endpoint := self.closed.pop(instance, None)) is not None:
+            self._open[endpoint.model][instance] = endpoint
 
     def some(self, model: str, now: float, most: int) -> list[Endpoint]:
         """Those that can take a request now, at most so many."""
         while self._later and self._later[0][0] <= now:
             self.opened(heappop(self._later)[1])
         maybe = self._open.get(model, {})
-        found: list[Endpoint] = []
+        able: list[Endpoint] = []
         closed: list[tuple[float, str]] = []
-        for instance, one in maybe.items():
-            at = self._takes_at(one, now)
+        for instance, endpoint in maybe.items():
+            at = self._takes_at(endpoint, now)
             if at > now:
                 closed.append((at, instance))
             else:
-                found.append(one)
-                if len(found) == most:
+                able.append(endpoint)
+                if len(able) == most:
                     break
         for at, instance in closed:
             self.closed[instance] = maybe.pop(instance)
             if at < math.inf:
                 heappush(self._later, (at, instance))
-        return found
+        return able

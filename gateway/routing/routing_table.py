@@ -74,7 +74,7 @@ class RoutingTable:
             starts.add((endpoint.instance, endpoint.epoch))
         self._models, self._by_model, self._stopped = models, by_model, stopped or {}
         self._aliases = {alias: name for name in sorted(models) for alias in models[name].limits.aliases}
-        self._adapters = {one: name for name in sorted(models) for one in models[name].limits.adapters}
+        self._adapters = {adapter: name for name in sorted(models) for adapter in models[name].limits.adapters}
         self._last_picked = {i: pick for i, pick in self._last_picked.items() if i in present}
         self._refuse_usage &= starts
         self._keep(by_model)
@@ -111,7 +111,7 @@ class RoutingTable:
 
     def revisions(self) -> set[tuple[str, str]]:
         """All live deployments: each with every revision of which an instance runs, and with an empty one."""
-        running = {(name, one.revision) for name, running in self._by_model.items() for one in running}
+        running = {(name, endpoint.revision) for name, running in self._by_model.items() for endpoint in running}
         return running | {(name, "") for name in self._models}
 
     def knows(self, model: str) -> bool:
@@ -120,7 +120,7 @@ class RoutingTable:
     def runs(self, model: str, adapter: str = "") -> bool:
         """Whether an instance of it runs, at its limit or not; with an adapter, one that has loaded it."""
         running = self._by_model.get(model, ())
-        return any(adapter in one.adapters for one in running) if adapter else bool(running)
+        return any(adapter in endpoint.adapters for endpoint in running) if adapter else bool(running)
 
     def served_models(self, allows: Callable[[str], bool] = lambda _: True) -> dict[str, ServedName]:
         """All names under which requests may ask for a model that is not stopped.
@@ -128,27 +128,29 @@ class RoutingTable:
         Args:
             allows: whether the key may ask for a name; a deployment's aliases and adapters follow its name.
         """
-        found: dict[str, ServedName] = {}
+        served_names: dict[str, ServedName] = {}
         for name, model in self._models.items():
             if name in self._stopped or not model.serves:
                 continue
             asleep: ModelStateName = "asleep" if model.wanted == 0 else "waking"
             state: ModelStateName = "running" if self.runs(name) else asleep
             aliases = [alias for alias in model.limits.aliases if self._aliases.get(alias) == name]
-            names = {one: ServedName(state) for one in (name, *aliases)}
-            for one in model.limits.adapters:
-                if self.is_adapter(one) and self._adapters[one] == name:
-                    loaded = state != "running" or self.runs(name, one)
-                    names[one] = ServedName(state if loaded else "waking", name)
-            found |= {one: served for one, served in names.items() if allows(name) or allows(one)}
-        return dict(sorted(found.items()))
+            names = {alias: ServedName(state) for alias in (name, *aliases)}
+            for adapter in model.limits.adapters:
+                if self.is_adapter(adapter) and self._adapters[adapter] == name:
+                    loaded = state != "running" or self.runs(name, adapter)
+                    names[adapter] = ServedName(state if loaded else "waking", name)
+            served_names |= {
+                served_name: served for served_name, served in names.items() if allows(name) or allows(served_name)
+            }
+        return dict(sorted(served_names.items()))
 
     def stopped(self, model: str) -> Stopped | None:
         """Why that deployment wants no replicas; None if it wants some, or is unknown."""
         return self._stopped.get(model)
 
     def rollouts(self) -> dict[str, RolloutRoute]:
-        return {one.uid: one.rollout for one in self._models.values() if one.rollout is not None}
+        return {model.uid: model.rollout for model in self._models.values() if model.rollout is not None}
 
     def place(self, model: str, session: bytes) -> float | None:
         """A request's place while a share of the requests goes to a new revision; None otherwise."""
@@ -256,17 +258,17 @@ class RoutingTable:
             if model := self._all_of(known):
                 compared = self._open.some(model, now, _MOST_COMPARED + len(tried))
         least, best = (0, 0), None
-        for one in compared:
-            load = self._load(one.instance, now)
-            if load >= one.max_in_flight or one.instance in tried:
+        for endpoint in compared:
+            load = self._load(endpoint.instance, now)
+            if load >= endpoint.max_in_flight or endpoint.instance in tried:
                 continue
-            if self._backoff.suspects and self._backoff.waits_until(one.instance) > now:
+            if self._backoff.suspects and self._backoff.waits_until(endpoint.instance) > now:
                 continue
-            rank = (load, self._last_picked.get(one.instance, _NEVER))
+            rank = (load, self._last_picked.get(endpoint.instance, _NEVER))
             if best is None or rank < least:
-                least, best = rank, one
+                least, best = rank, endpoint
         if best is None and self._backoff.suspects and not tried and not queued:
-            below = (one for one in known if self._load(one.instance, now) < one.max_in_flight)
+            below = (endpoint for endpoint in known if self._load(endpoint.instance, now) < endpoint.max_in_flight)
             return min(below, key=lambda e: self._backoff.waits_until(e.instance), default=None)
         return best
 
@@ -275,18 +277,22 @@ class RoutingTable:
 
     def at_replicas(self) -> dict[str, dict[str, int]]:
         """Requests in flight from this gateway to each running instance that has some, by the deployment's uid."""
-        found: dict[str, dict[str, int]] = {}
+        by_uid: dict[str, dict[str, int]] = {}
         for name, running in self._by_model.items():
-            counts = {one.instance: self._in_flight[one.instance] for one in running if one.instance in self._in_flight}
+            counts = {
+                endpoint.instance: self._in_flight[endpoint.instance]
+                for endpoint in running
+                if endpoint.instance in self._in_flight
+            }
             if counts and (known := self._models.get(name)) is not None:
-                found[known.uid] = counts
-        return found
+                by_uid[known.uid] = counts
+        return by_uid
 
     # The load of each replica
 
     def _keep(self, by_model: Mapping[str, Sequence[Endpoint]]) -> None:
         """Replaces the replicas. Requests in flight to others stay counted."""
-        present = {one.instance for running in by_model.values() for one in running}
+        present = {endpoint.instance for running in by_model.values() for endpoint in running}
         self._others = {instance: reported for instance, reported in self._others.items() if instance in present}
         self._backoff.keep(present)
         self._open.update(by_model)

@@ -38,19 +38,19 @@ class UsageBatches:
         name = (minute, key, model, endpoint)
         if name not in self._rows and len(self._rows) >= MOST_ROWS:
             name = (minute - minute % _HOUR_MIN, key, model, endpoint)
-        found = self._rows.get(name)
-        if found is None:
+        sums = self._rows.get(name)
+        if sums is None:
             self._rows[name] = counts
             return
-        found.requests += counts.requests
-        found.errors += counts.errors
-        found.prompt_tokens += counts.prompt_tokens
-        found.cached_tokens += counts.cached_tokens
-        found.completion_tokens += counts.completion_tokens
-        found.estimated += counts.estimated
-        found.in_flight_s += counts.in_flight_s
-        found.first_tokens += counts.first_tokens
-        found.first_token_s += counts.first_token_s
+        sums.requests += counts.requests
+        sums.errors += counts.errors
+        sums.prompt_tokens += counts.prompt_tokens
+        sums.cached_tokens += counts.cached_tokens
+        sums.completion_tokens += counts.completion_tokens
+        sums.estimated += counts.estimated
+        sums.in_flight_s += counts.in_flight_s
+        sums.first_tokens += counts.first_tokens
+        sums.first_token_s += counts.first_token_s
 
     def next(self) -> tuple[int, Sequence[UsageRow]] | None:
         """The number and rows of the batch to hand over: the last batch again until it is `taken`."""

@@ -55,9 +55,9 @@ class Sweeper:
 
     def each(self, objects: Iterable[T], look: Callable[[T], object]) -> None:
         """Looks at each of them, whatever happens at the others. They may change meanwhile."""
-        for one in list(objects):
+        for swept in list(objects):
             try:
-                look(one)
+                look(swept)
             except Exception as error:  # noqa: BLE001 - logged
                 self._failed(error)
 

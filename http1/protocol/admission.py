@@ -169,7 +169,7 @@ class Connections:
             # The reserve is for new heads: they do not push one another out while others only wait for a request.
             few = len(self._unknown) < self._limits.reserved
             groups = (*between, self._unknown, [connection]) if few else (self._unknown, *between, [connection])
-            yielding = next(found for group in groups for found in group)
+            yielding = next(connection_to_yield for group in groups for connection_to_yield in group)
         if yielding is not connection:
             if yielding is not None:
                 self.remove(yielding)
@@ -296,13 +296,13 @@ class Connections:
             (self._strangers[IDLE], limits.idle_s),
             (self._known[IDLE], limits.idle_s),
         )
-        found = []
+        overdue = []
         for group, limit_s in deadlines:
             for connection in group:
                 if now_s - connection.since_s < limit_s:
                     break
-                found.append(connection)
-        return found
+                overdue.append(connection)
+        return overdue
 
     def _add(self, connection: Connection) -> None:
         group = connection.group = (self._known if connection.known else self._strangers)[connection.state]

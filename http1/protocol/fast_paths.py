@@ -108,9 +108,11 @@ class KnownHeads(Generic[Head]):
 def _is_plain(text: bytes, head: RequestHead | ResponseHead) -> bool:
     """Whether the lines are just this head's, each field in one line."""
     line, *lines = text.split(b"\r\n")
-    if any(b"\r" in one or b"\n" in one for one in lines) or not head.begins(line):
+    if any(b"\r" in text_line or b"\n" in text_line for text_line in lines) or not head.begins(line):
         return False
-    parsed = [(name.lower(), value.strip(b" \t")) for name, _, value in (one.partition(b":") for one in lines)]
+    parsed = [
+        (name.lower(), value.strip(b" \t")) for name, _, value in (text_line.partition(b":") for text_line in lines)
+    ]
     return parsed == head.fields
 
 
@@ -131,15 +133,15 @@ def content_of(data: bytes) -> bytes | None:
 
 
 def _content_of_several(data: bytes) -> bytes | None:
-    pieces, at = [], 0
+    contents, at = [], 0
     while at < len(data):
         end = data.find(b"\r\n", at, at + _LINE_BYTES)
         size = _size_of(data[at:end]) if end > 0 else _ODD
         at = end + 2 + size + 2
         if size == _ODD or data[at - 2 : at] != b"\r\n":
             return None
-        pieces.append(data[end + 2 : at - 2])
-    return b"".join(pieces) or None
+        contents.append(data[end + 2 : at - 2])
+    return b"".join(contents) or None
 
 
 def last_content_of(data: bytes) -> bytes | None:

@@ -145,7 +145,7 @@ class ResponseHead:
 
 def first(fields: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
     """The first value of a field; empty without one."""
-    return next((value for one, value in fields if one == name), b"")
+    return next((value for field, value in fields if field == name), b"")
 
 
 def values(fields: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
@@ -189,13 +189,13 @@ class PassedOn:
 
     def lines(self, head: RequestHead | ResponseHead) -> bytes:
         """Their lines, which are the same for all heads that are alike, and kept in their `alike` by this object."""
-        found: bytes | None = head.alike.get(self)
-        if found is None:
+        lines: bytes | None = head.alike.get(self)
+        if lines is None:
             fields = end_to_end(head, self.dropped | VARYING, prefix=self.prefix)
             passes = self.passes
-            found = lines_of(fields if passes is None else [field for field in fields if passes(field[0])])
-            head.alike[self] = found
-        return found
+            lines = lines_of(fields if passes is None else [field for field in fields if passes(field[0])])
+            head.alike[self] = lines
+        return lines
 
 
 def lines_of(fields: Iterable[tuple[bytes, bytes]]) -> bytes:

@@ -41,11 +41,11 @@ def open_listeners(host: str, port: int, count: int = 1) -> list[socket.socket]:
         number = first.getsockname()[1]
         try:
             opened.extend(_bind(host, number, shared=True) for _ in range(count))
-            for one in opened:
-                one.listen(BACKLOG)
+            for listening in opened:
+                listening.listen(BACKLOG)
         except BaseException:
-            for one in opened:
-                one.close()
+            for listening in opened:
+                listening.close()
             raise
     return opened
 

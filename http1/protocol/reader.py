@@ -131,11 +131,11 @@ class MessageReader(ABC):
 
     def _read_known(self, heads: KnownHeads[Any], data: bytes) -> tuple[Any, int] | None:
         """The head with which the bytes begin, mostly like the last one, and its size; None: it must be parsed."""
-        found = self._known.read(data) if self._known is not None else None
-        if found is None:
+        known_head = self._known.read(data) if self._known is not None else None
+        if known_head is None:
             known = self._known = heads.find(data)
-            found = known.read(data) if known is not None else None
-        return found
+            known_head = known.read(data) if known is not None else None
+        return known_head
 
     def _first_bytes(self) -> bytes:
         """The bytes that the complete head begins; empty for a head behind others of the same bytes."""
@@ -263,11 +263,11 @@ class RequestReader(MessageReader):
             return self._count(data)
         if self.busy:
             return None
-        found = self._read_known(_KNOWN_REQUESTS, data)
-        if found is None:
+        known_head = self._read_known(_KNOWN_REQUESTS, data)
+        if known_head is None:
             self._unknown = data
             return None
-        head, start = found
+        head, start = known_head
         left = start + (head.length or 0) - len(data)
         if left < 0:  # a part of the next request
             return None
@@ -478,12 +478,12 @@ class ResponseReader(MessageReader):
         self._fresh = False
         if self._left:
             return self._count(data)
-        found = self._read_known(_KNOWN_RESPONSES, data)
-        if found is None:
+        known_head = self._read_known(_KNOWN_RESPONSES, data)
+        if known_head is None:
             self._unknown = data
             self._begin()
             return None
-        head, start = found
+        head, start = known_head
         left = start + (head.length or 0) - len(data)
         if left < 0:  # what nothing asked for
             self._begin()

@@ -101,7 +101,7 @@ class Server:
         self.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                while any(one.state is not State.CLOSED for one in self._connections):  # noqa: ASYNC110 - no event
+                while any(connection.state is not State.CLOSED for connection in self._connections):  # noqa: ASYNC110 - no event
                     await asyncio.sleep(_CLOSE_POLL_S)
         for connection in list(self._connections):
             if connection.state is not State.CLOSED:

@@ -168,12 +168,12 @@ def _first_of(path: Path) -> x509.Certificate:
 
 def _state_of(files: tuple[Path, Path]) -> tuple[tuple[int, int, int] | None, ...]:
     """What changes with the files, also where a link to them is moved."""
-    found: list[tuple[int, int, int] | None] = []
+    states: list[tuple[int, int, int] | None] = []
     for file in files:
         try:
             status = file.stat()
         except OSError:
-            found.append(None)
+            states.append(None)
         else:
-            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
-    return tuple(found)
+            states.append((status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(states)

@@ -121,7 +121,7 @@ def describe(certificate: bytes) -> Described:
     is_authority = False
     for extension in read.extensions:
         if isinstance(extension.value, x509.SubjectAlternativeName):
-            names = tuple(str(one.value) for one in extension.value)
+            names = tuple(str(name.value) for name in extension.value)
         elif isinstance(extension.value, x509.BasicConstraints):
             is_authority = extension.value.ca
     return Described(names, read.not_valid_before_utc, read.not_valid_after_utc, is_authority)
@@ -152,7 +152,9 @@ def _general(name: str) -> x509.GeneralName:
     except ValueError:
         pass
     labels = name.removeprefix("*.").split(".")
-    plain = all(one and one.replace("-", "").isalnum() and one.isascii() and one.strip("-") == one for one in labels)
+    plain = all(
+        label and label.replace("-", "").isalnum() and label.isascii() and label.strip("-") == label for label in labels
+    )
     if not plain or len(name) > _LONGEST_NAME:
         raise ValueError(f"{name!r} is not a DNS name and not an IP address; write one such as gpuward.example")
     return x509.DNSName(name)
