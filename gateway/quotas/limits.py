@@ -237,17 +237,17 @@ class Limits:
 
     def _refusal(self, use: KeyUse, kind: LimitKind, now: float, day_left_s: float, need: int = 1) -> Refused:
         share = use.shares[kind]
-        comes_back = kind is LimitKind.DAY and share.left(now) + share.reserved >= need
-        if comes_back:
-            wait, code = 1.0, "rate_limited"
-            what = f"requests under way may use what is left of this key's {share.capacity} tokens for today (UTC)"
+        if kind is LimitKind.DAY and share.left(now) + share.reserved >= need:
+            wait_s, code = 1, "rate_limited"
+            problem = f"requests under way may use what is left of this key's {share.capacity} tokens for today (UTC)"
         else:
-            wait = day_left_s if kind is LimitKind.DAY else max(share.wait_s(now, self.fraction, need), 1e-3)
-            code, what = _CODES[kind], _lack_of(share, max(0, int(share.left(now))), need)
-        headers = use.headers(now, self.fraction) | {"Retry-After": str(ceil(wait))}
+            left_s = day_left_s if kind is LimitKind.DAY else share.wait_s(now, self.fraction, need)
+            wait_s, code = max(1, ceil(left_s)), _CODES[kind]
+            problem = _lack_of(share, max(0, int(share.left(now))), need)
+        headers = use.headers(now, self.fraction) | {"Retry-After": str(wait_s)}
         if code == _CODES[LimitKind.DAY]:
             headers["x-should-retry"] = "false"
-        return Refused(code, f"{what}; try again in {ceil(wait)} s", headers)
+        return Refused(code, f"{problem}; try again in {wait_s} s", headers)
 
     def is_short(self, key: str) -> bool:
         """Whether the store has nothing left for the key, or this gateway owes it."""

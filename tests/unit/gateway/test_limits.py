@@ -131,9 +131,9 @@ def test_an_answer_that_is_lost_counts_nothing_twice() -> None:
     assert isinstance(ticket, Ticket)
     ticket.charge(400, place.now)
     gateway = place.gateways[0]
-    told, gateway.told = gateway.told, lambda *_: None  # type: ignore[method-assign]
+    take_answer, gateway.take_answer = gateway.take_answer, lambda *_: None  # type: ignore[method-assign]
     place.talk()
-    gateway.told = told  # type: ignore[method-assign]
+    gateway.take_answer = take_answer  # type: ignore[method-assign]
     place.talk()
     assert place.buckets[LimitKind.TOKENS].level == pytest.approx(600, abs=3)
 
