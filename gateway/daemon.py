@@ -110,9 +110,7 @@ class Place:
     """The resources of one process of a gateway.
 
     Attributes:
-        listening: its socket.
-        number: of this process, from 0.
-        sockets: by which the processes ask one another; None if it is the only one.
+        sockets: by which the processes reach each other; None if it is the only one.
         handover: lets this process drain while its successor serves; None if its parent waits for it.
     """
 

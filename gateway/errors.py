@@ -74,13 +74,9 @@ def response(error: GatewayError, path: bytes, request_id: str) -> tuple[Fields,
 
 
 def error_event(error: GatewayError, path: bytes, request_id: str, number: int = 0) -> bytes:
-    """The event by which the clients of a path see an error in a stream that has begun.
+    """The event by which the clients of a path see an error in a stream.
 
-    Args:
-        error: that ends the stream.
-        path: of the request.
-        request_id: of the request.
-        number: of this event in a stream of `/v1/responses`, whose events are numbered.
+    `number`: of this event in a stream of `/v1/responses`, whose events are numbered.
     """
     form = _form(error, path, request_id)
     if path.startswith(RESPONSES_PATH):

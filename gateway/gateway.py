@@ -64,24 +64,22 @@ _POLL_S: Final = 0.05
 
 
 class Gateway:
-    """Answers for models and passes all else on, from `start` to `close`. Made in the loop that serves.
+    """Answers for models and passes other requests on, from `start` to `close`. Made in the loop that serves.
 
     Args:
         database: read by its own tasks alone, never while a request waits.
         changes: wakes the readers of keys and routes.
         controller: the address of its API.
-        limits: of connections; None: the usual ones for this process's limit of files.
-        name: of this gateway, by which the leader and operators know it; empty: the host and this process.
+        name: by which the leader and operators know it; empty: the host and this process.
         secret: by which the controller believes the gateway; empty on a Unix socket.
-        proxies: whose `X-Forwarded-*` counts.
-        cors: which pages may read answers of models.
-        hsts_s: for which browsers shall use TLS alone, in seconds; 0: they are not asked to.
-        bodies: bounds the bytes of bodies of requests to models; made with the metric for refusals.
-        client_stall_s: after which a client that takes nothing is cut, in seconds.
-        number: of this process among those of the gateway, from 0.
-        sockets: by which the processes ask one another; None: it is the only one.
-        certificate: that it shows; None: it speaks no TLS.
-        others: addresses of further controllers, which are asked where the first one does not answer.
+        cors: the origins whose pages may read answers of models.
+        hsts_s: for how long browsers shall use only TLS, in seconds; 0: no such header.
+        bodies: bounds the bytes of bodies; made with the metric for refusals.
+        limits: of connections; None: those for this process's limit of files.
+        client_stall_s: after which a client that reads nothing is cut, in seconds.
+        number: of this process, from 0.
+        sockets: by which the processes reach each other; None if it is the only one.
+        others: addresses of further controllers, used where the first does not answer.
         proxy_keys: open the secrets of agents' proxies.
     """
 
@@ -230,13 +228,13 @@ class Gateway:
         self._server.retire()
 
     async def drain(self, drain_s: float, *, replaced: bool = False) -> None:
-        """Ends what is passed on at once, and requests to models when they are answered or the time is over.
+        """Ends passed-on requests at once, and requests to models when they are answered or the time is over.
 
-        New connections are taken for a few seconds more, since load balancers look at `/readyz` now and then.
+        New connections are accepted for a few seconds more, since load balancers poll `/readyz` now and then.
 
         Args:
             drain_s: the longest time for answers of models, in seconds.
-            replaced: another process serves the same socket already, and goes on.
+            replaced: another process already serves the same socket, and continues.
         """
         self._draining = True
         for passed in list(self._controller.under_way):
@@ -256,10 +254,9 @@ class Gateway:
             exchange.end_for_stop()
 
     async def stop(self) -> bool:
-        """Ends its connections and its tasks, and signs off. Takes a few seconds where the database is away.
+        """Ends its connections and tasks, and signs off. Takes a few seconds where the database is away.
 
-        Returns:
-            Whether each step went well. What fails in one is logged, and the next one follows.
+        Returns whether each step went well. Failures are logged, and the next step follows.
         """
         self._collections.close()
         steps: list[tuple[str, Step]] = [

@@ -139,11 +139,7 @@ def _from_data_folder(data_dir: Path, given: Mapping[str, object]) -> dict[str, 
 
 
 def addresses_of(controller: str, authority: "SSLContext | None") -> list[Address]:
-    """Host and port of each URL, or the path of a socket.
-
-    Args:
-        controller: as the setting has it.
-        authority: verifies the controllers at `https://`; None: they are not asked yet.
+    """Host and port of each URL, or the path of a socket. `authority`: verifies controllers at `https://`.
 
     Raises:
         ValueError: it is neither.

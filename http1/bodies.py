@@ -6,12 +6,7 @@ from typing import Final
 
 
 class BodiesFullError(Exception):
-    """A body does not fit into what is free.
-
-    Attributes:
-        of_key: whether the key's own bound refuses it; else the bound over all keys does.
-        limit_bytes: that bound.
-    """
+    """A body does not fit. `of_key`: into its key's bound; else into that of all keys."""
 
     def __init__(self, limit_bytes: int, *, of_key: bool) -> None:
         super().__init__(f"request bodies in flight would exceed {limit_bytes} bytes")
@@ -50,12 +45,9 @@ class Hold:
 
 
 class Bodies:
-    """The bodies of one server.
+    """The bodies of one server, bounded in bytes.
 
-    Args:
-        most: bytes in all.
-        most_per_key: bytes of one key's requests.
-        refused: a metric. Called with `key` or `all` for each body that does not fit, by the bound that refuses it.
+    `refused` is called with `key` or `all` for each body that does not fit, by the bound that refuses it.
     """
 
     def __init__(self, most: int, most_per_key: int, *, refused: Callable[[str], None] = lambda _bound: None) -> None:
@@ -67,14 +59,10 @@ class Bodies:
 
     @contextmanager
     def hold(self, key: str, expected: int = 0) -> Iterator[Hold]:
-        """Holds a request's body until the context ends.
-
-        Args:
-            key: whose request it is.
-            expected: bytes that the request has announced.
+        """Holds a request's body, of which `expected` bytes are announced, until the context ends.
 
         Raises:
-            BodiesFullError: what was announced does not fit.
+            BodiesFullError: the announced bytes do not fit.
         """
         hold = self.begin(key)
         try:

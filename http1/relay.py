@@ -50,15 +50,12 @@ class Relay(ABC):
 
     Attributes:
         limits_s: seconds without progress after which `overdue` calls `silent`, by state; a state may have no limit.
-        head: of the request.
-        client: its connection.
-        server: the connection to the server; None before it is open, and after the answer.
-        state: how far it is.
-        complete: whether all of the request has come.
-        ready: whether the client takes more of the answer.
+        server: None before it is open, and after the answer.
+        complete: all of the request has come.
+        ready: the client takes more of the answer.
         held: the request's body, until a server takes it.
         moved: loop time of the last progress.
-        observe: called with each piece of the answer, returns the bytes that the client gets for it; None: the same.
+        observe: called with each part of the answer, returns the bytes for the client; None: the same.
     """
 
     __slots__ = (

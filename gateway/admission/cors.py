@@ -26,11 +26,7 @@ _READABLE: Final = b", ".join(
 
 
 class Cors:
-    """Judges origins.
-
-    Args:
-        origins: whose pages may read answers; `*`: those of any. Without one, no answer mentions origins.
-    """
+    """Judges origins. `origins`: whose pages may read answers; `*`: any."""
 
     def __init__(self, origins: tuple[str, ...] = ()) -> None:
         self._any = ANY_ORIGIN in origins

@@ -39,14 +39,11 @@ def model_part(name: str) -> bytes:
 
 
 class FormReader:
-    """Finds the model in a form that is fed piece by piece. Each byte costs the same, whatever the pieces.
-
-    Args:
-        content_type: of the request.
+    """Finds the model in a form that is fed in parts. Each byte costs the same, whatever the parts.
 
     Attributes:
-        model: the field's value; None: it did not come yet.
-        span: where its part stands in the body, from its head to the end of its value: see `model_part`.
+        model: the field's value; None until it has come.
+        span: its part, from its head to the end of its value: see `model_part`.
         text_bytes: of the content of fields that are no files, so far.
 
     Raises:

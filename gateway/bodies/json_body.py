@@ -212,11 +212,10 @@ class JsonBody:
     """A body that was read.
 
     Attributes:
-        parameters: of it.
-        content: the body as it came; where `values` is not None, without those values, up to where pairs may follow.
-        more: what follows of `content`, in pieces.
+        content: the body as it came; without `values`, if these were taken out, up to where pairs may follow.
+        more: the bytes behind `content`, in parts.
         digest: SHA-256 of the body as it came; empty: not known yet.
-        text_bytes: its bytes of text; None: not counted yet.
+        text_bytes: None: not counted yet.
         values: JSON of the values that were taken out.
     """
 

@@ -31,8 +31,7 @@ def holder_of(reading_end: int) -> Holder:
 def die_with(parent: int) -> None:
     """Has the kernel kill this process when its parent ends, also while its event loop hangs.
 
-    Args:
-        parent: its pid; where it has ended already, this process ends.
+    Where the parent has ended already, this process ends.
     """
     _on_parents_death(signal.SIGKILL)
     if os.getppid() != parent:

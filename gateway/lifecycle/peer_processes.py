@@ -21,12 +21,7 @@ _MOST_BYTES: Final = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """The sockets of all processes, bound in a folder that this user alone may enter.
-
-    Attributes:
-        folder: where they lie.
-        bound: they listen already; in the order of the processes.
-    """
+    """The listening sockets of all processes, in their order, in a folder that only this user may enter."""
 
     folder: Path
     bound: tuple[socket.socket, ...]
@@ -56,13 +51,7 @@ def bind_sockets(count: int) -> Sockets:
 
 
 class PeerProcesses:
-    """Answers the other processes, and asks them.
-
-    Args:
-        number: of this process, from 0.
-        sockets: of all.
-        answers: what this process answers, by question.
-    """
+    """Answers the other processes, and queries them. `answers`: by question."""
 
     def __init__(self, number: int, sockets: Sockets, answers: Mapping[str, Callable[[], Awaitable[bytes]]]) -> None:
         self._number = number

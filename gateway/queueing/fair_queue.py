@@ -19,7 +19,7 @@ class Waiting(Generic[T]):
     """A request that waits.
 
     Attributes:
-        age: when it arrived, in seconds of the caller's clock, and its number among those that came at once.
+        age: when it arrived, in seconds of the caller's clock, and its number among simultaneous ones.
         lane: the replicas that it waits for; empty: any.
     """
 
@@ -182,8 +182,8 @@ class FairQueue(Generic[T]):
         """The request that gets the next replica.
 
         Args:
-            in_flight: requests to this model at replicas, by key. Where one falls, `fewer_in_flight` is called.
-            full: lanes of which no replica can take one.
+            in_flight: at replicas, by key. Where a number falls, `fewer_in_flight` is called.
+            full: lanes without a free replica.
         """
         heads = [lane.first(in_flight) for name, lane in self._lanes.items() if name not in full]
         return min(

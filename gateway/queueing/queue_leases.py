@@ -22,9 +22,7 @@ class _Places(Generic[T]):
     """The places in one queue.
 
     Attributes:
-        length: of the queue.
-        placed: requests that have a place.
-        applying: requests that wait for one, and since when; oldest first.
+        applying: requests that wait for a place, and since when; oldest first.
         usable: how many requests may have a place.
         elsewhere: places of other gateways.
         requested: requests in the last request to the store, with a place or for one.
@@ -52,14 +50,12 @@ class QueueLeases(Generic[T]):
     """The places of all queues, by the deployment's uid.
 
     Args:
-        clock: seconds, monotonic.
         lacking: called when a request waits for a place; None: this is the only gateway, and has all of them.
 
     Attributes:
         away: the store cannot be reached: this gateway uses its part of each length.
         alone: only this gateway cannot reach the store, and others may have all places: it admits no further ones.
         rank: of this gateway among all, from 0.
-        gateways: how many there are.
     """
 
     def __init__(self, clock: Callable[[], float], lacking: Callable[[], None] | None = None) -> None:
@@ -175,10 +171,9 @@ class QueueLeases(Generic[T]):
         return refused
 
     def unanswered(self, *, alone: bool = False) -> list[tuple[str, T]]:
-        """The store did not answer: returns the requests that get no place in this gateway's part, by deployment.
+        """The store did not answer: returns the requests without a place in this gateway's part, by deployment.
 
-        Args:
-            alone: it answers the others, so that none may have a place beside those that have one.
+        `alone`: it answers the others, so that no further request may have a place.
         """
         self.away, self.alone = True, alone
         refused: list[tuple[str, T]] = []

@@ -90,10 +90,6 @@ class QueueMetrics:
         """Ends the series of deployments that are gone: at once what waits, the others after an hour.
 
         Of more than `_MOST_GONE` the oldest end at once: names come and go for ever.
-
-        Args:
-            deployments: those that are there; what belongs to none stays.
-            now: seconds, monotonic.
         """
         for name, series in tuple(self._series.items()):
             if not name or name in deployments:

@@ -45,16 +45,11 @@ class Queues:
     """The queues.
 
     Args:
-        table: where replicas are.
-        demand: counts requests.
-        clock: seconds, monotonic.
         woken: called when a model shall wake or need no longer.
-        metrics: of what waits; None: they are counted for nothing.
         places: in the queues; None: this is the only gateway.
 
     Attributes:
         by_model: the queues in which requests wait.
-        demand: as given.
     """
 
     def __init__(

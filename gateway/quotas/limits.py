@@ -30,13 +30,7 @@ class Must(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A request beyond a limit.
-
-    Attributes:
-        code: of the error.
-        message: for people.
-        headers: of the answer.
-    """
+    """A request beyond a limit."""
 
     code: str
     message: str
@@ -102,11 +96,7 @@ class KeyUse:
 
 
 class Ticket:
-    """A request that passed. `end` it exactly once; both work on the limits that the key has then.
-
-    Attributes:
-        use: of its key.
-    """
+    """A request that passed. `end` it exactly once; both work on the limits that the key has then."""
 
     __slots__ = ("_reserved", "_reserved_at", "_shares", "use")
 
@@ -146,12 +136,7 @@ class Ticket:
 
 
 class Limits:
-    """All keys' shares.
-
-    Attributes:
-        away: whether the store does not answer.
-        keys: their shares.
-    """
+    """The shares of all keys. `away`: the store does not answer."""
 
     def __init__(self) -> None:
         self.keys: dict[str, KeyUse] = {}
@@ -182,14 +167,12 @@ class Limits:
     def begin(
         self, use: KeyUse, now: float, day_left_s: float, *, requested: bool = False, answered: bool = True
     ) -> Ticket | Refused | Must:
-        """Lets one request pass, refuses it, or says that the store must be asked first.
+        """Lets one request pass, refuses it, or requires a request to the store first.
 
-        Args:
-            use: of the request's key.
-            now: monotonic seconds.
-            day_left_s: until 00:00 UTC.
-            requested: whether the store was asked for this request; what is lacking now is refused.
-            answered: whether it answered; else this gateway's own part decides, since what is left is unknown.
+        `now`: monotonic seconds.
+        `day_left_s`: until 00:00 UTC.
+        `requested`: the store was requested for it already; what lacks now is refused.
+        `answered`: the store did answer; else this gateway's own part decides, since what is left is unknown.
         """
         if not use.shares:
             return Ticket(use)

@@ -35,12 +35,8 @@ _ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, TimeoutError)
 class QuotaClient:
     """Limits and usage of all keys at this gateway.
 
-    Args:
-        database: of shares and usage.
-
     Attributes:
-        batches: what requests used.
-        limited: keys (by id) that had limits here. Requests of the others pass without this client.
+        limited: keys (by id) that had limits here. Requests of other keys pass without this client.
         tasks: from `start`. They end only by a defect.
     """
 
@@ -104,15 +100,12 @@ class QuotaClient:
         return self._usage_record(principal, path, outcome)
 
     def reserve(self, usage: UsageRecord, *, requested: bool = False, answered: bool = True) -> bool:
-        """Reserves the tokens that a request may use; False where the store must be asked first: see `wait_to_reserve`.
+        """Reserves the tokens that a request may use; False where the store must be requested first.
 
-        Args:
-            usage: of the request.
-            requested: whether the store was asked for it.
-            answered: whether it answered.
+        Arguments as of `Limits.begin`.
 
         Raises:
-            GatewayError: 429: so many are not left.
+            GatewayError: 429: too few are left.
         """
         ticket = usage.ticket
         if ticket is None or not usage.expected:

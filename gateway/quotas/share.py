@@ -16,17 +16,15 @@ _DENIED_FOR_DEFAULT_S: Final = 0.25
 
 
 class Share:
-    """What this gateway holds, and the totals by which the store knows what was used.
+    """A share, and the totals by which the store knows what was used.
 
     Attributes:
-        kind: of the limit.
-        capacity: the limit.
-        held: what requests may use here without asking; negative: owed. Of `PARALLEL`: slots, used ones included.
+        held: what requests may use here; negative: owed. Of `PARALLEL`: slots, used ones included.
         spent: total used; of `PARALLEL`: requests under way.
         minted: total that it gave itself while the store was away.
         waiting: what requests that wait for a larger share lack of it.
         reserved: what requests under way may use; it is counted as spent.
-        days: how many have ended, of a limit per day.
+        days: number of ended days, of a limit per day.
     """
 
     __slots__ = (

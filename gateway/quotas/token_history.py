@@ -40,11 +40,8 @@ class TokenHistory:
     def reservation(self, prompt_bytes: int, answers: int, most: int | None, first: int = FIRST_ANSWER) -> int:
         """The tokens to reserve for a request.
 
-        Args:
-            prompt_bytes: of the text of its prompt.
-            answers: how many it gets.
-            most: tokens of each answer, as the request limits them; None: it does not.
-            first: tokens of an answer while few are known.
+        `most`: tokens of each answer, as the request limits them; None: it does not.
+        `first`: tokens of an answer while few are known.
         """
         return ceil(prompt_bytes / self.bytes_per_token) + answers * (self.answer(first) if most is None else most)
 

@@ -59,15 +59,12 @@ class Health:
     """Answers the three paths for the controller and for all processes of this gateway.
 
     Args:
-        controller: which is asked each time.
         routes: the replicas; without a first read the gateway is not ready.
-        draining: whether the gateway is about to stop.
         loop_lag_s: the event loop's recent lag, in seconds.
         registry: the metrics of this process.
-        number: of this process, from 0.
-        others: asks the other processes; see `answers`.
-        certificate: what is wrong with the one that is shown, which serves on all the same; empty: nothing.
-        reader: whether a request has a key that may read what checks say.
+        others: queries the other processes; see `answers`.
+        certificate: the problem of the certificate, which serves nevertheless; empty without one.
+        reader: whether a request has a key that may read the messages of checks.
     """
 
     def __init__(

@@ -22,19 +22,9 @@ _AGAIN_S: Final = WAKE_S / 3
 
 
 class Reporter:
-    """The task that reports. Without the database it goes on trying, and tells everything again after.
+    """The task that reports. After the database was away, it reports everything again.
 
-    Args:
-        reports: writes them.
-        demand: what is counted.
-        queues: the models that shall wake.
-        clock: seconds, monotonic.
-        outcomes: of revisions while one is rolled out.
-        table: has the rollouts under way, and requests at each replica.
-        answered: called with each answer.
-
-    Attributes:
-        task: from `start`. It ends only by a defect.
+    `answered` is called with each answer; `task` runs from `start` and ends only by a defect.
     """
 
     def __init__(

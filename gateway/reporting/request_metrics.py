@@ -64,12 +64,7 @@ class Series:
 
 
 class RequestMetrics:
-    """Metrics of one gateway process. Labels are names of deployments, revisions and endpoints alone.
-
-    Args:
-        registry: for all of its families.
-        in_flight: requests at replicas, by deployment.
-    """
+    """Metrics of one gateway process. Labels are names of deployments, revisions and endpoints alone."""
 
     def __init__(
         self, registry: CollectorRegistry, in_flight: Callable[[], Mapping[str, int]] = dict[str, int]
@@ -117,13 +112,9 @@ class RequestMetrics:
         self._retries[key] = self._retries.get(key, 0) + 1
 
     def keep(self, present: Collection[tuple[str, str]], now: float) -> None:
-        """Ends the series of deployments and revisions that have had no replica for an hour. Those without stay.
+        """Ends the series of deployments and revisions that have had no replica for an hour.
 
-        Of more than `_MOST_GONE` that have no replica the oldest end at once: names come and go for ever.
-
-        Args:
-            present: deployments with revisions that run.
-            now: seconds, monotonic.
+        Of more than `_MOST_GONE` the oldest end at once: names come and go for ever.
         """
         for key, series in tuple(self._series.items()):
             if not key[0] or key[:2] in present:
@@ -212,14 +203,7 @@ class _Family(Collector):
 
 
 def count_tokens(series: Series, counts: Counts, *, streamed: bool, ended_s: float) -> None:
-    """Adds the tokens of a request and, for a stream, their times.
-
-    Args:
-        series: of the request.
-        counts: what it used.
-        streamed: the answer was a stream of events.
-        ended_s: from its arrival to its end.
-    """
+    """Adds the tokens of a request and, for a stream, their times. `ended_s`: from its arrival to its end."""
     series.prompt += counts.prompt_tokens
     series.cached += counts.cached_tokens
     series.completion += counts.completion_tokens

@@ -45,10 +45,10 @@ _PROCESS: Final = "process"
 
 
 class CrashWatch:
-    """What is known of requests that were in flight when engines ended, and the task that shares it.
+    """Requests that were in flight when engines ended, and the task that shares them.
 
     Args:
-        database: None: this gateway knows of its own ends alone, and judges none.
+        database: None: this gateway knows only its own ends, and judges none.
 
     Attributes:
         task: from `start`. It ends only by a defect.

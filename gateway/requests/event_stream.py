@@ -11,11 +11,7 @@ _BEFORE: Final = len(_CRLF) - 1  # so many bytes of an end may have come before 
 
 
 class PartialEvent:
-    """Holds the event of which a part has come. However small the pieces are, each byte is searched once.
-
-    Attributes:
-        held: what has come of it. The caller sets its bound.
-    """
+    """Holds an incomplete event, whose bound the caller sets. However small the parts, each byte is searched once."""
 
     __slots__ = ("held",)
 

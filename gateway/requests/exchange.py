@@ -55,11 +55,9 @@ class Exchange(Relay):
     """The relay of a request and a replica's agent.
 
     Attributes:
-        endpoint: the replica; None: the request is at none.
-        revision: of the replica that it went to last.
+        revision: of the last replica.
         sent_at: loop time at which the request went to the last replica.
-        events: of the answer.
-        hides_usage: the client did not ask for the chunk with token counts.
+        hides_usage: the client did not request the chunk with token counts.
         busy: a 503 that is being read.
     """
 
@@ -359,8 +357,7 @@ class Exchange(Relay):
     def ends_tunnel_at(self, now: float) -> bool:
         """Ends a tunnel that has passed nothing for too long at loop time `now`, or whose key has ended.
 
-        Returns:
-            Whether it is a tunnel.
+        Returns whether it is a tunnel.
         """
         if self.state is not relay.TUNNEL:
             return False

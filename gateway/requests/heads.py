@@ -76,13 +76,9 @@ def forwarded(
 ) -> bytes:
     """The head for a replica's agent. The target is kept as the client encoded it.
 
-    Args:
-        head: of the client's request.
-        endpoint: the replica.
-        request_id: of the request, as its engine gets it.
-        length: of the body, in bytes; None: it is sent in chunks.
-        readable: the answer must come without an encoding, since the gateway changes it or has started it.
-        expect: the body follows once the agent requests it.
+    `length`: of the body, in bytes; None: it is sent in chunks.
+    `readable`: the answer must come without an encoding, since the gateway changes it or has started it.
+    `expect`: the body follows once the agent requests it.
     """
     replica = _replica(endpoint.address, endpoint.instance, endpoint.secret, endpoint.certificate)
     passed = _READABLE if readable else _FORWARDED
@@ -174,12 +170,12 @@ def _location(value: bytes, name: str) -> bytes:
 
 
 class AgentHeaders(NamedTuple):
-    """What is read of an answer's head, which is the same for all heads that are alike.
+    """The gateway's reading of an answer's head, which is the same for all heads that are alike.
 
     Attributes:
-        happening: what happened; None: the answer is the engine's, to be passed on.
+        happening: None: the answer is the engine's, to be passed on.
         detail: the agent's name for it.
-        in_flight: how many requests the agent has in flight at the replica; None: not stated.
+        in_flight: at the replica, as its agent counts; None: not stated.
         body: whether it is a stream of events, whether it can be read as it is, and its encoding.
     """
 

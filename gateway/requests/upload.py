@@ -21,13 +21,7 @@ MAX_BODY_BYTES: Final = 64 * 2**20
 
 
 class Upload:
-    """A JSON body. Other bodies are types of their own: `FormUpload`, `AppUpload`.
-
-    Attributes:
-        complete: whether all of it has come.
-        size: bytes that have come.
-        json: what was read; None: not yet.
-    """
+    """A JSON body. Other bodies are types of their own: `FormUpload`, `AppUpload`."""
 
     reads_events: ClassVar[bool] = True  # of an answer, so that only complete events pass
     __slots__ = ("complete", "hold", "json", "parts", "request", "size", "started")

@@ -22,11 +22,7 @@ class _Suspect:
 
 
 class ReplicaBackoff:
-    """Replicas that refused. Each may be tried by one request after 1 s, then 2, 4, ... 30 s; one answer ends that.
-
-    Attributes:
-        suspects: those that are left alone, or were tried since and have not answered yet.
-    """
+    """Replicas that refused. Each may be tried by one request after 1 s, then 2, 4, ... 30 s; an answer ends that."""
 
     def __init__(self) -> None:
         self.suspects: dict[str, _Suspect] = {}
@@ -63,13 +59,13 @@ def _delay_s(refusals: int) -> float:
 
 
 class OpenReplicas:
-    """Of each model the replicas that may take a request: all that can are among them, and some that cannot.
+    """The replicas of each model that may take a request: all that can are among them, and some that cannot.
 
-    Those are found out by the look that meets them, and are left out from then on: until their time comes, or until
-    `opened` says that something has changed. So each look costs what has changed since the last one.
+    A search leaves those that cannot out from then on: until their time comes, or until `opened` reports a change. So
+    each search costs what has changed since the last one.
 
     Args:
-        takes_at: when a replica can take a request if nothing more happens, infinity: never; asked at a given time.
+        takes_at: when a replica can take a request if nothing more happens, infinity: never; given the time.
 
     Attributes:
         closed: those that are left out, by instance.

@@ -28,12 +28,7 @@ class ServedName:
 
 
 class RoutingTable:
-    """Running endpoints by model, with the requests in flight to each. The counts outlive an update.
-
-    Args:
-        clock: seconds, monotonic.
-        chance: draws from many replicas.
-    """
+    """Running endpoints by model, with the requests in flight to each. The counts outlive an update."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random
@@ -58,13 +53,7 @@ class RoutingTable:
     def update(
         self, models: Mapping[str, Model], endpoints: Iterable[Endpoint], stopped: Mapping[str, Stopped] | None = None
     ) -> None:
-        """Replaces the endpoints.
-
-        Args:
-            models: all live deployments, by name.
-            endpoints: of their running instances.
-            stopped: those that want no replicas, with the reason.
-        """
+        """Replaces the endpoints. `stopped`: deployments that want no replicas, with the reason."""
         by_model: dict[str, list[Endpoint]] = {}
         present: set[str] = set()
         starts: set[tuple[str, int]] = set()
@@ -123,10 +112,9 @@ class RoutingTable:
         return any(adapter in endpoint.adapters for endpoint in running) if adapter else bool(running)
 
     def served_models(self, allows: Callable[[str], bool] = lambda _: True) -> dict[str, ServedName]:
-        """All names under which requests may ask for a model that is not stopped.
+        """All names for which a model that is not stopped serves, of those that a key may use.
 
-        Args:
-            allows: whether the key may ask for a name; a deployment's aliases and adapters follow its name.
+        A deployment's aliases and adapters follow its name.
         """
         served_names: dict[str, ServedName] = {}
         for name, model in self._models.items():
@@ -195,17 +183,15 @@ class RoutingTable:
     ) -> Endpoint | None:
         """The endpoint with the fewest requests in flight below its limit; among equals the least recently picked.
 
-        One that refused is left alone for a while. Where all of a model's do so, the one that may be tried first is
+        An endpoint that refused is left alone for a while. Where all of a model's did, the first that may be tried is
         picked, once, but not for a request that can wait in the queue.
 
-        Args:
-            model: the deployment's name.
-            tried: instances that this request has tried already.
-            queued: the request waits in the queue.
-            adapter: only instances that have loaded it; empty: any.
-            session: it goes to its home while that can take it; empty: it has none.
-            place: among all requests, which says to which revision it goes while that can take it; None: to any.
-            bound: it goes to that revision alone: see `lane`.
+        `tried`: instances that this request has tried already.
+        `queued`: the request waits in the queue.
+        `adapter`: only instances that have loaded it; empty: any.
+        `session`: it goes to its home while that can take it; empty: it has none.
+        `place`: among all requests, which gives the revision that is preferred; None: any.
+        `bound`: it goes to that revision alone: see `lane`.
         """
         now, known = self._clock(), self._with_adapter(model, adapter)
         chosen = None

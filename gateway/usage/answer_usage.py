@@ -60,10 +60,9 @@ class AnswerUsage:
     """Reads one answer.
 
     Args:
-        request_bytes: size of the request, from which the prompt is estimated where the engine reports nothing.
-        events: whether the answer is a stream of server-sent events.
-        encoding: its `Content-Encoding`.
-        has_completion: whether this endpoint makes tokens, so that its answer is counted.
+        request_bytes: from which the prompt is estimated where the engine reports nothing.
+        events: the answer is a stream of server-sent events.
+        has_completion: this endpoint makes tokens, so that its answer is counted.
         length: of the answer's body in bytes, as announced: it is made, however little of it is taken.
     """
 

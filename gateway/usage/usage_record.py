@@ -69,18 +69,11 @@ class UsageBatches:
 class UsageRecord:
     """One request that its key's limits let pass. `over` ends it, once or more often.
 
-    Args:
-        ticket: of the limits; None: its key has none.
-        ended: called with the key, which has limits, once the request is over.
-
     Attributes:
-        key: id of its key.
-        path: of the request.
-        streamed: its answer is a stream of events.
-        counts: what it used, once it is over.
-        use: of its key; None: it has no limits.
+        counts: its usage, once it is over.
+        use: of its key; None without limits.
         ticket: of the limits, until it is over.
-        expected: tokens that it may use, as far as its key's limits ask; 0 until its body is complete.
+        expected: tokens that it may use, as far as its key's limits need them; 0 until its body is complete.
     """
 
     __slots__ = (
@@ -141,11 +134,8 @@ class UsageRecord:
     def expect(self, model: str, size: int, parameters: Parameters, prompt_bytes: int | None = None) -> None:
         """Its body is complete: notes the deployment, and the tokens that it may use.
 
-        Args:
-            model: name of the deployment.
-            size: of the body in bytes; 0: it says nothing of tokens.
-            parameters: of the body.
-            prompt_bytes: bytes of its text; None: its key has no limits of tokens.
+        `size`: of the body in bytes; 0 if it does not show tokens.
+        `prompt_bytes`: bytes of its text; None: its key has no limits of tokens.
         """
         self._model, self._size = model, size
         self._streams, self._size_of_answer = parameters.stream is not None and parameters.streams, parameters.answer
@@ -158,14 +148,7 @@ class UsageRecord:
         self.expected = self._history.reservation(prompt_bytes, self._answers, most, first)
 
     def answered(self, status: int, events: bool, encoding: str, length: int | None = None) -> None:
-        """An engine's answer begins.
-
-        Args:
-            status: of the answer.
-            events: whether it comes as a stream of them.
-            encoding: its `Content-Encoding`.
-            length: of its body in bytes, if it says so.
-        """
+        """An engine's answer begins. `length`: of its body in bytes, if stated."""
         self._status = status
         self.streamed = events
         self._answer = AnswerUsage(self._of_prompt(), events, encoding, self.path in _WITH_COMPLETION, length)
@@ -184,11 +167,11 @@ class UsageRecord:
         return self._answer is not None and self._answer.failed
 
     def over(self, *, broken: bool = False, left_after_s: float | None = None) -> None:
-        """It has ended.
+        """Ends the record.
 
         Args:
-            broken: not as an answer should.
-            left_after_s: its client left, or waited in vain, when an engine had had it for so long; None: neither.
+            broken: the answer did not end as it should.
+            left_after_s: its client left, or waited in vain, this long after the engine got it; None: neither.
         """
         if self.counts is not None:
             return

@@ -16,12 +16,7 @@ _LAST_FINAL: Final = 599
 
 
 class MessageError(Exception):
-    """The peer's bytes are not an acceptable HTTP/1.1 message.
-
-    Attributes:
-        status: what a server answers.
-        code: a short word for the answer's body.
-    """
+    """The peer's bytes are not an acceptable HTTP/1.1 message. `status`, `code`: of a server's answer."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -51,14 +46,7 @@ def first_values(fields: Fields, read_bytes: int) -> dict[bytes, bytes]:
 
 
 def request_head(parser: Any, target: bytes, fields: Fields, named: dict[bytes, bytes], switches: bool) -> RequestHead:
-    """The head that the parser has read.
-
-    Args:
-        parser: of httptools, at the end of the head.
-        target: as it came; an absolute one replaces Host.
-        fields: of the head, in order.
-        named: the first value of each.
-        switches: it asks for a WebSocket, which may be answered.
+    """The head that the parser has read. An absolute target replaces Host.
 
     Raises:
         MessageError: a server must refuse it.
@@ -139,13 +127,6 @@ def response_head(
     parser: Any, fields: Fields, named: dict[bytes, bytes], *, head_only: bool, upgrade: bool
 ) -> ResponseHead:
     """The final head that the parser has read; it may be followed by a body until the connection's end.
-
-    Args:
-        parser: of httptools, at the end of the head.
-        fields: of the head, in order.
-        named: the first value of each.
-        head_only: the request was HEAD.
-        upgrade: the request asked to switch protocols.
 
     Raises:
         MessageError: a client must refuse it.

@@ -38,17 +38,16 @@ class RequestHead:
     """A request's head.
 
     Attributes:
-        method: such as b"POST".
         target: as it came: path and query, not decoded.
         fields: in order, names in lower case.
         named: the first value of each field.
-        keep_alive: whether the client may send another request on this connection.
+        keep_alive: the client may send another request on this connection.
         length: bytes of the body; None: chunked.
-        upgrade: the protocol that the client asks to switch to, in lower case; empty: none.
-        chunks: whether the client understands chunks: HTTP/1.0 does not.
-        body: the whole of it, where it has come with the head; see `take_body`.
-        alike: what was worked out for all heads that differ from it in nothing but `VARYING`.
-        first: the beginning of a body that has come with the head, where more follows; see `take_first`.
+        upgrade: the protocol that the client requests to switch to, in lower case; empty: none.
+        chunks: the client understands chunks: HTTP/1.0 does not.
+        body: all of it, where it has come with the head; see `take_body`.
+        alike: results for all heads that differ only in `VARYING`.
+        first: the start of a body that has come with the head, where more follows; see `take_first`.
     """
 
     method: bytes
@@ -113,12 +112,12 @@ class ResponseHead:
     """A response's head.
 
     Attributes:
-        status: 101 where a switch of protocols was asked for, else 200 to 599.
+        status: 101 where a switch of protocols was requested, else 200 to 599.
         fields: in order, names in lower case.
         named: the first value of each field.
-        keep_alive: whether the connection can be used again after the body.
+        keep_alive: the connection can be used again after the body.
         length: bytes of the body; None: chunked, or until the connection's end.
-        alone: whether nothing of the body has come with it, and not its end.
+        alone: nothing of the body has come with it, and not its end.
         alike: as of a request.
     """
 
@@ -159,12 +158,9 @@ def end_to_end(
     *,
     prefix: bytes | tuple[bytes, ...] = b"\0",
 ) -> Fields:
-    """The fields that an intermediary passes on: without `dropped`, those that Connection names, and a prefix.
+    """The fields that an intermediary passes on: without `dropped`, those that Connection names, and `prefix`.
 
-    Args:
-        head: that was read.
-        dropped: names to leave out; it includes `HOP_BY_HOP`.
-        prefix: of names that are left out; or several.
+    `dropped` includes `HOP_BY_HOP`.
     """
     if b"connection" in head.named:
         named = {token.strip() for value in values(head.fields, b"connection") for token in value.lower().split(b",")}
@@ -175,12 +171,9 @@ def end_to_end(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassedOn:
-    """Which fields an intermediary passes on: not these, nor those that Connection names, nor those of `VARYING`.
+    """Fields that an intermediary passes on: not these, nor those that Connection names, nor those of `VARYING`.
 
-    Attributes:
-        dropped: names; they include `HOP_BY_HOP`.
-        prefix: of names that are dropped; or several.
-        passes: whether one of the other names passes; None: all of them do.
+    `dropped` includes `HOP_BY_HOP`; `passes` judges the other names.
     """
 
     dropped: AbstractSet[bytes]

@@ -172,11 +172,7 @@ class Acceptor(ABC):
 
 
 class PlainAcceptor(Acceptor):
-    """Takes connections without TLS.
-
-    Args:
-        made: makes the protocol of a connection, which is told of its end.
-    """
+    """Takes connections without TLS. `made`: makes the protocol of a connection."""
 
     def __init__(self, made: Callable[[], asyncio.BaseProtocol]) -> None:
         super().__init__()

@@ -32,11 +32,7 @@ MAX_FRAME_BYTES: Final = 2**20  # and as many again as the body has: of chunks' 
 
 
 class MessageReader(ABC):
-    """Fields of a head, parts of a body, and their bounds. A subclass hands them to its sink.
-
-    Attributes:
-        on_body: the parser calls it with each piece of a body. A list's own method costs no frame for each event.
-    """
+    """Fields of a head, parts of a body, and their bounds. A subclass hands them to its sink."""
 
     __slots__ = (
         *(
@@ -203,15 +199,14 @@ class RequestSink(Protocol):
 class RequestReader(MessageReader):
     """Reads a client's requests. A second request must not begin before the first was answered: see `busy`.
 
-    What follows a request in the same bytes is dropped, too, even where that was answered within the call: else the
-    requests of one read would keep the loop, and their answers memory.
+    Bytes behind a request in the same read are dropped, even where it was answered within the call: the requests of one
+    read would keep the loop, and their answers memory.
 
     Attributes:
-        in_request: whether a part of a request has come, and the rest has not.
-        busy: whether a request is being answered; the owner resets it. What arrives meanwhile is dropped.
-        pipelined: whether something was dropped: the connection must end after the answer.
-        rest: what followed a request to switch protocols; the owner keeps it here until the switch.
-        on_url: the parser calls it with each part of a target.
+        in_request: a part of a request has come, and the rest has not.
+        busy: a request is being answered; the owner resets it. Until then input is dropped.
+        pipelined: input was dropped: the connection must end after the answer.
+        rest: the bytes behind a request to switch protocols; the owner keeps them here until the switch.
     """
 
     __slots__ = (
@@ -376,11 +371,7 @@ class ResponseSink(Protocol):
 
 
 class ResponseReader(MessageReader):
-    """Reads one response after another; `expect` precedes each. Informational responses are skipped.
-
-    Args:
-        sink: gets their parts.
-    """
+    """Reads one response after another; `expect` precedes each. Informational responses are skipped."""
 
     __slots__ = (
         *(

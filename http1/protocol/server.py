@@ -23,8 +23,7 @@ class Server:
     """Serves on one port, from `listen` to `close`.
 
     Args:
-        service: what its connections share.
-        context: the certificate for the next handshake; None: it speaks no TLS.
+        context: the certificate for the next handshake; None without TLS.
         plain: with a certificate, whether connections without TLS are served, too.
     """
 

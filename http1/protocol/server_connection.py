@@ -60,14 +60,12 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the connections of one server share.
+    """The parts that the connections of one server share.
 
     Attributes:
-        handle: called with each request's head and its connection; returns what handles the rest of the request, or
+        handle: called with each request's head and its connection; returns the handler of the request's rest, or
             `DROPPED` where it was answered within the call.
         refused: returns the body of the answer to a malformed message, as JSON.
-        admission: bounds the connections.
-        progress: limits of time.
     """
 
     handle: Callable[[RequestHead, "ServerConnection"], Handler]
@@ -77,17 +75,7 @@ class Service:
 
 
 class ServerConnection(asyncio.Protocol):
-    """One client's connection.
-
-    Args:
-        service: what handles its requests.
-        opened: called with it when it is open and admitted.
-        closed: called with it when it is closed.
-        record: the admission's entry, where it has one already.
-
-    Attributes:
-        record: the admission's entry.
-    """
+    """One client's connection. `record`: the admission's entry, where it has one already."""
 
     __slots__ = (
         *(
@@ -172,11 +160,9 @@ class ServerConnection(asyncio.Protocol):
     ) -> None:
         """Sends the answer's head.
 
-        Args:
-            status: 200 to 599.
-            fields: without those that frame the body; or their lines.
-            length: of the body; None: it is chunked, or ends with the connection where the client knows no chunks.
-            body: its beginning, which goes with the head.
+        `fields`: without those that frame the body; or their lines.
+        `length`: of the body; None: it is chunked, or ends with the connection where the client knows no chunks.
+        `body`: its start, which goes with the head.
         """
         transport = self._transport
         if transport is None or self._started or self._state not in _UNDER_WAY:

@@ -14,9 +14,7 @@ class StreamedAnswer:
     """Handles one request: `produce` is called with it, in a task that ends when the client is gone.
 
     Args:
-        connection: of the client.
-        produce: writes the answer; what it raises beside `SlowClientError` is given to `failed`.
-        failed: answers for an error. If the answer had begun, the connection is cut afterwards.
+        failed: answers for an error of `produce`; an answer that has started is cut afterwards.
         stall_s: how long a client may take nothing.
     """
 

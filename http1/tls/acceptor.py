@@ -34,10 +34,9 @@ class TlsAcceptor(Acceptor):
     """Takes the connections of a port that speaks TLS.
 
     Args:
-        admission: admits them.
         made: makes the protocol of a connection whose entry the admission has.
         context: the certificate for the next handshake.
-        plain: whether it takes connections without TLS, too; else these get an answer that says so.
+        plain: it takes connections without TLS, too; else these get an answer that explains it.
     """
 
     def __init__(

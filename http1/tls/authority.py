@@ -24,11 +24,7 @@ class AuthorityError(Exception):
 
 
 class Authority:
-    """The authority of a data folder. Everything that it writes only its user may read.
-
-    Args:
-        data_dir: the folder in which it has a folder of its own.
-    """
+    """The authority of a data folder, in a folder of its own. Only its user may read what it writes."""
 
     def __init__(self, data_dir: Path) -> None:
         folder = data_dir / FOLDER

@@ -31,13 +31,7 @@ class CertificateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A certificate in use.
-
-    Attributes:
-        context: for handshakes of a server.
-        expires_s: when it ends, in seconds since 1970.
-        fingerprint: SHA-256 of the certificate, as it is sent.
-    """
+    """A certificate in use. `expires_s`: in seconds since 1970; `fingerprint`: SHA-256 of the sent form."""
 
     context: ssl.SSLContext
     expires_s: float
@@ -67,11 +61,7 @@ def load(certificate: Path, key: Path) -> Loaded:
 
 
 class ServedCertificate:
-    """A certificate and its key in files; see `Loaded` for what they give.
-
-    Attributes:
-        problem: why the files cannot be used now, while an earlier certificate is; empty: they can.
-    """
+    """A certificate and its key in files. `problem`: why the files cannot be used now; empty: they can."""
 
     def __init__(self, certificate: Path, key: Path, *, poll_s: float = POLL_S) -> None:
         self._files = (certificate, key)
