@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.quotas.limits import KeyUse, Limits, Refused, Ticket
+from gateway.quotas.limits import KeyUse, Limits, Must, Refused, Ticket
 from schemas.key_limits import KeyLimits, LimitKind, ShareGrant, SharesAnswer
 from support.standins.key_limits import DAY_LEFT_S, KEY, Place, end, refused
 
@@ -198,3 +198,13 @@ def test_a_reservation_older_than_a_minute_does_not_come_back_of_a_limit_per_min
     spent = share.spent
     ticket.charge(100, place.now + age_s)
     assert spent - share.spent == comes_back
+
+
+def test_a_request_just_after_a_denial_is_refused_without_the_store() -> None:
+    place = Place(KeyLimits(rpm=1))
+    gateway = place.gateways[0]
+    assert isinstance(place.request(), Ticket)
+    use = gateway.use_of(KEY, place.limits)
+    assert refused(place.request()).code == "rate_limited"
+    assert isinstance(gateway.begin(use, place.now + 0.25, DAY_LEFT_S), Refused)
+    assert gateway.begin(use, place.now + 0.3, DAY_LEFT_S) is Must.ASK
