@@ -64,7 +64,7 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
     """
     manager = ServiceManager.claim()
     _configure_logs(settings)
-    # A controller that starts it has the same variables, and has said so.
+    # A controller that starts it has the same variables, and has logged the warnings.
     for name, advice in unknown_variables([] if listen_fds else os.environ.items()).items():
         log.warning("unknown environment variable is ignored", variable=name, advice=advice)
     raise_file_limit()
@@ -94,7 +94,7 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
         return runner.run(_serve(settings, place, parent, with_controller=bool(listen_fds)))
 
     gc.collect()
-    gc.freeze()  # what is loaded now stays; collections need not look at it, nor copy its pages after a fork
+    gc.freeze()  # what is loaded now stays: collections need neither scan it nor copy its pages after a fork
     gc.set_threshold(*_GC_THRESHOLDS)
     code = serve_forked(run, count, parents=_CONTROLLERS if listen_fds else None, handover=handover)
     if sockets is not None:
@@ -121,7 +121,7 @@ class Place:
     handover: Handover | None = None
 
     async def keep_alive(self) -> None:
-        """Shows the watchdog that the first process lives: the others are restarted by their parent and siblings."""
+        """Shows the watchdog that the first process lives, which restarts the others."""
         if self.number == 0:
             await self.manager.keep_alive()
 

@@ -166,5 +166,5 @@ def _address_of(url: str, authority: "SSLContext | None") -> Address:
 
 
 def part_of(mebibytes: int, processes: int) -> int:
-    """One process's part of a bound on bodies, in bytes: at least one whole body."""
+    """One process's part of a bound on bodies, in bytes: at least one complete body."""
     return max(mebibytes // processes, LARGEST_BODY_MIB) * 2**20

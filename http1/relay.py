@@ -1,4 +1,4 @@
-"""One relay of two connections: a client's request goes on to a server, and the server's answer comes back.
+"""One relay of two connections: a client's request passes to a server, and the server's answer comes back.
 
 Bytes pass as they come, with back-pressure both ways. A client that leaves ends its request at the server. A switch of
 protocols makes a tunnel. Nothing here sets timers: the owner sweeps deadlines by `overdue`.
@@ -133,7 +133,7 @@ class Relay(ABC):
             self.client.resume_reading()
 
     def leave_server(self) -> None:
-        """Ends what is under way at the server; the request may go to another one unless an answer has begun."""
+        """Ends what is under way at the server; the request may go to another server unless an answer has started."""
         self._drop_server()
         self._answer = None
         if self.state is SENT:
@@ -274,7 +274,7 @@ class Relay(ABC):
 
     @abstractmethod
     def unanswered(self, why: str) -> None:
-        """The server's connection ended before an answer began. The server may have seen the request."""
+        """The server's connection ended before an answer began. The server may have received the request."""
 
     @abstractmethod
     def silent(self) -> None:

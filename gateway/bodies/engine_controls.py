@@ -29,7 +29,7 @@ _ADVICE: Final[Mapping[str, str]] = {
     "slot_id": _PLACE,
 }
 CONTROLS: Final = frozenset(_ADVICE)
-# Images have a background of another kind, which says nothing of how an engine works.
+# Images have a background of another kind, which does not control an engine.
 _OF_IMAGES: Final = "background"
 _IMAGES_HAVE: Final = ("auto", "opaque", "transparent")
 _ANY: Final[tuple[Any, ...]] = (None, -1, "", [])  # what clients write for "none" and "any"

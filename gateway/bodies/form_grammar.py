@@ -82,7 +82,7 @@ def boundary_of(content_type: bytes) -> bytes:
 
 
 def part_of(head: bytes) -> Part:
-    """What the head of a part says. `head`: its lines, without the empty one that ends it.
+    """The head of a part, parsed. `head`: its lines, without the empty line at its end.
 
     Raises:
         BadRequestError: it is not in the grammar.
@@ -111,7 +111,7 @@ def _names_twice(file: bytes) -> bool:
 
 
 def _fields(head: bytes) -> dict[bytes, bytes]:
-    """The fields of a part's head, each of which may stand in it once."""
+    """The fields of a part's head, each of which may occur once."""
     fields: dict[bytes, bytes] = {}
     for line in head.split(b"\r\n"):
         match = _LINE.fullmatch(line)

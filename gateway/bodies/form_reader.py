@@ -74,7 +74,7 @@ class FormReader:
 
     @property
     def streams(self) -> bool:
-        """Whether the form, as far as it came, asks for a stream of events."""
+        """Whether the form, as far as it came, requests a stream of events."""
         return self._stream.decode("latin-1").lower() in TRUE
 
     def feed(self, data: bytes) -> None:

@@ -1,4 +1,4 @@
-"""How many bytes of a JSON body are text that may be a prompt: all but media, which say nothing of tokens. Pure.
+"""How many bytes of a JSON body are text that may be a prompt: all but media, whose size shows no tokens. Pure.
 
 Media are the `data:` URLs and the Base64 under the keys by which requests send them. A text that looks like one is
 under another key, and counts.
@@ -9,7 +9,7 @@ from typing import Final
 
 _MARK: Final = b'"data'
 _MOST_MEDIA: Final = 4096  # of a body: what follows counts as text
-_NEAR: Final = 256  # bytes around a mark that tell whether a medium begins there
+_NEAR: Final = 256  # bytes around a mark that decide whether a medium begins there
 _KEY_BEFORE: Final = re.compile(
     rb'"(?:url|(?:image|audio|video|file|input_audio)(?:_url|_data)?)"[ \t\r\n]*:[ \t\r\n]*\Z', re.IGNORECASE
 )

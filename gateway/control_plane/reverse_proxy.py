@@ -1,6 +1,6 @@
-"""What is not for a model goes on to the controller: bytes both ways, WebSockets included.
+"""Passes requests that are not for a model to the controller: bytes both ways, WebSockets included.
 
-Each request gets a connection of its own, so that none inherits what the controller thinks of another one's key.
+Each request gets a connection of its own, so that none inherits the controller's verdict on another request's key.
 """
 
 import asyncio

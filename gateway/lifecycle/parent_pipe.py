@@ -1,4 +1,4 @@
-"""A pipe that tells a process about the one which holds its other end: it lives, was replaced, or has ended."""
+"""A pipe by which a process observes the holder of its other end: it lives, was replaced, or has ended."""
 
 import ctypes
 import os

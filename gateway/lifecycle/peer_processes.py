@@ -1,4 +1,4 @@
-"""The processes of one gateway ask one another for their health and metrics, each on a Unix socket of its own.
+"""The processes of one gateway query each other's health and metrics, each on a Unix socket of its own.
 
 A question is a line, the answer all that follows until the end. The sockets outlive a process that dies, so that a
 question waits for its successor.
@@ -35,7 +35,7 @@ class Sockets:
 
 
 def bind_sockets(count: int) -> Sockets:
-    """Sockets for so many processes.
+    """Sockets for `count` processes.
 
     Raises:
         OSError: the folder for temporary files is not writable.

@@ -15,7 +15,7 @@ from gateway.lifecycle.parent_pipe import Holder, die_with, holder_of, outlive_p
 
 log = structlog.get_logger(__name__)
 
-_POLL_S: Final = 0.2  # how late the end of the parent is seen
+_POLL_S: Final = 0.2  # how late the end of the parent is noticed
 _AGAIN_S: Final = 0.1
 _LONGEST_S: Final = 5.0
 _LIVED_S: Final = 10.0
@@ -44,8 +44,8 @@ class _Child:
 class Handover:
     """How children drain after their parent's end, while its successor serves the socket that a service manager holds.
 
-    At SIGTERM the parent passes that on, waits until each child has left the socket, and ends. The children go on
-    until their answers are complete. A child that does not leave in time, since it hangs, is killed.
+    At SIGTERM the parent passes that on, waits until each child has left the socket, and ends. The children
+    continue until their answers are complete. A child that does not leave in time, since it hangs, is killed.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class Handover:
 
 
 def serve_forked(serve: Serve, count: int, *, parents: int | None, handover: Handover | None = None) -> int:
-    """Runs `serve` in so many children until SIGTERM or SIGINT, which is passed on; returns the worst exit code.
+    """Runs `serve` in `count` children until SIGTERM or SIGINT, which is passed on; returns the worst exit code.
 
     Args:
         serve: called in a child with its number, from 0, and with a lifeline that this process holds. It runs until

@@ -1,4 +1,4 @@
-"""How a gateway's process ends: what fails meanwhile is seen and said, and no step of it goes on for ever.
+"""How a gateway's process ends: failures are logged, and each step has a limit.
 
 Limits are counted in ticks of those that wait. A clock would also count while the process is stopped, as by SIGSTOP or
 by a computer's sleep, and all limits would be over when it goes on.

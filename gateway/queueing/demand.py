@@ -85,7 +85,7 @@ class Demand:
         return counted.waiting if counted is not None else 0
 
     def retry_after_s(self, model: str, waiting: int, now: float) -> int:
-        """Whole seconds until as many requests will have ended as wait, from 1 to `LONGEST_RETRY_S`."""
+        """Seconds, rounded up, until as many requests will have ended as wait, from 1 to `LONGEST_RETRY_S`."""
         ended = sum(number for second, number in self._ends.get(model, ()) if second >= now - RATE_S)
         if not ended:
             return LONGEST_RETRY_S

@@ -44,7 +44,7 @@ class _Lane(Generic[T]):
 
     A heap holds for each key one entry that counts, which is not behind the key's place: requests in flight, age of
     its oldest one. An entry in front of the place is put right when it comes up, and one that does not count any
-    longer is dropped then. So a change costs no look at other keys.
+    longer is dropped then. So a change reads no other keys.
     """
 
     def __init__(self) -> None:
@@ -119,7 +119,7 @@ class _Numbers:
 
 
 class FairQueue(Generic[T]):
-    """The waiting requests of one model at this gateway. No call looks at all of them, nor at all keys."""
+    """The waiting requests of one model at this gateway. No call reads all of them, nor all keys."""
 
     def __init__(self) -> None:
         self._waiting: dict[T, Waiting[T]] = {}

@@ -1,4 +1,4 @@
-"""Asks the store for places in queues, and returns them; no request waits for the database but for a place."""
+"""Leases places in queues from the store, and returns them. A request waits for the database only for a place."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -95,9 +95,9 @@ class LeaseClient(Generic[T]):
             self._refuse(uid, request)
 
     async def _is_cut_off(self, since: float) -> bool:
-        """Whether the others go on with the store that has not answered this gateway since then, and count it gone.
+        """Whether other gateways still reach the store that has not answered this one since then, and count it as gone.
 
-        The controller is asked once its answer cannot be older than that.
+        The query to the controller waits until its answer cannot be older than that.
         """
         loop = asyncio.get_running_loop()
         await asyncio.sleep(since + DATABASE_KEPT_S - loop.time())

@@ -81,7 +81,7 @@ class QueueLeases(Generic[T]):
             places.usable = self._without_the_store(places)
         now = self._clock()
         if request in places.placed or request in places.applying:
-            return True  # it was about to go on, and waits again
+            return True  # it was about to leave the queue, and waits again
         if len(places.placed) < min(places.usable, length):
             places.placed[request] = None
         elif self._may_apply(places, now):
@@ -138,7 +138,7 @@ class QueueLeases(Generic[T]):
     # The store
 
     def asks(self) -> list[PlacesAsk]:
-        """What to ask. A place that no request has is returned by it, and is not used from here on."""
+        """Requests to the store. They return places without a request, which are not used from then on."""
         now = self._clock()
         self._of = {
             uid: places for uid, places in self._of.items() if places.placed or places.applying or places.listed
@@ -163,7 +163,7 @@ class QueueLeases(Generic[T]):
             places.promote()
             # What others returned before is known. Requests that came later were not part of it.
             decided = min(asked_at, max(asked_at - grant.known_s, now - DECIDED_S))
-            # A loop's clock stands still within a round: what came at that moment may have come after the ask.
+            # A loop's clock does not advance within a round: what came at that time may have come after the request.
             late = [request for request, since in places.applying.items() if since < decided]
             if late:
                 places.full_until = now + FULL_S
@@ -173,7 +173,7 @@ class QueueLeases(Generic[T]):
     def unanswered(self, *, alone: bool = False) -> list[tuple[str, T]]:
         """The store did not answer: returns the requests without a place in this gateway's part, by deployment.
 
-        `alone`: it answers the others, so that no further request may have a place.
+        `alone`: it answers other gateways, so that no further request may have a place.
         """
         self.away, self.alone = True, alone
         refused: list[tuple[str, T]] = []

@@ -87,7 +87,7 @@ class QueueMetrics:
         return family.labels(*labels)
 
     def keep(self, deployments: Collection[str], now: float) -> None:
-        """Ends the series of deployments that are gone: at once what waits, the others after an hour.
+        """Ends the series of deployments that are gone: at once what waits, the remaining ones after an hour.
 
         Of more than `_MOST_GONE` the oldest end at once: names come and go for ever.
         """

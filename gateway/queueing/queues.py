@@ -108,7 +108,7 @@ class Queues:
         return None
 
     def _wake(self, model: str, known: Model, request: Queued) -> None:
-        """Asks for the model to wake, where it may sleep and nothing of it runs."""
+        """Wakes the model, where it may sleep and nothing of it runs."""
         if known.may_sleep and not self._table.runs(model) and known.uid not in self._wakes:
             self._withdrawn.discard(known.uid)
             self._wakes[known.uid] = request.request_id
@@ -118,7 +118,7 @@ class Queues:
     def leave(self, request: Queued, model: str, *, refused: bool) -> None:
         """The request waits no longer. Once none waits, the wake is withdrawn, unless the last one was refused.
 
-        A model that cannot run now shall go on trying for a while: its clients come again.
+        A model that cannot run now is tried for a while longer: its clients come again.
         """
         uid = self._uids.get(model)
         wakes = uid in self._wakes
@@ -189,7 +189,7 @@ class Queues:
         return bool(newest)
 
     def _prolong(self, known: Model, request: Queued) -> None:
-        """Lets a model that does not run wake, or go on trying, for clients that are refused and come again."""
+        """Lets a model that does not run wake, or continue to try, for clients that are refused and come again."""
         now = self._clock()
         if known.may_sleep and now - self._prolonged_at.get(known.uid, -math.inf) >= _PROLONG_S:
             self._prolonged_at[known.uid] = now
@@ -227,7 +227,7 @@ class Queues:
                 self._metrics.waited(model, self._clock() - first.arrived)
 
     def routes_changed(self) -> None:
-        """Replicas came or went: requests go on, or end where their deployment cannot run."""
+        """Replicas came or went: requests leave the queue, or end where their deployment cannot run."""
         for model in tuple(self.by_model):
             self._follow(model)
             self._end_or_wake(model, self.by_model[model])
@@ -279,7 +279,7 @@ class Queues:
         return taken
 
     def note_refusal(self, model: str, error: GatewayError) -> None:
-        """A request ended with an error of ours. One that an engine may have seen was not refused."""
+        """A request ended with an error of ours. A request that an engine may have received was not refused."""
         if error.status < _SERVER_ERROR or error.status == _UNAVAILABLE:
             self._metrics.refused(self._known_name(model), error.code)
 
@@ -288,5 +288,5 @@ class Queues:
         self._metrics.cancelled(self._known_name(model), state)
 
     def _known_name(self, model: str) -> str:
-        """The name, if a deployment has it: clients may ask for any."""
+        """The name, if a deployment has it: clients may send any name."""
         return model if self._table.knows(model) else ""

@@ -1,4 +1,4 @@
-"""Limits of keys at this gateway: what may pass, what is refused and why, and what to ask of the store. Pure."""
+"""Limits of keys at this gateway: admits and refuses requests, and requests shares of the store. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -122,7 +122,7 @@ class Ticket:
         reserved, self._reserved = self._reserved, ()
         for kind, share in self.use.shares.items():
             if kind in OF_TOKENS:
-                # What was reserved on another day, or of a limit that was taken away meanwhile, is not this share's.
+                # What was reserved on another day, or of a limit that was removed since, is not this share's.
                 amounts = (amount for other, amount, day in reserved if other is share and day == share.days)
                 share.settle(next(amounts, 0), tokens, now, now - self._reserved_at)
 
@@ -140,9 +140,9 @@ class Limits:
 
     def __init__(self) -> None:
         self.keys: dict[str, KeyUse] = {}
-        self._stirred: dict[str, KeyUse] = {}  # those of which something may be to be asked; the others rest
+        self._stirred: dict[str, KeyUse] = {}  # keys with requests to the store that may be due
         self._fraction = 0.0
-        self._known = False  # whether the store ever told a fraction
+        self._known = False  # whether the store ever reported a fraction
         self._day_ends_at = float("inf")
         self.away = False
 

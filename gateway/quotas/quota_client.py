@@ -1,6 +1,6 @@
-"""Keys' limits and usage: asks the store for shares and hands usage over, each by a task of its own.
+"""Keys' limits and usage: a task requests shares of the store, and another hands usage over.
 
-No request waits for the database but one that would be refused: it waits for an exchange, at most `ANSWER_S`.
+Only a request that would be refused waits for the database: for an exchange, at most `ANSWER_S`.
 """
 
 import asyncio
@@ -74,7 +74,7 @@ class QuotaClient:
     # Requests
 
     def begin(self, principal: Principal, path: str) -> UsageRecord | None:
-        """Lets a request pass; None where the store must be asked first: see `wait`.
+        """Lets a request pass; None where it must `wait` for the store.
 
         Raises:
             GatewayError: 429: it is beyond a limit of its key.
@@ -84,7 +84,7 @@ class QuotaClient:
         return None if outcome is Must.ASK else self._usage_record(principal, path, outcome)
 
     async def wait(self, principal: Principal, path: str, limit_s: float = ANSWER_S) -> UsageRecord:
-        """Lets a request pass once the store was asked for a larger share, or has not answered for `limit_s`.
+        """Lets a request pass once the store has answered, or has not for `limit_s`.
 
         A store that is slow refuses nothing: then this gateway's part of each limit decides.
 
@@ -117,10 +117,10 @@ class QuotaClient:
         return outcome is None
 
     async def wait_to_reserve(self, usage: UsageRecord, limit_s: float = ANSWER_S) -> None:
-        """As `reserve`, once the store was asked for a larger share, or has not answered for `limit_s`.
+        """As `reserve`, once the store has answered, or has not for `limit_s`.
 
         Raises:
-            GatewayError: 429: so many are not left.
+            GatewayError: 429: too few are left.
         """
         if usage.use is None:
             return

@@ -1,11 +1,11 @@
-"""This gateway's share of one limit of one key. Pure: the caller says what time it is."""
+"""This gateway's share of one limit of one key. Pure: the caller gives the time."""
 
 from math import ceil, floor
 from typing import Final
 
 from schemas.key_limits import MINUTE_S, LimitKind, ShareAsk, ShareGrant
 
-AHEAD_S: Final = 2.0  # a share is meant to last for so long
+AHEAD_S: Final = 2.0  # how long a share is meant to last
 _NEGLIGIBLE: Final = 0.05
 _MEASURE_S: Final = 0.5  # the shortest time over which use is measured
 _MOST_AHEAD: Final = 1 / 8  # of a limit of tokens
@@ -54,7 +54,7 @@ class Share:
         self.reserved = 0
         self.days = 0
         self._taken = 0.0  # as `spent`, but for what came back
-        self._level: float | None = None  # what was left at the store when it last told
+        self._level: float | None = None  # what was left at the store at its last report
         self._told_at = 0.0
         self._granted = 0.0  # what this gateway held then
         self._denied_at = float("-inf")
@@ -196,7 +196,7 @@ class Share:
             self.minted += fresh - self.held
             self.held = fresh
 
-    # What clients are told
+    # For clients
 
     def denied(self, now: float) -> bool:
         """Whether the store reported a moment ago that nothing is left, so that a new request is in vain."""

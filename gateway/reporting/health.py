@@ -34,7 +34,7 @@ _LIMIT_S: Final = 6.0  # the controller's own checks have shorter ones
 _METRICS_LIMIT_S: Final = 30.0
 _STALL_S: Final = 30.0
 _OK: Final = 200
-_KEPT_S: Final = 0.2  # for which the others' states are kept
+_KEPT_S: Final = 0.2  # for which states of other processes are kept
 _STATE: Final = "state"
 _EXPOSITION: Final = "metrics"
 _CONTROLLER: Final = "controller"  # a check's name
@@ -94,7 +94,7 @@ class Health:
         self._kept: Mapping[int, bytes | None] = {}
 
     def answers(self) -> dict[str, Callable[[], Awaitable[bytes]]]:
-        """The answers of this process to the others, by question."""
+        """The answers of this process to other processes, by question."""
         return {_STATE: self._own_state, _EXPOSITION: self._exposition}
 
     def handle(self, head: RequestHead, connection: ServerConnection, request_id: str) -> Handler:
@@ -187,7 +187,7 @@ class Health:
     async def _states(self) -> dict[int, dict[str, Any] | None]:
         """The state of each process, by number; None without an answer."""
         loop = asyncio.get_running_loop()
-        async with self._asking:  # anything may ask, without a key: the others are asked once at a time
+        async with self._asking:  # requests need no key: one query of the other processes at a time
             if loop.time() - self._asked_at >= _KEPT_S:
                 self._kept = await self._others(_STATE)
                 self._asked_at = loop.time()

@@ -1,4 +1,4 @@
-"""Tells the leader once a second what each model has here, and at once which models shall wake."""
+"""Reports each model's load to the leader once a second, and models that shall wake at once."""
 
 import asyncio
 from collections.abc import Callable

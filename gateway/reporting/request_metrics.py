@@ -1,4 +1,4 @@
-"""Metrics of requests to models. Each costs a look-up and some additions; families are made when they are scraped."""
+"""Metrics of requests to models. Each costs a look-up and some additions; families are made at each scrape."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -189,7 +189,7 @@ class RequestMetrics:
 
 
 class _Family(Collector):
-    """One family, made when it is asked for."""
+    """One family, made at each scrape."""
 
     def __init__(self, make: Callable[[], Metric], labels: tuple[str, ...]) -> None:
         self._make = make

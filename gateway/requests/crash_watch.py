@@ -199,7 +199,7 @@ def request_digest(key: str, deployment: str, body: bytes) -> bytes:
 
 
 def crashes_engine(model: str, suspicion: Suspicion) -> GatewayError:
-    """422: the request crashes engines. Clients repeat statuses from 500 on, whatever the headers say."""
+    """422: the request crashes engines. Clients repeat statuses from 500 on, regardless of headers."""
     left_s, engines = ceil(suspicion.left_s), "an engine" if suspicion.crashes == 1 else f"{suspicion.crashes} engines"
     return GatewayError(
         422,

@@ -4,10 +4,10 @@ import re
 from typing import Final
 
 MAX_HELD_BYTES: Final = 256 * 2**10
-# Strings of JSON have their quotes escaped, so that no text of a model looks like this.
+# Strings of JSON have their quotes escaped, so that no text of a model equals this.
 _NUMBER: Final = re.compile(rb'"sequence_number"[ \t]*:[ \t]*([0-9]{1,18})')
 _LF, _CRLF, _CR = b"\n\n", b"\n\r\n", b"\r\r"  # how events end
-_BEFORE: Final = len(_CRLF) - 1  # so many bytes of an end may have come before its last one
+_BEFORE: Final = len(_CRLF) - 1  # bytes of an end that may have come before its last one
 
 
 class PartialEvent:

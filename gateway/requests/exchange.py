@@ -223,7 +223,7 @@ class Exchange(Relay):
             self.unanswered(why)
 
     def unanswered(self, why: str) -> None:
-        """The connection ended before a piece of the answer came: the engine may have seen the request."""
+        """The connection ended before a part of the answer came: the engine may have received the request."""
         has_head = self._answer is not None
         self.request.dispatch.ended(Happening.BROKE_OFF if has_head else Happening.AGENT_GONE, why)
 

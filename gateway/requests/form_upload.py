@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST_HELD_BYTES: Final = 2**20
 _CONTINUE_LIMIT_S: Final = 10.0  # the agent's own limit to connect is shorter
-_WINDOW_S: Final = 15.0  # in which so much of a form must come while it holds a place at an engine, or its end
+_WINDOW_S: Final = 15.0  # in which a form's next part, or its end, must come while it holds a place at an engine
 _LEAST_BYTES: Final = 4096
 
 

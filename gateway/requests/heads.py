@@ -49,7 +49,7 @@ _LOCATION: Final = b"location"
 _SWITCHES: Final = b"sec-websocket-"
 # An engine knows itself by the address at which its agent reaches it.
 _OF_ENGINE: Final = re.compile(rb"(?i:http://(?:127\.0\.0\.1|localhost)(?::[0-9]{1,5})?(?=[/?#]|$))|(?=/(?!/))")
-# The id and the length stand together: see `http1.protocol.fast_paths`.
+# The id and the length are adjacent: see `http1.protocol.fast_paths`.
 _HEAD: Final = b"%b %b%b HTTP/1.1\r\n%b%b%bx-request-id: %b\r\n%b\r\n\r\n"
 _ENGINES: Final = PROXY_ENGINE_PREFIX.encode()
 _REFUSAL: Final = PROXY_REFUSAL_HEADER.lower().encode()

@@ -1,4 +1,4 @@
-"""Why no replica answers: the errors of the gateway itself. Those that waiting can end say so by `Retry-After`."""
+"""Why no replica answers: the gateway's own errors. Where waiting helps, they have a `Retry-After`."""
 
 from collections.abc import Collection
 from typing import Any, Final
@@ -21,7 +21,7 @@ _OPERATORS: Final = ("admin", "operator")
 
 
 def settled_error(settled: Settled, endpoint: Endpoint, detail: str) -> GatewayError:
-    """The error for a request that an engine may have seen, or that this process cannot send."""
+    """The error for a request that an engine may have received, or that this process cannot send."""
     if settled.code == OVERLOADED:
         return GatewayError(503, OVERLOADED, "the gateway can open no more connections", headers={"Retry-After": "1"})
     what = "gave no answer in time" if settled.code == TIMED_OUT else "ended before it answered"
@@ -64,7 +64,7 @@ def _engines_message(body: bytes) -> str:
 
 
 def model_not_found(model: str) -> GatewayError:
-    """404: no deployment has this name, or the key may not ask for it."""
+    """404: no deployment has this name, or the key may not use it."""
     message = f"model: no deployment is named {model!r}; GET /v1/models lists what requests may ask for"
     return GatewayError(404, "model_not_found", message, param="model")
 

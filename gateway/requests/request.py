@@ -138,7 +138,7 @@ class Request:
     # From the head to a complete body
 
     def start(self, principal: Principal | None, keys: Sequence[str]) -> None:
-        """Admits it at once where its key is in memory, else looks the keys up: the first valid key counts."""
+        """Admits it at once where its key is in memory, else reads the keys: the first valid key counts."""
         self.keys = keys
         self.shared.under_way.add(self)
         if principal is not None:
@@ -344,7 +344,9 @@ class Request:
         if task is not None and task is not asyncio.current_task():
             task.cancel()
         self.shared.under_way.discard(self)
-        self.exchange.close(state)  # other requests go on within it: a failure there leaves nothing of this one behind
+        self.exchange.close(
+            state
+        )  # last: it resumes other requests, whose failure must leave nothing of this one behind
 
     @property
     def ended(self) -> bool:

@@ -90,7 +90,7 @@ class OpenReplicas:
             self._open[endpoint.model][instance] = endpoint
 
     def some(self, model: str, now: float, most: int) -> list[Endpoint]:
-        """Those that can take a request now, at most so many."""
+        """At most `most` replicas that can take a request now."""
         while self._later and self._later[0][0] <= now:
             self.opened(heappop(self._later)[1])
         maybe = self._open.get(model, {})

@@ -31,7 +31,7 @@ def belongs_to_new(rollout: RolloutRoute, place: float) -> bool:
 def by_revision(
     endpoints: Iterable[Endpoint], rollout: RolloutRoute, place: float
 ) -> tuple[list[Endpoint], list[Endpoint]]:
-    """The endpoints of the revision that the request belongs to, and the others, for when none of these can take it."""
+    """The endpoints of the request's own revision, and the remaining ones, for when none of these can take it."""
     new: list[Endpoint] = []
     old: list[Endpoint] = []
     for endpoint in endpoints:

@@ -21,7 +21,7 @@ ModelStateName = Literal["asleep", "waking", "running"]
 
 @dataclass(frozen=True, slots=True)
 class ServedName:
-    """A name under which requests may ask for a model. `adapter_of`: the deployment, where it is an adapter."""
+    """A name by which requests may name a model. `adapter_of`: the deployment, where it is an adapter."""
 
     state: ModelStateName
     adapter_of: str = ""

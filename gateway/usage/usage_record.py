@@ -218,7 +218,7 @@ class UsageRecord:
             tokens, unobserved = self._tokens(), not self.streamed and self._status < _ERROR
         if not (unobserved and tokens.estimated and self.path in _WITH_COMPLETION):
             return tokens
-        if self._first_at is not None:  # a whole answer begins once all of it is made
+        if self._first_at is not None:  # a complete answer begins once all of it is made
             engine_s -= self._now() - self._first_at
         made = estimated_completion(engine_s, self._size_of_answer)
         return tokens._replace(completion=max(tokens.completion, made))

@@ -29,7 +29,7 @@ def raise_file_limit() -> int:
     return limit
 
 
-@functools.cache  # several daemons in one process say it once
+@functools.cache  # several daemons in one process log it once
 def _warn(limit: int) -> None:
     log.warning(
         "limit of open files is low",

@@ -52,7 +52,7 @@ class Connection:
         since_s: when it came into its state.
         counted: whether the bound for each address applies; not for trusted proxies, behind which all clients are.
         known: whether one of its requests carried a valid key or credential.
-        client: whose key it was; "" where clients are not told apart.
+        client: whose key it was; "" where clients are not distinguished.
         held: whether it counts as its client's: a request of that key is served.
         group: those of its server that are as known and in the same state; None: it is not counted.
     """
@@ -81,9 +81,9 @@ class Limits:
         head_s: seconds within which a request's head must be complete.
         answer_s: seconds within which a request without a valid key must be answered.
         idle_s: seconds for which a connection is kept for its next request.
-        unread_s: seconds for which a connection does not give way to another one of its address: a client may open many
+        unread_s: seconds for which a connection does not yield to another one of its address: a client may open many
             at once, and all are accepted before the first of their heads is read.
-        body_s: seconds after which an incomplete body gives way to another request where connections are few.
+        body_s: seconds after which an incomplete body yields to another request where connections are few.
     """
 
     most: int
@@ -108,7 +108,7 @@ _Group = dict[Connection, None]  # in order of insertion, which is the order of 
 
 
 def limits_for(connections: int) -> Limits:
-    """The usual limits of a server that can have so many connections."""
+    """The usual limits of a server for this number of connections."""
     most = min(connections, _MOST)
     unknown = min(max(1, most // 2), _MOST_UNKNOWN_PER_ADDRESS)
     further = most // _FURTHER_SHARE
@@ -126,7 +126,7 @@ class Connections:
     """All open connections of one server.
 
     Attributes:
-        few: whether the newest request found so many others that its key's part counts.
+        few: whether requests were so many at the newest one that its key's part counts.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -154,7 +154,7 @@ class Connections:
         return len(self._strangers[state]) + len(self._known[state]) + uncounted
 
     def admit(self, connection: Connection) -> Connection | None:
-        """Admits a new connection and returns the one that gives way to it: None below the bounds, else maybe itself.
+        """Admits a new connection and returns the one that yields to it: None below the bounds, else maybe itself.
 
         The caller closes what is returned; it is no longer counted.
         """
@@ -185,11 +185,11 @@ class Connections:
             connection: whose request carried a valid key or credential.
             now_s: the time.
             body: whether the request's body is incomplete.
-            client: whose key it was; "" where clients are not told apart.
+            client: whose key it was; "" where clients are not distinguished.
             standing: which connections it may use.
 
         Returns:
-            Why the request is not served, and the connection that gives way to it, which the caller closes.
+            Why the request is not served, and the connection that yields to it, which the caller closes.
         """
         if connection.held:
             self._let_go(connection)
@@ -250,7 +250,7 @@ class Connections:
     def enter(self, connection: Connection, state: State, now_s: float) -> None:
         """Moves a connection to another state. A removed one stays so.
 
-        A known one that becomes busy without `serve` gives way: many could else take all connections.
+        A known one that becomes busy without `serve` yields: many could otherwise take all connections.
         """
         if connection.held and state is not BUSY:
             self._let_go(connection)

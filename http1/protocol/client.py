@@ -19,7 +19,7 @@ class State(StrEnum):
     """Activity of a connection."""
 
     REST = "rest"  # open, nothing under way: it can take a request
-    SENDING = "sending"  # a request is not complete, and no answer has begun
+    SENDING = "sending"  # a request is not complete, and no answer has started
     AWAITING = "awaiting"  # the request is complete, the response's head is not
     RECEIVING = "receiving"  # the response's head is complete; the request may still be sent
     TUNNEL = "tunnel"  # the protocol was switched: bytes both ways
@@ -134,8 +134,8 @@ class ClientConnection(asyncio.Protocol):
             receiver: of the response.
             chunked: whether the body is sent in chunks.
             head_only: whether the method is HEAD.
-            upgrade: whether the head asks to switch protocols.
-            continued: called when the server asks for the body, where the head expects that.
+            upgrade: whether the head requests a switch of protocols.
+            continued: called when the server requests the body, where the head expects that.
             body: its beginning, not for chunks.
         """
         self._ask(SENDING, receiver, head_only, upgrade, continued)
@@ -223,7 +223,7 @@ class ClientConnection(asyncio.Protocol):
 
     def response_end(self, *, clean: bool) -> None:
         """Rests, or closes where the request is incomplete or the server closes."""
-        if self._state is not RECEIVING:  # a tunnel goes on; an aborted one is over
+        if self._state is not RECEIVING:  # a tunnel continues; an aborted request is over
             return
         receiver, self._receiver = self._receiver, None
         rests = clean and self._keep_alive and self._complete and not self._write_paused
@@ -313,7 +313,7 @@ class Pool:
     Args:
         idle_s: how long a connection is kept at rest, in seconds.
         max_idle: kept at rest per address.
-        most: connections of all addresses; from so many on one at rest ends for each new one. None: no such bound.
+        most: connections of all addresses; beyond it a connection at rest ends for each new one. None: no bound.
         connect_s: limit for connecting, in seconds.
         prepare: sets options of a connected socket.
     """

@@ -85,10 +85,10 @@ class ConnectionAdmission:
         yielding = self.connections.admit(record)
         if yielding is not None:
             self.close(yielding, "bound")
-        if yielding is record:  # a handshake that does not begin has no end that would be told
+        if yielding is record:  # a handshake that does not begin has no end to notify of
             self.lost(record)
         if self._sweeper.due == math.inf:
-            self._now = asyncio.get_running_loop().time  # to ask for the running loop is a system call each time
+            self._now = asyncio.get_running_loop().time  # each `get_running_loop` is a system call
             self._sweeper.start()
         return yielding is not record
 
@@ -105,7 +105,7 @@ class ConnectionAdmission:
         Args:
             record: of the request's connection.
             body: whether its body is incomplete.
-            client: whose key it was; "" where clients are not told apart.
+            client: whose key it was; "" where clients are not distinguished.
             standing: which of the reserved connections it may use.
             decided: by `Connections.serve`.
 

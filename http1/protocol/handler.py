@@ -6,14 +6,14 @@ from typing import Final, Protocol
 class Handler(Protocol):
     """Handles one request; the connection calls it.
 
-    Where it has taken the whole body from the head, `body` and `end` are not called.
+    Where it has taken all of the body from the head, `body` and `end` are not called.
     """
 
     def body(self, data: bytes) -> None:
         """A part of the request's body; in a tunnel, bytes of the client."""
 
     def end(self) -> None:
-        """The body is complete; not called where the head says that there is none."""
+        """The body is complete; not called where the head states that there is none."""
 
     def gone(self) -> None:
         """The client is gone before its answer was complete, or the connection was cut; at most once, and the last."""

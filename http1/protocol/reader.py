@@ -109,7 +109,7 @@ class MessageReader(ABC):
         return self._after_switch(data[switched_at:])
 
     def _after_switch(self, rest: bytes) -> bytes:
-        """The parser ended with a head that asks to switch protocols; returns the bytes of the other protocol."""
+        """The parser ended with a head that requests a switch of protocols; returns the bytes of the other protocol."""
         return rest
 
     def close(self) -> None:
@@ -367,7 +367,7 @@ class ResponseSink(Protocol):
         """A part of the body, never empty. `chunks`: the same as the chunks in which it came, where these are plain."""
 
     def response_end(self, *, clean: bool) -> None:
-        """The response is complete; `clean`: nothing that nothing asked for came behind it."""
+        """The response is complete; `clean`: no unrequested bytes came behind it."""
 
 
 class ResponseReader(MessageReader):
@@ -401,7 +401,7 @@ class ResponseReader(MessageReader):
         self._head: ResponseHead | None = None  # until it is handed on
         self._informational = False
         self._continued: Callable[[], None] | None = None
-        self._continues = False  # the server asks for the body, and that was not handed on yet
+        self._continues = False  # the server requests the body, and that was not handed on yet
         self._until_close = False
         self._done = False
         self._complete = True  # whether the parser knows that the last response is, too
@@ -412,9 +412,9 @@ class ResponseReader(MessageReader):
         """The next response may come.
 
         Args:
-            head_only: the request was HEAD: there is no body whatever the head says.
-            upgrade: the request asked to switch protocols: a 101 is an answer, and the stream after it is not read.
-            continued: called when the server asks for the body (`100 Continue`).
+            head_only: the request was HEAD: there is no body whatever the head states.
+            upgrade: the request was for a switch of protocols: a 101 is an answer, and the stream after it is not read.
+            continued: called when the server requests the body (`100 Continue`).
         """
         if not self._complete:  # it still waits for a body
             self._parser = None
@@ -476,7 +476,7 @@ class ResponseReader(MessageReader):
             return None
         head, start = known_head
         left = start + (head.length or 0) - len(data)
-        if left < 0:  # what nothing asked for
+        if left < 0:  # unrequested bytes follow
             self._begin()
             return None
         self._left, self._done = left, not left

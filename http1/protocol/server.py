@@ -95,7 +95,7 @@ class Server:
         return list(self._connections)
 
     async def close(self, limit_s: float) -> None:
-        """Refuses new connections, and ends the others when they are at rest or the limit is over."""
+        """Refuses new connections, and ends open ones when they are at rest or the limit is over."""
         self.stop_listening()
         self.drain()
         with contextlib.suppress(TimeoutError):

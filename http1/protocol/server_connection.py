@@ -46,7 +46,7 @@ from http1.protocol.states import (
 
 TIMED_OUT: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _LAST_ANSWER_S: Final = 2.0
-_PROGRESS_BYTES: Final = 4096  # a client that takes so many is slow, and one that takes fewer holds us up
+_PROGRESS_BYTES: Final = 4096  # a client that takes this much is slow; one that takes less stalls
 _MOST_DROPPED_BYTES: Final = 64 * 1024  # that arrived before the answer was complete
 _BEFORE_A_REQUEST: Final = (IDLE, HEAD)
 _WITHOUT_REQUEST: Final = (connections.HEAD, connections.IDLE)
@@ -268,7 +268,7 @@ class ServerConnection(asyncio.Protocol):
             self.close()
 
     def pause_reading(self) -> None:
-        """Reads no more of the body for now. Until it does, the kernel is asked whether the client has gone."""
+        """Reads no more of the body for now. Until it does, it polls the kernel for whether the client has gone."""
         if not self._read_paused and self._state in (RECEIVING, TUNNEL) and self._transport is not None:
             self._transport.pause_reading()
             self._read_paused = True
@@ -397,7 +397,7 @@ class ServerConnection(asyncio.Protocol):
     def request_end(self) -> None:
         """Calls the handler, unless it has answered."""
         if self._state is RECEIVING:
-            self.resume_reading()  # only so is the end of the connection seen
+            self.resume_reading()  # else the end of the connection would not be noticed
             self._enter(ANSWERING)
             if self.record.state is connections.BODY:
                 self._connections.enter(self.record, connections.BUSY, self._since)
@@ -441,7 +441,7 @@ class ServerConnection(asyncio.Protocol):
             self._refuse(MessageError(500, "internal", "internal error; see the server's log"))
 
     def eof_received(self) -> bool:
-        """Treats a client that closes its half as gone: a dead one looks the same."""
+        """Treats a client that closes its half as gone: it cannot be distinguished from a dead one."""
         self._end()
         return False
 

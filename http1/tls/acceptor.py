@@ -95,7 +95,7 @@ class TlsAcceptor(Acceptor):
             else:
                 await self._loop.connect_accepted_socket(made, arriving.accepted)
         except BaseException:
-            # A protocol that was told of its connection is told of its end. Repeating it changes nothing.
+            # A protocol whose connection was made must also lose it. Repeating that changes nothing.
             self.admission.lost(arriving.record)
             raise
 
@@ -143,7 +143,7 @@ class _Arriving:
                 return data[0] if data else None
 
     async def refuse_plain(self, first: int) -> None:
-        """Answers what looks like HTTP, and reads on for a moment, so that a reset does not take the answer."""
+        """Answers HTTP without TLS, and reads on for a moment, so that a reset does not take the answer."""
         loop = asyncio.get_running_loop()
         if bytes((first,)).isalpha():
             self.accepted.send(PLAIN_REFUSED)  # fits into the buffer of a new connection

@@ -49,7 +49,7 @@ def make_authority(now: datetime, *, days: int = AUTHORITY_DAYS) -> Issued:
 
 
 def issue_server(authority: Issued, names: Sequence[str], now: datetime, *, days: int = SERVER_DAYS) -> Issued:
-    """A certificate for a server with these DNS names and addresses; behind it stands the authority's.
+    """A certificate for a server with these DNS names and addresses; the authority's follows it.
 
     Raises:
         ValueError: the authority's key cannot be read, or a name is neither a DNS name

@@ -1,4 +1,4 @@
-"""What a client accepts: certificates of an authority, or exactly one certificate that it was told."""
+"""What a client accepts: certificates of an authority, or exactly one certificate."""
 
 import hashlib
 import ssl
