@@ -28,19 +28,8 @@ class Share:
     """
 
     __slots__ = (
-        *(
-            "_alone_since",
-            "_asked",
-            "_denied_at",
-            "_granted",
-            "_key",
-            "_level",
-            "_measured",
-            "_rate",
-            "_taken",
-            "_told_at",
-        ),
-        *("capacity", "days", "held", "kind", "minted", "reserved", "spent", "waiting"),
+        *("_alone_since", "_asked", "_denied_at", "_granted", "_key", "_level", "_measured", "_rate", "_taken"),
+        *("_told_at", "capacity", "days", "held", "kind", "minted", "reserved", "spent", "waiting"),
     )
 
     def __init__(self, key: str, kind: LimitKind, capacity: int) -> None:

@@ -82,21 +82,9 @@ class Request:
     """
 
     __slots__ = (
-        *("_database_s", "_failed", "_task", "_uid", "admission", "arrived", "client_gone", "comment_at", "commented"),
-        *(
-            "connection",
-            "deadline",
-            "dispatch",
-            "exchange",
-            "head",
-            "key",
-            "keys",
-            "loop",
-            "model",
-            "path",
-            "principal",
-        ),
-        *("request_id", "role", "shared", "state", "status", "upload", "usage"),
+        *("_database_s", "_failed", "_task", "_uid", "admission", "arrived", "client_gone", "comment_at"),
+        *("commented", "connection", "deadline", "dispatch", "exchange", "head", "key", "keys", "loop"),
+        *("model", "path", "principal", "request_id", "role", "shared", "state", "status", "upload", "usage"),
     )
 
     def __init__(

@@ -77,27 +77,9 @@ class UsageRecord:
     """
 
     __slots__ = (
-        "_answer",
-        "_answers",
-        "_batches",
-        "_began",
-        "_ended",
-        "_first_at",
-        "_history",
-        "_model",
-        "_now",
-        "_prompt_bytes",
-        "_size",
-        "_size_of_answer",
-        "_status",
-        "_streams",
-        "counts",
-        "expected",
-        "key",
-        "path",
-        "streamed",
-        "ticket",
-        "use",
+        *("_answer", "_answers", "_batches", "_began", "_ended", "_first_at", "_history", "_model", "_now"),
+        *("_prompt_bytes", "_size", "_size_of_answer", "_status", "_streams", "counts", "expected", "key"),
+        *("path", "streamed", "ticket", "use"),
     )
 
     def __init__(

@@ -35,21 +35,8 @@ class MessageReader(ABC):
     """Fields of a head, parts of a body, and their bounds. A subclass hands them to its sink."""
 
     __slots__ = (
-        *(
-            "_bare_bytes",
-            "_frames",
-            "_fields",
-            "_fresh",
-            "_in_head",
-            "_known",
-            "_left",
-            "_parser",
-            "_parts",
-            "_sink",
-            "_trailers",
-        ),
-        "_unknown",
-        "on_body",
+        *("_bare_bytes", "_fields", "_frames", "_fresh", "_in_head", "_known", "_left", "_parser", "_parts"),
+        *("_sink", "_trailers", "_unknown", "on_body"),
     )
     _most_frames: ClassVar[float] = MAX_FRAME_BYTES
 
@@ -210,16 +197,8 @@ class RequestReader(MessageReader):
     """
 
     __slots__ = (
-        "_declined",
-        "_ended",
-        "_head",
-        "_ignored",
-        "_target",
-        "busy",
-        "in_request",
-        "on_url",
-        "pipelined",
-        "rest",
+        *("_declined", "_ended", "_head", "_ignored", "_target", "busy", "in_request", "on_url", "pipelined"),
+        *("rest",),
     )
 
     def __init__(self, sink: RequestSink) -> None:
@@ -374,20 +353,8 @@ class ResponseReader(MessageReader):
     """Reads one response after another; `expect` precedes each. Informational responses are skipped."""
 
     __slots__ = (
-        *(
-            "_between_chunks",
-            "_bodiless",
-            "_complete",
-            "_continued",
-            "_continues",
-            "_done",
-            "_head",
-            "_head_only",
-            "_heads",
-            "_informational",
-            "_until_close",
-            "_upgrade",
-        ),
+        *("_between_chunks", "_bodiless", "_complete", "_continued", "_continues", "_done", "_head"),
+        *("_head_only", "_heads", "_informational", "_until_close", "_upgrade"),
     )
     _most_frames = inf  # an engine may send each letter of an answer as a chunk
 

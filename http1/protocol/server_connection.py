@@ -78,20 +78,10 @@ class ServerConnection(asyncio.Protocol):
     """One client's connection. `record`: the admission's entry, where it has one already."""
 
     __slots__ = (
-        *(
-            "_added",
-            "_admission",
-            "_bodiless",
-            "_chunked",
-            "_chunks",
-            "_closed",
-            "_connections",
-            "_draining",
-            "_dropped",
-            "_handler",
-        ),
-        *("_has_body", "_keep_alive", "_look", "_loop", "_method", "_opened", "_read_paused", "_reader", "_service"),
-        *("_since", "_started", "_state", "_transport", "_untaken", "_used", "_write_paused", "record"),
+        *("_added", "_admission", "_bodiless", "_chunked", "_chunks", "_closed", "_connections", "_draining"),
+        *("_dropped", "_handler", "_has_body", "_keep_alive", "_look", "_loop", "_method", "_opened"),
+        *("_read_paused", "_reader", "_service", "_since", "_started", "_state", "_transport", "_untaken"),
+        *("_used", "_write_paused", "record"),
     )
 
     def __init__(
