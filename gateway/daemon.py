@@ -45,7 +45,7 @@ _POLL_S: Final = 0.2
 _END_LIMIT_S: Final = 2.0
 _REPLACED_DRAIN_S: Final = 600.0  # for answers of a process whose successor serves already
 _DEFECT_DRAIN_S: Final = 0.5  # connections wait for its successor
-_CONTROLLERS: Final = 0  # the lifeline that a controller holds is the standard input
+_CONTROLLERS: Final = 0  # the pipe that a controller holds is the standard input
 
 log = structlog.get_logger(__name__)
 

@@ -82,10 +82,10 @@ def serve_forked(serve: Serve, count: int, *, parents: int | None, handover: Han
     """Runs `serve` in `count` children until SIGTERM or SIGINT, which is passed on; returns the worst exit code.
 
     Args:
-        serve: called in a child with its number, from 0, and with a lifeline that this process holds. It runs until
+        serve: called in a child with its number, from 0, and with a pipe that this process holds. It runs until
             SIGTERM and returns the exit code.
         count: of the children.
-        parents: a lifeline that the parent of this process holds; when that ends, all end at once. None: it has none.
+        parents: the pipe that the parent of this process holds; when it ends, all end at once. None without one.
         handover: lets the children drain after this process; None: it waits for them.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)

@@ -53,7 +53,7 @@ class LeaseClient(Generic[T]):
         self.task: asyncio.Task[None] | None = None
 
     def start(self, changes: ChangeFanout) -> None:
-        self.task = asyncio.create_task(self._run(changes), name="queue-places")
+        self.task = asyncio.create_task(self._run(changes), name="queue-leases")
 
     def poke(self) -> None:
         self._poked.set()
@@ -86,7 +86,7 @@ class LeaseClient(Generic[T]):
             refused = self._places.granted(grants, asked_at)
         except _ERRORS as error:
             # A full disk answers no gateway, though the controller still reads.
-            alone = not is_disk_full(error) and await self._is_cut_off(asked_at)
+            alone = not is_disk_full(error) and await self._is_alone(asked_at)
             if not away or alone is not self._places.alone:
                 why = str(error) or type(error).__name__
                 log.warning("places in queues not leased", lets_wait="none new" if alone else "its part", error=why)
@@ -94,7 +94,7 @@ class LeaseClient(Generic[T]):
         for uid, request in refused:
             self._refuse(uid, request)
 
-    async def _is_cut_off(self, since: float) -> bool:
+    async def _is_alone(self, since: float) -> bool:
         """Whether other gateways still reach the store that has not answered this one since then, and count it as gone.
 
         The query to the controller waits until its answer cannot be older than that.

@@ -1,9 +1,9 @@
 """Which connections a server keeps: bounds in all and per address, and which connection yields.
 
-`Connections` has the rules; it is pure, and times are arguments. `Door` closes what yields or is overdue, counts and
-logs it. A connection is `known` once one of its requests carried a valid key or credential. At a bound the unknown
+`Connections` has the rules; it is pure, and times are arguments. `ConnectionAdmission` closes connections, counts and
+logs them. A connection is `known` once one of its requests carried a valid key or credential. At a bound the unknown
 connection that has stayed longest in its state yields: with an incomplete head, or whatever else a stranger can do.
-Then known connections yield between two requests, or with a request that is not served; they yield first while unknown
+Then known connections yield between two requests, or with a request that is refused; they yield first while unknown
 connections are fewer than the reserve. Requests with a key never take all connections: some remain for new heads and
 agents, some for administrators, and some for keys that have fewer than others.
 """

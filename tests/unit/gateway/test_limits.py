@@ -206,14 +206,14 @@ def test_a_slot_that_is_given_back_just_after_a_denial_can_be_had_again() -> Non
 
 async def test_a_request_waits_for_a_slow_store_no_longer_than_it_may() -> None:
     database: Any = None  # no exchange ever ends
-    meter = QuotaClient(database)
+    client = QuotaClient(database)
     principal = Principal("k", "k", "inference", limits=KeyLimits(parallel=1))
-    assert meter.begin(principal, "/v1/chat/completions") is None, "the store must be asked"
-    first = await meter.wait(principal, "/v1/chat/completions", limit_s=0.01)
+    assert client.begin(principal, "/v1/chat/completions") is None, "the store must be asked"
+    first = await client.wait(principal, "/v1/chat/completions", limit_s=0.01)
     with pytest.raises(GatewayError, match="may have 1 requests at once"):
-        await meter.wait(principal, "/v1/chat/completions", limit_s=0.01)
+        await client.wait(principal, "/v1/chat/completions", limit_s=0.01)
     first.over()
-    assert meter.begin(principal, "/v1/chat/completions")
+    assert client.begin(principal, "/v1/chat/completions")
 
 
 @pytest.mark.parametrize(

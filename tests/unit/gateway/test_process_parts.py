@@ -1,4 +1,4 @@
-"""Parts of a gateway of several processes: joined metrics, bounds on bodies, lifelines."""
+"""Parts of a gateway of several processes: joined metrics, bounds on bodies, parent pipes."""
 
 import os
 import socket
