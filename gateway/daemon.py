@@ -60,7 +60,7 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
         settings: validated settings.
         listen_fds: listening sockets of a controller that starts it, one for each process. Then it ends with that,
             which holds the other end of its standard input, and writes a line to stdout for each process that serves.
-            None: it listens on its own.
+            None: it opens its own.
     """
     manager = ServiceManager.claim()
     _configure_logs(settings)
@@ -78,7 +78,7 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
         listening = _listening(settings, listen_fds, inherited)
         sockets = bind_sockets(count) if count > 1 else None
     except (OSError, DatabaseUrlError, UnusableCertificateError, UnusableKeyError) as error:
-        log.error("gateway cannot run", error=str(error))  # noqa: TRY400 - the message says what to do
+        log.error("gateway cannot run", error=str(error))  # noqa: TRY400 - the message has the remedy
         return 1
 
     handover = None if inherited is None else Handover()
@@ -226,7 +226,7 @@ def _drain_s(settings: GatewaySettings, place: Place, stop: Stop, *, failed: boo
 
 
 def certificate_of(settings: GatewaySettings) -> "ServedCertificate | None":
-    """The certificate that the settings name; None: the port speaks no TLS.
+    """The certificate that the settings name; None without TLS.
 
     Raises:
         UnusableCertificateError: its files cannot be used.
@@ -242,7 +242,7 @@ def certificate_of(settings: GatewaySettings) -> "ServedCertificate | None":
 
 
 def authority_of(settings: GatewaySettings) -> ssl.SSLContext | None:
-    """Verifies controllers at `https://`; None: there is none.
+    """Verifies controllers at `https://`; None without one.
 
     Raises:
         UnusableCertificateError: the authority's file cannot be used.
@@ -269,11 +269,11 @@ def proxy_keys_of(settings: GatewaySettings) -> ProxyKeys:
 
 
 class UnusableKeyError(Exception):
-    """The file of the proxies' keys cannot be used; the message says what to do."""
+    """The file of the proxies' keys cannot be used; the message has the remedy."""
 
 
 class UnusableCertificateError(Exception):
-    """The files of the certificate cannot be used; the message says what to do."""
+    """The files of the certificate cannot be used; the message has the remedy."""
 
 
 async def _close(database: Database) -> None:
@@ -304,7 +304,7 @@ def _listening(
 
 
 async def _end_with_parent(parent: int, stop: Stop, place: Place) -> None:
-    """Ends this process at once when the one that forked it has: another one may listen on the same port."""
+    """Ends this process at once when the one that forked it has: another process may listen on the same port."""
     while holder_of(parent) is Holder.LIVES:  # noqa: ASYNC110 - nothing notifies of it
         await asyncio.sleep(_POLL_S)
     if place.handover is not None and stop.is_set():

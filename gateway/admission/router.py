@@ -53,7 +53,7 @@ _UNUSABLE: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _JSON: Final = (b"content-type", b"application/json")
 _FORM_TYPES: Final = frozenset((FORM, b"application/json"))
 _GIVEN_ONCE: Final = (b"content-type", b"content-encoding")
-_CHECKED: Final = object()  # keys of what is worked out once for heads that are alike
+_CHECKED: Final = object()  # keys of results for heads that are alike
 _CREDENTIALS: Final = object()
 # What a browser shows of an answer has no rights of the dashboard's origin.
 _SANDBOX: Final = b"content-security-policy: sandbox\r\n"

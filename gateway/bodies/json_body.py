@@ -167,7 +167,7 @@ def _check_controls(fields: Any) -> None:
 
 
 def _value(raw: Raw, longest: int = _LONGEST_WORD, otherwise: Any = None) -> Any:
-    """A short value. `otherwise`: in place of a long one."""
+    """A short value. `otherwise`: in place of a long value."""
     if raw is _ABSENT:
         return None
     return msgspec.json.decode(raw) if len(memoryview(raw)) <= longest else otherwise
@@ -215,7 +215,7 @@ class JsonBody:
         content: the body as it came; without `values`, if these were taken out, up to where pairs may follow.
         more: the bytes behind `content`, in parts.
         digest: SHA-256 of the body as it came; empty: not known yet.
-        text_bytes: None: not counted yet.
+        text_bytes: None until counted.
         values: JSON of the values that were taken out.
     """
 

@@ -21,7 +21,7 @@ class AnswerSize(NamedTuple):
 
     Attributes:
         choices: number of answers.
-        most: tokens of each choice; None: not stated.
+        most: tokens of each choice; None if not stated.
         limit: the same, by the largest number that any field states: engines read different fields.
     """
 

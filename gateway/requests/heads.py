@@ -55,7 +55,7 @@ _ENGINES: Final = PROXY_ENGINE_PREFIX.encode()
 _REFUSAL: Final = PROXY_REFUSAL_HEADER.lower().encode()
 _OUTCOME: Final = PROXY_OUTCOME_HEADER.lower().encode()
 _ID: Final = b"x-request-id"
-_PARSED: Final = object()  # key of what is worked out once for heads that are alike
+_PARSED: Final = object()  # key of results for heads that are alike
 UNBUFFERED: Final = b"x-accel-buffering: no\r\n"  # of streams: proxies such as nginx pass each event on as it comes
 _IN_FLIGHT: Final = PROXY_IN_FLIGHT_HEADER.lower().encode()
 
@@ -175,7 +175,7 @@ class AgentHeaders(NamedTuple):
     Attributes:
         happening: None: the answer is the engine's, to be passed on.
         detail: the agent's name for it.
-        in_flight: at the replica, as its agent counts; None: not stated.
+        in_flight: at the replica, as its agent counts; None if not stated.
         body: whether it is a stream of events, whether it can be read as it is, and its encoding.
     """
 

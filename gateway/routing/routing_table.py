@@ -189,7 +189,7 @@ class RoutingTable:
         `tried`: instances that this request has tried already.
         `queued`: the request waits in the queue.
         `adapter`: only instances that have loaded it; empty: any.
-        `session`: it goes to its home while that can take it; empty: it has none.
+        `session`: it goes to its home while that can take it; empty without one.
         `place`: among all requests, which gives the revision that is preferred; None: any.
         `bound`: it goes to that revision alone: see `lane`.
         """

@@ -1,6 +1,6 @@
 """The server's side of one HTTP/1.1 connection: one request at a time, read and handed over; malformed ones refused.
 
-Nothing here sets timers: the admission ends what is late with a head, the server sweeps the rest by `overdue`.
+Nothing here sets timers: the admission ends late heads, the server sweeps the rest by `overdue`.
 """
 
 import asyncio

@@ -20,7 +20,7 @@ ALWAYS: Final = ("localhost", "127.0.0.1", "::1")  # names of every server
 
 
 class AuthorityError(Exception):
-    """The folder's files cannot be used; the message says what to do."""
+    """The folder's files cannot be used; the message has the remedy."""
 
 
 class Authority:
