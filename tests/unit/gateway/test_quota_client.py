@@ -240,3 +240,20 @@ def test_exchanges_keep_a_distance_however_much_waits(monkeypatch: pytest.Monkey
         await client.stop()
 
     run_leaping(run)
+
+
+def test_a_used_up_day_ends_at_midnight_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        limits = KeyLimits(tokens_per_day=1)
+        client = Store(limits).client(monkeypatch)
+        client.start()
+        record = await client.wait(principal(limits), CHAT)
+        assert record.ticket is not None
+        record.ticket.charge(5, asyncio.get_running_loop().time())
+        with pytest.raises(GatewayError, match="for today") as refused:
+            await client.wait(principal(limits), CHAT)
+        until_midnight_s = 86_400 - time.time() % 86_400
+        assert abs(int(refused.value.headers["Retry-After"]) - until_midnight_s) < 5
+        await client.stop()
+
+    run_leaping(run)
