@@ -18,7 +18,7 @@ from controller.live.proxy_keys import NO_PROXY_KEYS, ProxyKeys
 from gateway.admission.cors import Cors
 from gateway.admission.credentials import may_read
 from gateway.admission.router import Own, Router
-from gateway.control_plane.controller import Controller
+from gateway.control_plane.reverse_proxy import Controller
 from gateway.errors import FailureLog
 from gateway.lifecycle.peer_processes import PeerProcesses, Sockets
 from gateway.lifecycle.shutdown import Step, each_in_time

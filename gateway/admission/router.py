@@ -18,8 +18,7 @@ from gateway.admission.credentials import credentials_of, keys_of, origin_of
 from gateway.bodies.form_grammar import FORM, media_type
 from gateway.bodies.form_reader import is_form
 from gateway.bodies.parameters import BadRequestError, check_charset
-from gateway.control_plane.controller import Controller
-from gateway.control_plane.reverse_proxy import BEHIND_PROXY_FIELD, Passed
+from gateway.control_plane.reverse_proxy import BEHIND_PROXY_FIELD, Controller, Passed
 from gateway.errors import GatewayError, response, unauthenticated
 from gateway.requests.app_upload import PATH, app_upload, for_programs
 from gateway.requests.form_upload import FormUpload

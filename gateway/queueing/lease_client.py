@@ -10,7 +10,7 @@ import structlog
 from controller.live.change_fanout import ChangeFanout
 from controller.live.demand import PLACES, DemandReports
 from controller.live.endpoints import DATABASE_ERRORS, is_disk_full
-from gateway.control_plane.controller import DATABASE_KEPT_S
+from gateway.control_plane.reverse_proxy import DATABASE_KEPT_S
 from gateway.queueing.queue_leases import QueueLeases
 
 log = structlog.get_logger(__name__)

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.registry import Collector
 
-from gateway.control_plane.controller import Controller
+from gateway.control_plane.reverse_proxy import Controller
 from gateway.errors import response, unavailable
 from gateway.routing.live_routes import LiveRoutes
 from http1.fetch import FetchError

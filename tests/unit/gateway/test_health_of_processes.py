@@ -9,7 +9,7 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.control_plane.controller import Controller
+from gateway.control_plane.reverse_proxy import Controller
 from gateway.reporting.health import Health
 from http1.fetch import FetchError
 

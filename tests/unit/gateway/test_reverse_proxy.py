@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.control_plane.controller import Controller
-from gateway.control_plane.reverse_proxy import ANSWER_LIMIT_S, OF_AGENTS, Passed
+from gateway.control_plane.reverse_proxy import ANSWER_LIMIT_S, OF_AGENTS, Controller, Passed
 from gateway.settings import addresses_of
 from http1.protocol import states as server_states
 from http1.protocol.admission import Limits
