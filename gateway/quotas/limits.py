@@ -141,18 +141,14 @@ class Limits:
     def __init__(self) -> None:
         self.keys: dict[str, KeyUse] = {}
         self._stirred: dict[str, KeyUse] = {}  # keys with requests to the store that may be due
-        self._fraction = 0.0
-        self._known = False  # whether the store ever reported a fraction
+        self._fraction = 1.0  # until the store reports one
         self._day_ends_at = float("inf")
         self.away = False
 
     @property
     def fraction(self) -> float | None:
-        return self._own_fraction if self.away else None
-
-    @property
-    def _own_fraction(self) -> float:
-        return self._fraction if self._known else 1.0
+        """The part of each limit that this gateway refills by itself; None while the store does it."""
+        return self._fraction if self.away else None
 
     def use_of(self, key: str, limits: KeyLimits) -> KeyUse:
         """The shares of a key with these limits, for a request."""
@@ -179,7 +175,7 @@ class Limits:
         self._end_day(now)
         if self.away or not answered:
             for share in use.shares.values():
-                share.refill_alone(now, self._own_fraction)
+                share.refill_alone(now, self._fraction)
         lacking = [kind for kind in _ORDER if kind in use.shares and not use.shares[kind].has()]
         if not lacking:
             return Ticket(use)
@@ -208,7 +204,7 @@ class Limits:
         if alone:
             for kind in OF_TOKENS:
                 if kind in use.shares:
-                    use.shares[kind].refill_alone(now, self._own_fraction)
+                    use.shares[kind].refill_alone(now, self._fraction)
         lacking = use.lacks(min(tokens, 1) if alone else tokens)
         if not lacking:
             ticket.reserve(tokens, now)
@@ -253,7 +249,7 @@ class Limits:
     def take_answer(self, asks: Iterable[ShareAsk], answer: SharesAnswer, now: float) -> None:
         """Applies the store's answer."""
         self.away = False
-        self._fraction, self._known = answer.fraction, True
+        self._fraction = answer.fraction
         self._day_ends_at = now + answer.day_ends_s
         grants = {(grant.key, grant.kind): grant for grant in answer.grants}
         for ask in asks:

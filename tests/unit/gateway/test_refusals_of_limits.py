@@ -208,3 +208,14 @@ def test_a_request_just_after_a_denial_is_refused_without_the_store() -> None:
     assert refused(place.request()).code == "rate_limited"
     assert isinstance(gateway.begin(use, place.now + 0.25, DAY_LEFT_S), Refused)
     assert gateway.begin(use, place.now + 0.3, DAY_LEFT_S) is Must.ASK
+
+
+def test_one_denied_limit_of_several_that_lack_refuses() -> None:
+    place = Place(KeyLimits(rpm=1, tpm=100))
+    first = place.request()
+    assert isinstance(first, Ticket)
+    assert refused(place.request()).code == "rate_limited"
+    first.charge(200, place.now)
+    shares = first.use.shares
+    assert [shares[kind].denied(place.now) for kind in (LimitKind.REQUESTS, LimitKind.TOKENS)] == [True, False]
+    assert isinstance(place.gateways[0].begin(first.use, place.now, DAY_LEFT_S), Refused)
