@@ -45,7 +45,7 @@ _POLL_S: Final = 0.2
 _END_LIMIT_S: Final = 2.0
 _REPLACED_DRAIN_S: Final = 600.0  # for answers of a process whose successor serves already
 _DEFECT_DRAIN_S: Final = 0.5  # connections wait for its successor
-_CONTROLLERS: Final = 0  # the lifeline that a controller holds is the standard input
+_CONTROLLERS: Final = 0  # the pipe that a controller holds is the standard input
 
 log = structlog.get_logger(__name__)
 
@@ -60,11 +60,11 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
         settings: validated settings.
         listen_fds: listening sockets of a controller that starts it, one for each process. Then it ends with that,
             which holds the other end of its standard input, and writes a line to stdout for each process that serves.
-            None: it listens on its own.
+            None: it opens its own.
     """
     manager = ServiceManager.claim()
     _configure_logs(settings)
-    # A controller that starts it has the same variables, and has said so.
+    # A controller that starts it has the same variables, and has logged the warnings.
     for name, advice in unknown_variables([] if listen_fds else os.environ.items()).items():
         log.warning("unknown environment variable is ignored", variable=name, advice=advice)
     raise_file_limit()
@@ -78,7 +78,7 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
         listening = _listening(settings, listen_fds, inherited)
         sockets = bind_sockets(count) if count > 1 else None
     except (OSError, DatabaseUrlError, UnusableCertificateError, UnusableKeyError) as error:
-        log.error("gateway cannot run", error=str(error))  # noqa: TRY400 - the message says what to do
+        log.error("gateway cannot run", error=str(error))  # noqa: TRY400 - the message has the remedy
         return 1
 
     handover = None if inherited is None else Handover()
@@ -86,7 +86,7 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
     def run(number: int, parent: int) -> int:
         if count > 1:
             _configure_logs(settings, process=number + 1)
-        for other in (one for one in listening if one is not listening[number]):
+        for other in (other_socket for other_socket in listening if other_socket is not listening[number]):
             other.close()
         place = Place(listening[number], number, sockets, manager, handover)
         # Never closed: that would wait for tasks and threads that do not end, and the process ends at once.
@@ -94,7 +94,7 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
         return runner.run(_serve(settings, place, parent, with_controller=bool(listen_fds)))
 
     gc.collect()
-    gc.freeze()  # what is loaded now stays; collections need not look at it, nor copy its pages after a fork
+    gc.freeze()  # what is loaded now stays: collections need neither scan it nor copy its pages after a fork
     gc.set_threshold(*_GC_THRESHOLDS)
     code = serve_forked(run, count, parents=_CONTROLLERS if listen_fds else None, handover=handover)
     if sockets is not None:
@@ -107,14 +107,11 @@ def main(settings: GatewaySettings, *, listen_fds: Sequence[int] = ()) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """What one process of a gateway has for itself.
+    """The resources of one process of a gateway.
 
     Attributes:
-        listening: its socket.
-        number: from 0.
-        sockets: by which the processes ask one another; None: it is the only one.
-        manager: the service manager that started the gateway.
-        handover: lets this process drain while its successor serves; None: its parent waits for it.
+        sockets: by which the processes reach each other; None if it is the only one.
+        handover: lets this process drain while its successor serves; None if its parent waits for it.
     """
 
     listening: socket.socket
@@ -124,7 +121,7 @@ class Place:
     handover: Handover | None = None
 
     async def keep_alive(self) -> None:
-        """Shows the watchdog that the first process lives: the others are restarted by their parent and siblings."""
+        """Shows the watchdog that the first process lives, which restarts the others."""
         if self.number == 0:
             await self.manager.keep_alive()
 
@@ -229,7 +226,7 @@ def _drain_s(settings: GatewaySettings, place: Place, stop: Stop, *, failed: boo
 
 
 def certificate_of(settings: GatewaySettings) -> "ServedCertificate | None":
-    """The certificate that the settings name; None: the port speaks no TLS.
+    """The certificate that the settings name; None without TLS.
 
     Raises:
         UnusableCertificateError: its files cannot be used.
@@ -245,7 +242,7 @@ def certificate_of(settings: GatewaySettings) -> "ServedCertificate | None":
 
 
 def authority_of(settings: GatewaySettings) -> ssl.SSLContext | None:
-    """Verifies controllers at `https://`; None: there is none.
+    """Verifies controllers at `https://`; None without one.
 
     Raises:
         UnusableCertificateError: the authority's file cannot be used.
@@ -272,11 +269,11 @@ def proxy_keys_of(settings: GatewaySettings) -> ProxyKeys:
 
 
 class UnusableKeyError(Exception):
-    """The file of the proxies' keys cannot be used; the message says what to do."""
+    """The file of the proxies' keys cannot be used; the message has the remedy."""
 
 
 class UnusableCertificateError(Exception):
-    """The files of the certificate cannot be used; the message says what to do."""
+    """The files of the certificate cannot be used; the message has the remedy."""
 
 
 async def _close(database: Database) -> None:
@@ -307,7 +304,7 @@ def _listening(
 
 
 async def _end_with_parent(parent: int, stop: Stop, place: Place) -> None:
-    """Ends this process at once when the one that forked it has: another one may listen on the same port."""
+    """Ends this process at once when the one that forked it has: another process may listen on the same port."""
     while holder_of(parent) is Holder.LIVES:  # noqa: ASYNC110 - nothing notifies of it
         await asyncio.sleep(_POLL_S)
     if place.handover is not None and stop.is_set():

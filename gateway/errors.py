@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 import orjson
+import structlog
 
+from http1.daemon.log_limit import LogLimit
 from http1.protocol.heads import Fields
 from schemas.api.models import MODEL_PATHS
 from schemas.api.response_error import ResponseError
@@ -22,8 +24,12 @@ _MESSAGES_TYPES: Final = _OPENAI_TYPES | {
     503: "overloaded_error",
     504: "timeout_error",
 }
+_SERVER_ERROR: Final = 500
+_MET_BY_MANY: Final = ("unavailable", "overloaded")
 _WAITING_HELPS: Final = frozenset({429, 503})
 _WAITING_IS_IN_VAIN: Final = frozenset({"stopped", "stopped_by_policy"})
+
+log = structlog.get_logger(__name__)
 
 
 class GatewayError(ResponseError):
@@ -49,7 +55,6 @@ def unavailable(message: str) -> GatewayError:
 
 
 def unauthenticated() -> GatewayError:
-    """401."""
     return GatewayError(
         401,
         "unauthenticated",
@@ -69,13 +74,9 @@ def response(error: GatewayError, path: bytes, request_id: str) -> tuple[Fields,
 
 
 def error_event(error: GatewayError, path: bytes, request_id: str, number: int = 0) -> bytes:
-    """The event by which the clients of a path see an error in a stream that has begun.
+    """The event by which the clients of a path see an error in a stream.
 
-    Args:
-        error: that ends the stream.
-        path: of the request.
-        request_id: of the request.
-        number: of this event in a stream of `/v1/responses`, whose events are numbered.
+    `number`: of this event in a stream of `/v1/responses`, whose events are numbered.
     """
     form = _form(error, path, request_id)
     if path.startswith(RESPONSES_PATH):
@@ -105,3 +106,25 @@ def _json(form: dict[str, Any]) -> bytes:
         return orjson.dumps(form)
     except orjson.JSONEncodeError:  # a header that is not UTF-8 is quoted in a message: escape what cannot be encoded
         return json.dumps(form, default=str).encode()
+
+
+class FailureLog:
+    """Logs what ended requests: what many meet at once, such as a database that is away, once a minute."""
+
+    def __init__(self) -> None:
+        self._limit = LogLimit()
+
+    def note(self, error: GatewayError, path: bytes, request_id: str) -> None:
+        """Logs an error of ours, unless the client made the mistake."""
+        if error.status < _SERVER_ERROR:
+            return
+        more = self._limit.admit(error.code if error.code in _MET_BY_MANY else f"{error.code} {error.message}")
+        if more is not None:
+            log.warning(
+                "request failed",
+                path=path.decode("latin-1"),
+                status=error.status,
+                error=error.message,
+                request_id=request_id,
+                more_before=more,
+            )

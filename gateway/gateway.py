@@ -18,7 +18,8 @@ from controller.live.proxy_keys import NO_PROXY_KEYS, ProxyKeys
 from gateway.admission.cors import Cors
 from gateway.admission.credentials import may_read
 from gateway.admission.router import Own, Router
-from gateway.control_plane.controller import Controller
+from gateway.control_plane.reverse_proxy import Controller
+from gateway.errors import FailureLog
 from gateway.lifecycle.peer_processes import PeerProcesses, Sockets
 from gateway.lifecycle.shutdown import Step, each_in_time
 from gateway.queueing.demand import Demand
@@ -27,10 +28,8 @@ from gateway.queueing.queue_leases import QueueLeases
 from gateway.queueing.queue_metrics import QueueMetrics
 from gateway.queueing.queues import Queued, Queues
 from gateway.quotas.quota_client import QuotaClient
-from gateway.reporting.failure_log import FailureLog
 from gateway.reporting.health import HEALTH, METRICS, READY, Health, alone
-from gateway.reporting.loop_lag import LoopLag
-from gateway.reporting.metrics import GatewayMetrics
+from gateway.reporting.metrics import GatewayMetrics, LoopLag
 from gateway.reporting.reporter import Reporter
 from gateway.reporting.request_metrics import RequestMetrics
 from gateway.requests.crash_watch import CrashWatch
@@ -58,30 +57,29 @@ if TYPE_CHECKING:  # slow to import
 
 _SWEEP_S: Final = 0.1  # how late a deadline of a request may be
 _POOL_EVERY: Final = 10  # sweeps
+_STRANGERS_SHARE: Final = 2  # of all connections: requests without a key that have one to the controller, too
 _REFUSE_AFTER_S: Final = 5.0  # load balancers see `/readyz` first
 _CLOSE_S: Final = 1.0
 _POLL_S: Final = 0.05
 
 
 class Gateway:
-    """Answers for models and passes all else on, from `start` to `close`. Made in the loop that serves.
+    """Answers for models and passes other requests on, from `start` to `close`. Made in the loop that serves.
 
     Args:
         database: read by its own tasks alone, never while a request waits.
         changes: wakes the readers of keys and routes.
         controller: the address of its API.
-        limits: of connections; None: the usual ones for this process's limit of files.
-        name: of this gateway, by which the leader and operators know it; empty: the host and this process.
+        name: by which the leader and operators know it; empty: the host and this process.
         secret: by which the controller believes the gateway; empty on a Unix socket.
-        proxies: whose `X-Forwarded-*` counts.
-        cors: which pages may read answers of models.
-        hsts_s: for which browsers shall use TLS alone, in seconds; 0: they are not asked to.
-        bodies: bounds the bytes of bodies of requests to models; made with the metric for refusals.
-        client_stall_s: after which a client that takes nothing is cut, in seconds.
-        number: of this process among those of the gateway, from 0.
-        sockets: by which the processes ask one another; None: it is the only one.
-        certificate: that it shows; None: it speaks no TLS.
-        others: addresses of further controllers, which are asked where the first one does not answer.
+        cors: the origins whose pages may read answers of models.
+        hsts_s: for how long browsers shall use only TLS, in seconds; 0: no such header.
+        bodies: bounds the bytes of bodies; made with the metric for refusals.
+        limits: of connections; None: those for this process's limit of files.
+        client_stall_s: after which a client that reads nothing is cut, in seconds.
+        number: of this process, from 0.
+        sockets: by which the processes reach each other; None if it is the only one.
+        others: addresses of further controllers, used where the first does not answer.
         proxy_keys: open the secrets of agents' proxies.
     """
 
@@ -127,9 +125,11 @@ class Gateway:
             metrics=QueueMetrics(self.metrics.registry),
             places=self._places,
         )
-        self._controller = Controller(controller, secret, Pool(), others=deque(others))
-        self._crashes = CrashWatch(database)
         limits = limits or limits_for(connection_bound(raise_file_limit()))
+        self._controller = Controller(
+            controller, secret, Pool(), most_strangers=max(1, limits.most // _STRANGERS_SHARE), others=deque(others)
+        )
+        self._crashes = CrashWatch(database)
         self._agents, failed = Pool(most=limits.most, prepare=notice_gone_hosts), FailureLog().note
         self._requests = RequestMetrics(self.metrics.registry, self.demand.at_replicas)
         self._shared = Shared(
@@ -192,23 +192,21 @@ class Gateway:
 
     @property
     def under_way(self) -> set[Request]:
-        """The requests to models that are not over."""
+        """Requests to models that are not over."""
         return self._shared.under_way
 
     @property
     def tasks(self) -> list[asyncio.Task[None]]:
-        """What runs from `start` to `close`. A task that ends before has a defect."""
+        """The tasks that run from `start` to `close`. A task that ends before has a defect."""
         own = (self.keys.task, self.routes.refreshing, self._reporter.task, self._leases.task, self._crashes.task)
         each = (*own, *self._quotas.tasks)
         return [task for task in each if task is not None]
 
     @property
     def port(self) -> int:
-        """The port that it listens on."""
         return self._server.port
 
     async def start(self, listening: socket.socket) -> None:
-        """Serves on a bound socket."""
         self.keys.start()
         if self._peers is not None:
             await self._peers.start()
@@ -220,24 +218,23 @@ class Gateway:
         await self._server.listen_on(listening)
 
     async def close(self, drain_s: float) -> None:
-        """Drains and stops."""
         await self.drain(drain_s)
         await self.stop()
 
     def leave(self) -> None:
-        """Takes no new connections: another process that has the same socket does. Open ones end with their answers."""
+        """Takes no new connections: another process serves the same socket. Open connections end with their answers."""
         self._draining = True
         self._server.leave()
         self._server.retire()
 
     async def drain(self, drain_s: float, *, replaced: bool = False) -> None:
-        """Ends what is passed on at once, and requests to models when they are answered or the time is over.
+        """Ends passed-on requests at once, and requests to models when they are answered or the time is over.
 
-        New connections are taken for a few seconds more, since load balancers look at `/readyz` now and then.
+        New connections are accepted for a few seconds more, since load balancers poll `/readyz` now and then.
 
         Args:
             drain_s: the longest time for answers of models, in seconds.
-            replaced: another process serves the same socket already, and goes on.
+            replaced: another process already serves the same socket, and continues.
         """
         self._draining = True
         for passed in list(self._controller.under_way):
@@ -245,7 +242,7 @@ class Gateway:
         if replaced:
             self.leave()
         began = self._loop.time()
-        # A connection at rest learns of the end with its next answer: few clients send again what is cut meanwhile.
+        # A connection at rest ends with its next answer: few clients repeat a request that is cut.
         refuse_after_s = _REFUSE_AFTER_S if drain_s > 2 * _REFUSE_AFTER_S else 0.0
         while (spent := self._loop.time() - began) < drain_s and (self.under_way or spent < refuse_after_s):
             if replaced and not len(self._server):
@@ -257,10 +254,9 @@ class Gateway:
             exchange.end_for_stop()
 
     async def stop(self) -> bool:
-        """Ends its connections and its tasks, and signs off. Takes a few seconds where the database is away.
+        """Ends its connections and tasks, and signs off. Takes a few seconds where the database is away.
 
-        Returns:
-            Whether each step went well. What fails in one is logged, and the next one follows.
+        Returns whether each step went well. Failures are logged, and the next step follows.
         """
         self._collections.close()
         steps: list[tuple[str, Step]] = [
@@ -289,8 +285,8 @@ class Gateway:
     def _places_lack(self) -> None:
         self._leases.poke()
 
-    def _places_among(self, told: ReportAnswer) -> None:
-        self._places.rank, self._places.gateways = told.rank, told.gateways
+    def _places_among(self, answer: ReportAnswer) -> None:
+        self._places.rank, self._places.gateways = answer.rank, answer.gateways
 
     def _wakes_changed(self) -> None:
         self._reporter.poke()
@@ -311,7 +307,6 @@ class Gateway:
 def _metrics(
     collections: GcWatch, loop_lag_s: Callable[[], float], certificate: "ServedCertificate | None"
 ) -> GatewayMetrics:
-    """The metrics of this process, in a registry of its own."""
     metrics = GatewayMetrics(CollectorRegistry())
     metrics.loop_lag(loop_lag_s)
     metrics.registry.register(ProcessMetrics("gateway", lambda: {(): read_figures(collections)}))
@@ -323,7 +318,7 @@ def _metrics(
 def _server(
     router: Router, admission: ConnectionAdmission, client_stall_s: float, certificate: "ServedCertificate | None"
 ) -> Server:
-    """Serves admitted connections. An exchange has a limit for its whole body, after which it says so."""
+    """Serves admitted connections. An upload has a limit of its own, which answers with an error."""
     progress = Progress(body_s=UPLOAD_LIMIT_S + 10.0, write_s=client_stall_s)
     context = None if certificate is None else lambda: certificate.context
     return Server(Service(router.handle, router.malformed, admission, progress), context)

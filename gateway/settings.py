@@ -27,11 +27,11 @@ LARGEST_BODY_MIB = 64
 
 def _listed(value: object) -> object:
     """`10.0.0.0/8, fd00::/8` as a list."""
-    return [one.strip() for one in value.split(",") if one.strip()] if isinstance(value, str) else value
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 class GatewaySettings(BaseSettings):
-    """The settings of one gateway process."""
+    """Settings of one gateway process, from its environment."""
 
     model_config = SettingsConfigDict(env_prefix="GPUWARD_", frozen=True, extra="ignore")
 
@@ -103,7 +103,7 @@ class GatewaySettings(BaseSettings):
     def _from_the_data_folder(cls, given: Any) -> Any:
         if not isinstance(given, dict) or not given.get("data_dir") or given.get("controller"):
             return given
-        return {**_found_in(Path(given["data_dir"]), given), **given}
+        return {**_from_data_folder(Path(given["data_dir"]), given), **given}
 
     @model_validator(mode="after")
     def _certificate_with_key(self) -> Self:
@@ -112,7 +112,7 @@ class GatewaySettings(BaseSettings):
 
     @property
     def proxy_keys_at(self) -> Path | None:
-        """Where the keys of agents' proxies are; None: nowhere."""
+        """The file with the keys of agents' proxies; None without one."""
         if self.proxy_key_file is not None or not self.controller.startswith("/"):
             return self.proxy_key_file
         return Path(self.controller).parent / KEY_FILE
@@ -124,26 +124,22 @@ class GatewaySettings(BaseSettings):
         return value
 
 
-def _found_in(data_dir: Path, given: Mapping[str, object]) -> dict[str, object]:
+def _from_data_folder(data_dir: Path, given: Mapping[str, object]) -> dict[str, object]:
     """Settings of a gateway on the host of a controller, as far as its data folder has them."""
     from controller.live.database import embedded_url  # noqa: PLC0415 - slow to import
     from http1.tls.authority import Authority  # noqa: PLC0415 - slow to import
 
-    found: dict[str, object] = {"controller": str(data_dir.absolute() / _SOCKET)}
+    settings: dict[str, object] = {"controller": str(data_dir.absolute() / _SOCKET)}
     if not given.get("database_url"):
-        found["database_url"] = embedded_url(data_dir)
+        settings["database_url"] = embedded_url(data_dir)
     authority = Authority(data_dir)
     if authority.exists and not given.get("tls_cert"):
-        found["tls_cert"] = found["tls_key"] = authority.server
-    return found
+        settings["tls_cert"] = settings["tls_key"] = authority.server
+    return settings
 
 
 def addresses_of(controller: str, authority: "SSLContext | None") -> list[Address]:
-    """Host and port of each URL, or the path of a socket.
-
-    Args:
-        controller: as the setting has it.
-        authority: verifies the controllers at `https://`; None: they are not asked yet.
+    """Host and port of each URL, or the path of a socket. `authority`: verifies controllers at `https://`.
 
     Raises:
         ValueError: it is neither.
@@ -170,5 +166,5 @@ def _address_of(url: str, authority: "SSLContext | None") -> Address:
 
 
 def part_of(mebibytes: int, processes: int) -> int:
-    """One process's part of a bound on bodies, in bytes: at least one whole body."""
+    """One process's part of a bound on bodies, in bytes: at least one complete body."""
     return max(mebibytes // processes, LARGEST_BODY_MIB) * 2**20

@@ -6,12 +6,7 @@ from typing import Final
 
 
 class BodiesFullError(Exception):
-    """A body does not fit into what is free.
-
-    Attributes:
-        of_key: whether the key's own bound refuses it; else the bound over all keys does.
-        limit_bytes: that bound.
-    """
+    """A body does not fit. `of_key`: into its key's bound; else into that of all keys."""
 
     def __init__(self, limit_bytes: int, *, of_key: bool) -> None:
         super().__init__(f"request bodies in flight would exceed {limit_bytes} bytes")
@@ -20,7 +15,7 @@ class BodiesFullError(Exception):
 
 
 class Hold:
-    """The bytes that one request holds. Grows by `take` while its body arrives."""
+    """Bytes that the body of one request holds; they grow while it arrives."""
 
     __slots__ = ("_bodies", "key", "size")
 
@@ -39,7 +34,7 @@ class Hold:
         self.size += size
 
     def take_up_to(self, size: int) -> None:
-        """Holds `size` bytes in all; nothing where it already holds as many.
+        """Holds `size` bytes in all, unless it already holds as many.
 
         Raises:
             BodiesFullError: as `take`.
@@ -50,12 +45,9 @@ class Hold:
 
 
 class Bodies:
-    """The bodies of one server.
+    """The bodies of one server, bounded in bytes.
 
-    Args:
-        most: bytes in all.
-        most_per_key: bytes of one key's requests.
-        refused: a metric. Called with `key` or `all` for each body that does not fit, by the bound that refuses it.
+    `refused` is called with `key` or `all` for each body that does not fit, by the bound that refuses it.
     """
 
     def __init__(self, most: int, most_per_key: int, *, refused: Callable[[str], None] = lambda _bound: None) -> None:
@@ -67,14 +59,10 @@ class Bodies:
 
     @contextmanager
     def hold(self, key: str, expected: int = 0) -> Iterator[Hold]:
-        """Holds a request's body until the context ends.
-
-        Args:
-            key: whose request it is.
-            expected: bytes that the request has announced.
+        """Holds a request's body, of which `expected` bytes are announced, until the context ends.
 
         Raises:
-            BodiesFullError: what was announced does not fit.
+            BodiesFullError: the announced bytes do not fit.
         """
         hold = self.begin(key)
         try:
@@ -88,7 +76,7 @@ class Bodies:
         return Hold(self, key)
 
     def release(self, hold: Hold) -> None:
-        """Holds nothing of a body any longer; repeating it changes nothing."""
+        """Frees what a body holds; repeating it changes nothing."""
         size, hold.size = hold.size, 0
         self.held -= size
         left = self._of_key.get(hold.key, 0) - size
@@ -118,9 +106,9 @@ class Bodies:
 _TINY_BYTES: Final = 1024
 
 
-def keep(pieces: list[bytes], data: bytes) -> None:
-    """Adds a piece, to the last one where both are tiny."""
-    if pieces and len(data) < _TINY_BYTES and len(pieces[-1]) < _TINY_BYTES:
-        pieces[-1] += data
+def keep(parts: list[bytes], data: bytes) -> None:
+    """Adds a part, to the last one where both are tiny."""
+    if parts and len(data) < _TINY_BYTES and len(parts[-1]) < _TINY_BYTES:
+        parts[-1] += data
     else:
-        pieces.append(data)
+        parts.append(data)

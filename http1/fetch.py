@@ -26,7 +26,7 @@ class _Answer:
 
     def __init__(self, most_bytes: int) -> None:
         self.head: ResponseHead | None = None
-        self.pieces: list[bytes] = []
+        self.parts: list[bytes] = []
         self.left = most_bytes
         self.over: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -34,7 +34,7 @@ class _Answer:
         self.head = head
 
     def response_body(self, data: bytes, chunks: bytes = b"") -> None:  # noqa: ARG002 - they are passed on nowhere
-        keep(self.pieces, data[: self.left])
+        keep(self.parts, data[: self.left])
         self.left -= len(data)
         if self.left <= 0:
             self.response_failed("")
@@ -93,4 +93,4 @@ async def fetch(
             connection.abort()
     if why or answer.head is None:
         raise FetchError(why)
-    return answer.head, b"".join(answer.pieces)
+    return answer.head, b"".join(answer.parts)

@@ -1,4 +1,4 @@
-"""Who a request is from where proxies stand before the server: only a trusted proxy's `X-Forwarded-*` counts."""
+"""The sender of a request behind proxies: only a trusted proxy's `X-Forwarded-*` counts."""
 
 import ipaddress
 from collections.abc import Iterable, Mapping
@@ -7,7 +7,7 @@ from typing import Final
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 # The gateway's own words to the controller. It passes on no header of these names, nor of X-Forwarded-*.
-GATEWAY_HEADER: Final = "X-Gpuward-Gateway"  # the secret by which the controller believes the others
+GATEWAY_HEADER: Final = "X-Gpuward-Gateway"  # the secret by which the controller believes the other fields
 BEHIND_PROXY_HEADER: Final = "X-Gpuward-Behind-Proxy"  # a trusted proxy has sent the request
 SCHEMES: Final = frozenset({"http", "https"})
 _STATED_BY_PROXIES: Final = frozenset({"forwarded", "x-forwarded-for", "x-real-ip", "via"})
@@ -46,7 +46,7 @@ class TrustedProxies:
         for entry in reversed([part for value in forwarded_for for part in value.split(",")]):
             parsed = _parse(_without_port(entry.strip()))
             if parsed is None:
-                break  # what stands to its left was written by an unknown hand
+                break  # an unknown sender wrote what is to its left
             address = str(parsed)
             if address not in self:
                 break
@@ -55,7 +55,7 @@ class TrustedProxies:
 
 
 def is_from_this_host(peer: str, names: Iterable[str]) -> bool:
-    """Whether a request comes from the server's own host, and no proxy there says that it passes it on.
+    """Whether a request comes from the server's own host, and no proxy there states that it passes it on.
 
     Args:
         peer: address of the other side of the connection; empty: a Unix socket.

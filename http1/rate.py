@@ -7,9 +7,8 @@ class Rate:
     """A budget that fills up again.
 
     Args:
-        now: the time.
-        burst: what may come at once.
-        per_s: what may come in a second beyond that.
+        burst: the amount that may come at once.
+        per_s: the amount that may come in a second beyond that.
         most_owed: of what came beyond both; more is forgiven.
     """
 

@@ -1,4 +1,4 @@
-"""One relay of two connections: a client's request goes on to a server, and the server's answer comes back.
+"""One relay of two connections: a client's request passes to a server, and the server's answer comes back.
 
 Bytes pass as they come, with back-pressure both ways. A client that leaves ends its request at the server. A switch of
 protocols makes a tunnel. Nothing here sets timers: the owner sweeps deadlines by `overdue`.
@@ -50,15 +50,12 @@ class Relay(ABC):
 
     Attributes:
         limits_s: seconds without progress after which `overdue` calls `silent`, by state; a state may have no limit.
-        head: of the request.
-        client: its connection.
-        server: the connection to the server; None before it is open, and after the answer.
-        state: how far it is.
-        complete: whether all of the request has come.
-        ready: whether the client takes more of the answer.
+        server: None before it is open, and after the answer.
+        complete: all of the request has come.
+        ready: the client takes more of the answer.
         held: the request's body, until a server takes it.
         moved: loop time of the last progress.
-        observe: called with each piece of the answer, returns the bytes that the client gets for it; None: the same.
+        observe: called with each part of the answer, returns the bytes for the client; None: the same.
     """
 
     __slots__ = (
@@ -136,7 +133,7 @@ class Relay(ABC):
             self.client.resume_reading()
 
     def leave_server(self) -> None:
-        """Ends what is under way at the server; the request may go to another one unless an answer has begun."""
+        """Ends what is under way at the server; the request may go to another server unless an answer has started."""
         self._drop_server()
         self._answer = None
         if self.state is SENT:
@@ -154,7 +151,6 @@ class Relay(ABC):
             self.client.pause_reading()
 
     def end(self) -> None:
-        """The request is complete."""
         self.complete = True
         if self.server is not None:
             self.server.end()
@@ -165,7 +161,6 @@ class Relay(ABC):
             self.over(CUT)
 
     def writable(self, *, ready: bool) -> None:
-        """Whether the client takes more of the answer."""
         self.ready = ready
         if self.server is not None:
             (self.server.resume_reading if ready else self.server.pause_reading)()
@@ -211,7 +206,6 @@ class Relay(ABC):
             self.unanswered(why)
 
     def request_writable(self, *, ready: bool) -> None:
-        """Whether the server takes more of the request."""
         (self.client.resume_reading if ready else self.client.pause_reading)()
 
     def _start(self, head: ResponseHead, body: bytes) -> None:
@@ -230,7 +224,6 @@ class Relay(ABC):
     # The end
 
     def overdue(self, now: float) -> None:
-        """Ends what has made no progress for too long at loop time `now`."""
         limit_s = self.limits_s.get(self.state)
         if limit_s is not None and now - self.moved > limit_s:
             self.silent()
@@ -247,7 +240,7 @@ class Relay(ABC):
         self.client.abort()
 
     def over(self, state: State) -> None:
-        """Ends the request, and what is under way at the server. A subclass gives back what the request holds."""
+        """Ends the request, and what is under way at the server. A subclass frees what the request holds."""
         self._enter(state)
         self._drop_server()
 
@@ -281,7 +274,7 @@ class Relay(ABC):
 
     @abstractmethod
     def unanswered(self, why: str) -> None:
-        """The server's connection ended before an answer began. The server may have seen the request."""
+        """The server's connection ended before an answer began. The server may have received the request."""
 
     @abstractmethod
     def silent(self) -> None:

@@ -4,7 +4,8 @@ from typing import Final
 
 import orjson
 
-from http1.protocol.server_connection import DROPPED, Handler, ServerConnection
+from http1.protocol.handler import DROPPED, Handler
+from http1.protocol.server_connection import ServerConnection
 from schemas.wire import PROXY_OUTCOME_HEADER, PROXY_REFUSAL_HEADER
 
 _JSON: Final = (b"content-type", b"application/json; charset=utf-8")

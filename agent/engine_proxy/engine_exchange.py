@@ -18,8 +18,9 @@ from agent.engine_proxy.in_flight import InFlightRequests
 from http1.daemon.sweeper import Sweeper
 from http1.protocol.client import ClientConnection, Pool
 from http1.protocol.connecting import ConnectError
+from http1.protocol.handler import Handler
 from http1.protocol.heads import HOP_BY_HOP, SWITCHING, PassedOn, RequestHead, ResponseHead
-from http1.protocol.server_connection import Handler, ServerConnection
+from http1.protocol.server_connection import ServerConnection
 from http1.protocol.states import Progress
 from http1.relay import ANSWERING, CONNECTING, DONE, SENT, TUNNEL, Relay, State
 from schemas.wire import OUR_HEADERS, PROXY_IN_FLIGHT_HEADER

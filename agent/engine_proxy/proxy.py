@@ -30,10 +30,11 @@ from http1.daemon.log_limit import MalformedLog
 from http1.daemon.open_files import connection_bound, raise_file_limit
 from http1.protocol.admission import ADMINISTRATOR, KEY, limits_for
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.framing import MessageError
+from http1.protocol.handler import DROPPED, Handler
 from http1.protocol.heads import RequestHead
-from http1.protocol.reader import MessageError
 from http1.protocol.server import Server
-from http1.protocol.server_connection import DROPPED, Handler, ServerConnection, Service
+from http1.protocol.server_connection import ServerConnection, Service
 from http1.protocol.streamed_answer import StreamedAnswer
 from http1.tls.certificate import ServedCertificate
 from schemas.wire import PROXY_CACHE, PROXY_ENGINE_PREFIX, PROXY_LOGS_PREFIX

@@ -20,7 +20,7 @@ _IGNORED: Final = " "  # of a part, by file systems and some servers
 
 
 def app_of(path: bytes) -> tuple[str, bytes] | None:
-    """The deployment that a path names, and the server's own path; None: it names none."""
+    """The deployment that a path names, and the server's own path; None if it names none."""
     name, slash, rest = path.removeprefix(APPS).partition(b"/")
     if not path.startswith(APPS) or not _NAME.fullmatch(name):
         return None
@@ -28,7 +28,7 @@ def app_of(path: bytes) -> tuple[str, bytes] | None:
 
 
 def path_problem(path: bytes) -> str | None:
-    """Why a server may take the path for another one; None: it cannot."""
+    """Why a server may read the path as another path; None if it cannot."""
     if not path.isascii():
         return "has bytes that are not ASCII; encode them as %XX"
     if path.startswith(b"//"):
@@ -65,4 +65,4 @@ def _problem_of(path: bytes, slashes: int) -> str | None:
 
 def is_listed(path: bytes, listed: Sequence[str]) -> bool:
     """Whether the path is one of those, or below one."""
-    return any(one == "/" or path == one.encode() or path.startswith(one.encode() + b"/") for one in listed)
+    return any(name == "/" or path == name.encode() or path.startswith(name.encode() + b"/") for name in listed)

@@ -26,11 +26,7 @@ _READABLE: Final = b", ".join(
 
 
 class Cors:
-    """Judges origins.
-
-    Args:
-        origins: whose pages may read answers; `*`: those of any. Without one, no answer mentions origins.
-    """
+    """Judges origins. `origins`: whose pages may read answers; `*`: any."""
 
     def __init__(self, origins: tuple[str, ...] = ()) -> None:
         self._any = ANY_ORIGIN in origins
@@ -46,12 +42,12 @@ class Cors:
         return lines_of([*fields, (b"vary", _ORIGIN)])
 
     def preflight(self, method: bytes, named: Mapping[bytes, bytes]) -> Fields | None:
-        """The fields of the answer to a browser's question before a request; None: this is not such a question."""
+        """The fields of the answer to a preflight; None: the request is not one."""
         origin = named.get(_ORIGIN, b"")
         allowed = self._any or origin.lower() in self._origins
         if method != b"OPTIONS" or not (origin and allowed and _METHOD in named):
             return None
         fields = [(b"access-control-allow-methods", _METHODS), (b"access-control-max-age", b"%d" % _KEPT_S)]
-        if asked := named.get(_HEADERS):
-            fields.append((b"access-control-allow-headers", asked))
+        if requested := named.get(_HEADERS):
+            fields.append((b"access-control-allow-headers", requested))
         return fields

@@ -18,8 +18,7 @@ from gateway.admission.credentials import credentials_of, keys_of, origin_of
 from gateway.bodies.form_grammar import FORM, media_type
 from gateway.bodies.form_reader import is_form
 from gateway.bodies.parameters import BadRequestError, check_charset
-from gateway.control_plane.controller import Controller
-from gateway.control_plane.reverse_proxy import BEHIND_PROXY_FIELD, Passed
+from gateway.control_plane.reverse_proxy import BEHIND_PROXY_FIELD, Controller, Passed
 from gateway.errors import GatewayError, response, unauthenticated
 from gateway.requests.app_upload import PATH, app_upload, for_programs
 from gateway.requests.form_upload import FormUpload
@@ -31,9 +30,10 @@ from gateway.routing.routing_table import ServedName
 from http1.daemon.log_limit import MalformedLog
 from http1.forwarded import TrustedProxies
 from http1.protocol.admission import ADMINISTRATOR, KEY
+from http1.protocol.framing import MessageError
+from http1.protocol.handler import DROPPED, Handler
 from http1.protocol.heads import Fields, RequestHead, values
-from http1.protocol.reader import MessageError
-from http1.protocol.server_connection import DROPPED, Handler, ServerConnection
+from http1.protocol.server_connection import ServerConnection
 from schemas.api.models import FORM_PATHS, MODEL_PATHS, MODEL_ROLES, MODELS_PATH, ModelList, ModelState, ModelView
 from schemas.api.view import to_json
 
@@ -52,7 +52,7 @@ _UNUSABLE: Final = re.compile(rb"[\x00-\x1f\x7f]")
 _JSON: Final = (b"content-type", b"application/json")
 _FORM_TYPES: Final = frozenset((FORM, b"application/json"))
 _GIVEN_ONCE: Final = (b"content-type", b"content-encoding")
-_CHECKED: Final = object()  # keys of what is worked out once for heads that are alike
+_CHECKED: Final = object()  # keys of results for heads that are alike
 _CREDENTIALS: Final = object()
 # What a browser shows of an answer has no rights of the dashboard's origin.
 _SANDBOX: Final = b"content-security-policy: sandbox\r\n"
@@ -62,16 +62,7 @@ Own = Callable[[RequestHead, ServerConnection, str], Handler]
 
 
 class Router:
-    """Handles the head of each request.
-
-    Args:
-        shared: by all requests to models.
-        controller: where all else goes.
-        own: what the gateway answers itself, by path.
-        proxies: whose `X-Forwarded-*` counts.
-        cors: which pages may read answers of models; None: those of its own origin.
-        hsts_s: for which browsers shall use TLS alone, in seconds; 0: they are not asked to.
-    """
+    """Handles the head of each request: of `own` paths, of requests to models, and of all others for the controller."""
 
     def __init__(
         self,
@@ -92,7 +83,6 @@ class Router:
         self._keys: KeyRing = shared.keys
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
-        """One request."""
         path, request_id = head.target.partition(b"?")[0], request_id_of(head.named)
         if self._hsts and self._scheme(head, connection) == "https":
             connection.add_lines(self._hsts)
@@ -109,7 +99,6 @@ class Router:
         return self._pass_on(head, connection, request_id)
 
     def malformed(self, error: MessageError) -> bytes:
-        """The body of the answer to a malformed message."""
         self._malformed.note(str(error))
         _, body = response(GatewayError(error.status, error.code, str(error)), b"", "")
         return body
@@ -117,7 +106,7 @@ class Router:
     # Models
 
     def _answers_page(self, head: RequestHead, connection: ServerConnection) -> bool:
-        """Lets a page of another origin read the answer; returns whether it was a preflight, which is answered."""
+        """Lets a page of another origin read the answer; returns whether it has answered a preflight."""
         if self._cors is None:
             return False
         if lines := self._cors.lines(head.named):
@@ -197,7 +186,7 @@ class Router:
         served = self._shared.routes.table.served_models(principal.limits.allows)
         now = int(time.time())
         if path == _LIST:
-            body = to_json(ModelList(data=[_view(name, one, now) for name, one in served.items()]))
+            body = to_json(ModelList(data=[_view(name, served_name, now) for name, served_name in served.items()]))
         else:
             name = unquote_to_bytes(path.removeprefix(_ONE)).decode(errors="replace")
             if name not in served:
@@ -278,8 +267,8 @@ def mistaken_base(path: bytes) -> str | None:
         wrong = "with //"
     else:
         wrong = "with / at its end"
-    asked, right = path.decode("latin-1"), meant.decode("latin-1")
-    return f"no such path: {asked}, which is {right} {wrong}; set the client's base URL to http(s)://HOST:PORT/v1"
+    requested, right = path.decode("latin-1"), meant.decode("latin-1")
+    return f"no such path: {requested}, which is {right} {wrong}; set the client's base URL to http(s)://HOST:PORT/v1"
 
 
 def _view(name: str, served: ServedName, now: int) -> ModelView:
@@ -288,16 +277,16 @@ def _view(name: str, served: ServedName, now: int) -> ModelView:
 
 
 def _credentials(head: RequestHead) -> tuple[tuple[str, ...], tuple[bytes, ...]]:
-    """The credentials in a head, and their digests: one or more."""
-    found: tuple[tuple[str, ...], tuple[bytes, ...]] | None = head.alike.get(_CREDENTIALS)
-    if found is None:
+    """The credentials in a head, and their digests: at least one."""
+    credentials: tuple[tuple[str, ...], tuple[bytes, ...]] | None = head.alike.get(_CREDENTIALS)
+    if credentials is None:
         keys = credentials_of(head) or ("",)
-        found = head.alike[_CREDENTIALS] = (keys, tuple(map(digest_of, keys)))
-    return found
+        credentials = head.alike[_CREDENTIALS] = (keys, tuple(map(digest_of, keys)))
+    return credentials
 
 
 def _check(head: RequestHead, path: bytes) -> None:
-    """Refuses what no body can mend."""
+    """Refuses a request that no body could make valid."""
     allowed = b"GET" if _names_one(path) else _ALLOWED.get(path)
     _check_characters(head)
     if allowed is None:

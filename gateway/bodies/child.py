@@ -17,16 +17,7 @@ CHANGED: Final = ("model", "stream_options")  # values that the gateway may chan
 
 
 class ChildAnswer(msgspec.Struct):
-    """What is known of a body.
-
-    Attributes:
-        error: why it cannot be routed; empty: it can.
-        param: the field at fault.
-        parameters: of the body.
-        values: JSON of the values that may be changed.
-        digest: SHA-256 of the body.
-        prompt_bytes: its bytes of text.
-    """
+    """The result for a body. `error`: why it cannot be routed, if so; `param`: the field at fault."""
 
     error: str = ""
     param: str = ""

@@ -29,14 +29,14 @@ _ADVICE: Final[Mapping[str, str]] = {
     "slot_id": _PLACE,
 }
 CONTROLS: Final = frozenset(_ADVICE)
-# Images have a background of another kind, which says nothing of how an engine works.
+# Images have a background of another kind, which does not control an engine.
 _OF_IMAGES: Final = "background"
 _IMAGES_HAVE: Final = ("auto", "opaque", "transparent")
 _ANY: Final[tuple[Any, ...]] = (None, -1, "", [])  # what clients write for "none" and "any"
 
 
 def control_in(content: Mapping[str, Any]) -> tuple[str, str] | None:
-    """The first such field that says something, and what to do instead; None: there is none."""
+    """The first such field with a value, and what to do instead; None without one."""
     for name, value in content.items():
         if name == _OF_IMAGES and value in _IMAGES_HAVE:
             continue

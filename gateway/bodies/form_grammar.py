@@ -44,7 +44,7 @@ _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 
 
 class Part(NamedTuple):
-    """What a part's head says. `length`: bytes of its content; None: it does not say."""
+    """What a part's head states. `length`: bytes of its content; None if not stated."""
 
     name: str
     length: int | None
@@ -65,14 +65,14 @@ def boundary_of(content_type: bytes) -> bytes:
     given: dict[bytes, bytes] = {}
     at = len(FORM)
     while at < len(content_type):
-        found = _PARAMETER.match(content_type, at)
-        if found is None:
+        match = _PARAMETER.match(content_type, at)
+        if match is None:
             raise BadRequestError("Content-Type: has no valid parameters; write multipart/form-data; boundary=TEXT")
-        name = found[1].lower()
+        name = match[1].lower()
         if name in given or name not in (b"boundary", b"charset"):
             raise BadRequestError("Content-Type: of a form takes one boundary and one charset; leave out all else")
-        given[name] = found[2] or found[3] or b""
-        at = found.end()
+        given[name] = match[2] or match[3] or b""
+        at = match.end()
     if given.get(b"charset", b"utf-8").lower() != b"utf-8":
         raise BadRequestError("Content-Type: charset of a form must be utf-8; leave it out")
     boundary = given.get(b"boundary", b"")
@@ -82,7 +82,7 @@ def boundary_of(content_type: bytes) -> bytes:
 
 
 def part_of(head: bytes) -> Part:
-    """What the head of a part says. `head`: its lines, without the empty one that ends it.
+    """The head of a part, parsed. `head`: its lines, without the empty line at its end.
 
     Raises:
         BadRequestError: it is not in the grammar.
@@ -111,17 +111,17 @@ def _names_twice(file: bytes) -> bool:
 
 
 def _fields(head: bytes) -> dict[bytes, bytes]:
-    """The fields of a part's head, each of which may stand in it once."""
+    """The fields of a part's head, each of which may occur once."""
     fields: dict[bytes, bytes] = {}
     for line in head.split(b"\r\n"):
-        found = _LINE.fullmatch(line)
-        name = found[1].lower() if found else b""
-        if found is None or name not in _FIELDS or name in fields:
+        match = _LINE.fullmatch(line)
+        name = match[1].lower() if match else b""
+        if match is None or name not in _FIELDS or name in fields:
             raise BadRequestError(
                 "body: parts of the form take the lines Content-Disposition, Content-Type, Content-Transfer-Encoding "
                 "and Content-Length, each once as NAME: VALUE"
             )
-        fields[name] = found[2].strip(b" \t")
+        fields[name] = match[2].strip(b" \t")
     return fields
 
 

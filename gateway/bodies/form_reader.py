@@ -39,14 +39,11 @@ def model_part(name: str) -> bytes:
 
 
 class FormReader:
-    """Finds the model in a form that is fed piece by piece. Each byte costs the same, whatever the pieces.
-
-    Args:
-        content_type: of the request.
+    """Finds the model in a form that is fed in parts. Each byte costs the same, whatever the parts.
 
     Attributes:
-        model: the field's value; None: it did not come yet.
-        span: where its part stands in the body, from its head to the end of its value: see `model_part`.
+        model: the field's value; None until it has come.
+        span: its part, from its head to the end of its value: see `model_part`.
         text_bytes: of the content of fields that are no files, so far.
 
     Raises:
@@ -77,7 +74,7 @@ class FormReader:
 
     @property
     def streams(self) -> bool:
-        """Whether the form, as far as it came, asks for a stream of events."""
+        """Whether the form, as far as it came, requests a stream of events."""
         return self._stream.decode("latin-1").lower() in TRUE
 
     def feed(self, data: bytes) -> None:
@@ -91,21 +88,16 @@ class FormReader:
             pass
 
     def end(self) -> None:
-        """The body is complete.
-
-        Raises:
-            BadRequestError: the form is not.
-        """
         if self._place is not _Place.ENDED:
             raise _missing() if self.model is None else BadRequestError("body: the form breaks off; send all of it")
 
     @property
     def digest(self) -> bytes:
-        """Of what the form says, whatever its boundary: clients choose another one at each try. Empty: it goes on."""
+        """A digest of the fields, whatever the boundary: clients choose another at each try. Empty: incomplete."""
         return self._digest.digest() if self._place is _Place.ENDED else b""
 
     def _read(self) -> bool:
-        """Reads one step on. Whether there may be another."""
+        """Advances by one step; returns whether another may follow."""
         match self._place:
             case _Place.START:
                 return self._start()

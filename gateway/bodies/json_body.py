@@ -80,11 +80,6 @@ _COUNTER: Final = _Counter()
 
 
 def read_json(body: bytes) -> Parameters:
-    """The parameters.
-
-    Raises:
-        BadRequestError: the body is not a JSON object with one `model`, a string, or has fields for engines' operators.
-    """
     if body.startswith(_BOM):
         raise BadRequestError("body: must not begin with a byte order mark; send plain UTF-8")
     try:
@@ -148,7 +143,7 @@ def outside_strings(body: bytes) -> bytes:
 def _check_structure(text: bytes) -> None:
     """Refuses infinite numbers and deep nesting. `text`: of the body, without strings."""
     maybe = _MANY_DIGITS in text.translate(_DIGITS) or (b"e" in text.lower() and _BIG_EXPONENT.search(text))
-    if maybe and any(_is_unusable(one[0]) for one in _NUMBER.finditer(text)):
+    if maybe and any(_is_unusable(number[0]) for number in _NUMBER.finditer(text)):
         raise BadRequestError("body: not valid JSON: a number is infinite, or too long")
     if text.count(b"[") + text.count(b"{") > MOST_DEPTH:  # no deeper than brackets open
         steps = array("b", text.translate(_STEPS, _NO_BRACKETS))
@@ -165,14 +160,14 @@ def _check_controls(fields: Any) -> None:
     if given.count(_ABSENT) == len(given):
         return
     values = zip(_CONTROLS, given, strict=True)
-    found = control_in({name: _value(value, otherwise=...) for name, value in values if value is not _ABSENT})
-    if found is not None:
-        name, advice = found
+    control = control_in({name: _value(value, otherwise=...) for name, value in values if value is not _ABSENT})
+    if control is not None:
+        name, advice = control
         raise BadRequestError(f"{name}: is not passed on to engines; {advice}", name)
 
 
 def _value(raw: Raw, longest: int = _LONGEST_WORD, otherwise: Any = None) -> Any:
-    """A short value. `otherwise`: in place of a long one."""
+    """A short value. `otherwise`: in place of a long value."""
     if raw is _ABSENT:
         return None
     return msgspec.json.decode(raw) if len(memoryview(raw)) <= longest else otherwise
@@ -184,7 +179,7 @@ def _answer_size(fields: Any) -> AnswerSize:
     if given.count(_ABSENT) == len(given):
         return ANY_SIZE
     choices, *values = map(_value, given)
-    stated = [one for one in values if type(one) is int and one > 0]
+    stated = [value for value in values if type(value) is int and value > 0]
     number = min(choices, _MOST_CHOICES) if type(choices) is int and choices > 0 else 1
     return AnswerSize(number, stated[0], max(stated)) if stated else AnswerSize(number)
 
@@ -217,11 +212,10 @@ class JsonBody:
     """A body that was read.
 
     Attributes:
-        parameters: of it.
-        content: the body as it came; where `values` is not None, without those values, up to where pairs may follow.
-        more: what follows of `content`, in pieces.
+        content: the body as it came; without `values`, if these were taken out, up to where pairs may follow.
+        more: the bytes behind `content`, in parts.
         digest: SHA-256 of the body as it came; empty: not known yet.
-        text_bytes: its bytes of text; None: not counted yet.
+        text_bytes: None until counted.
         values: JSON of the values that were taken out.
     """
 
@@ -233,7 +227,6 @@ class JsonBody:
     more: tuple[bytes, ...] = ()
 
     def with_values(self, changed: dict[str, Any]) -> tuple[bytes, ...]:
-        """The body with other values."""
         if self.values is not None:
             tail = {name: msgspec.Raw(value) for name, value in self.values.items()}
             tail.update((name, msgspec.Raw(msgspec.json.encode(value))) for name, value in changed.items())
@@ -241,13 +234,11 @@ class JsonBody:
         return (_with_values(self.content, changed) if changed else self.content,)
 
     def identity(self) -> bytes:
-        """The digest."""
         if not self.digest:
             self.digest = sha256(self.content).digest()
         return self.digest
 
     def count_text(self) -> int:
-        """Bytes of text."""
         if self.text_bytes is None:
             self.text_bytes = prompt_bytes(self.content)
         return self.text_bytes

@@ -113,7 +113,7 @@ async def _read_in_child(body: bytes) -> JsonBody:
     pipe = asyncio.subprocess.PIPE
     child = await asyncio.create_subprocess_exec(*_CHILD, stdin=pipe, stdout=pipe, env=environment, limit=_PIECE_BYTES)
     try:
-        line, pieces = await _exchanged(child, body)
+        line, parts = await _exchanged(child, body)
         await child.wait()
     finally:
         if child.returncode is None:
@@ -124,7 +124,7 @@ async def _read_in_child(body: bytes) -> JsonBody:
     answer = msgspec.json.decode(line, type=ChildAnswer)
     if answer.parameters is None:
         raise BadRequestError(answer.error, answer.param)
-    return JsonBody(answer.parameters, b"", answer.digest, answer.prompt_bytes, answer.values, pieces)
+    return JsonBody(answer.parameters, b"", answer.digest, answer.prompt_bytes, answer.values, parts)
 
 
 async def _exchanged(child: asyncio.subprocess.Process, body: bytes) -> tuple[bytes, tuple[bytes, ...]]:
@@ -141,7 +141,7 @@ async def _exchanged(child: asyncio.subprocess.Process, body: bytes) -> tuple[by
             await child.stdin.drain()
     child.stdin.close()
     line = await child.stdout.readline()
-    pieces = []
+    parts = []
     while piece := await child.stdout.read(_PIECE_BYTES):
-        pieces.append(piece)
-    return line.rstrip(), tuple(pieces)
+        parts.append(piece)
+    return line.rstrip(), tuple(parts)

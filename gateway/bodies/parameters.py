@@ -17,11 +17,11 @@ class BadRequestError(ValueError):
 
 
 class AnswerSize(NamedTuple):
-    """How long an answer a request allows.
+    """How long an answer may be.
 
     Attributes:
         choices: number of answers.
-        most: tokens of each choice; None: not stated.
+        most: tokens of each choice; None if not stated.
         limit: the same, by the largest number that any field states: engines read different fields.
     """
 
@@ -34,15 +34,7 @@ ANY_SIZE: Final = AnswerSize()
 
 
 class Parameters(NamedTuple):
-    """The parameters.
-
-    Attributes:
-        model: as the client names it.
-        stream: value of `stream`; None: not stated.
-        stream_options: likewise.
-        answer: how long an answer may be.
-        prompts: number of prompts, each with answers of its own.
-    """
+    """The parameters. `prompts`: number of prompts, each with answers of its own."""
 
     model: str
     stream: Any = None

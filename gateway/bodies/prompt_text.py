@@ -1,4 +1,4 @@
-"""How many bytes of a JSON body are text that may be a prompt: all but media, which say nothing of tokens. Pure.
+"""How many bytes of a JSON body are text that may be a prompt: all but media, whose size shows no tokens. Pure.
 
 Media are the `data:` URLs and the Base64 under the keys by which requests send them. A text that looks like one is
 under another key, and counts.
@@ -9,7 +9,7 @@ from typing import Final
 
 _MARK: Final = b'"data'
 _MOST_MEDIA: Final = 4096  # of a body: what follows counts as text
-_NEAR: Final = 256  # bytes around a mark that tell whether a medium begins there
+_NEAR: Final = 256  # bytes around a mark that decide whether a medium begins there
 _KEY_BEFORE: Final = re.compile(
     rb'"(?:url|(?:image|audio|video|file|input_audio)(?:_url|_data)?)"[ \t\r\n]*:[ \t\r\n]*\Z', re.IGNORECASE
 )
@@ -19,12 +19,12 @@ _DATA_KEY: Final = re.compile(rb'"data"[ \t\r\n]*:[ \t\r\n]*"(?=[A-Za-z0-9+/_-]{
 
 def prompt_bytes(body: bytes) -> int:
     """Bytes of a body without media."""
-    counted = found = at = 0
+    counted = media = at = 0
     while True:
-        mark = body.find(_MARK, at) if found < _MOST_MEDIA else -1
+        mark = body.find(_MARK, at) if media < _MOST_MEDIA else -1
         if mark < 0:
             return counted + len(body) - at
-        found += 1
+        media += 1
         begin = _begin_of_medium(body, mark)
         stop = mark + len(_MARK) if begin is None else begin
         counted += stop - at
@@ -35,7 +35,7 @@ def prompt_bytes(body: bytes) -> int:
 
 
 def _begin_of_medium(text: bytes, mark: int) -> int | None:
-    """Where a medium begins behind a mark; None: there is none."""
+    """Where a medium begins behind a mark; None without one."""
     key = _DATA_KEY.match(text, mark)
     if key is not None:
         return key.end()

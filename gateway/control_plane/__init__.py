@@ -1,1 +1,1 @@
-"""Requests that pass on to the controller, and the gateway's own to it."""
+"""The way to the controllers."""

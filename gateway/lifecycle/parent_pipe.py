@@ -1,4 +1,4 @@
-"""A pipe that tells a process about the one which holds its other end: it lives, was replaced, or has ended."""
+"""A pipe by which a process observes the holder of its other end: it lives, was replaced, or has ended."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ _PR_SET_PDEATHSIG: Final = 1
 
 
 class Holder(StrEnum):
-    """The state of the process that holds the writing end."""
+    """Whether a process still holds the writing end."""
 
     LIVES = "lives"
     REPLACED = "replaced"  # it wrote something
@@ -19,7 +19,7 @@ class Holder(StrEnum):
 
 
 def holder_of(reading_end: int) -> Holder:
-    """What the pipe says now. Nothing is read, so that several processes may ask."""
+    """The state of the pipe. Nothing is read, so that several processes may call it."""
     poll = select.poll()
     poll.register(reading_end, select.POLLIN)
     events = sum(event for _, event in poll.poll(0))
@@ -31,8 +31,7 @@ def holder_of(reading_end: int) -> Holder:
 def die_with(parent: int) -> None:
     """Has the kernel kill this process when its parent ends, also while its event loop hangs.
 
-    Args:
-        parent: its pid; where it has ended already, this process ends.
+    Where the parent has ended already, this process ends.
     """
     _on_parents_death(signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,4 +1,4 @@
-"""The processes of one gateway ask one another for their health and metrics, each on a Unix socket of its own.
+"""The processes of one gateway query each other's health and metrics, each on a Unix socket of its own.
 
 A question is a line, the answer all that follows until the end. The sockets outlive a process that dies, so that a
 question waits for its successor.
@@ -21,18 +21,12 @@ _MOST_BYTES: Final = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """The sockets of all processes, bound in a folder that this user alone may enter.
-
-    Attributes:
-        folder: where they lie.
-        bound: they listen already; in the order of the processes.
-    """
+    """The listening sockets of all processes, in their order, in a folder that only this user may enter."""
 
     folder: Path
     bound: tuple[socket.socket, ...]
 
     def path(self, number: int) -> str:
-        """Of one process's socket."""
         return str(self.folder / str(number))
 
     def remove(self) -> None:
@@ -41,7 +35,7 @@ class Sockets:
 
 
 def bind_sockets(count: int) -> Sockets:
-    """Sockets for so many processes.
+    """Sockets for `count` processes.
 
     Raises:
         OSError: the folder for temporary files is not writable.
@@ -49,21 +43,15 @@ def bind_sockets(count: int) -> Sockets:
     folder = Path(tempfile.mkdtemp(prefix="gpuward-gateway-"))
     bound = []
     for number in range(count):
-        one = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        one.bind(str(folder / str(number)))
-        one.listen(_BACKLOG)
-        bound.append(one)
+        listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        listening.bind(str(folder / str(number)))
+        listening.listen(_BACKLOG)
+        bound.append(listening)
     return Sockets(folder, tuple(bound))
 
 
 class PeerProcesses:
-    """Answers the other processes, and asks them.
-
-    Args:
-        number: of this process, from 0.
-        sockets: of all.
-        answers: what this process answers, by question.
-    """
+    """Answers the other processes, and queries them. `answers`: by question."""
 
     def __init__(self, number: int, sockets: Sockets, answers: Mapping[str, Callable[[], Awaitable[bytes]]]) -> None:
         self._number = number
@@ -72,17 +60,15 @@ class PeerProcesses:
         self._server: asyncio.Server | None = None
 
     async def start(self) -> None:
-        """Answers from now on."""
         bound = self._sockets.bound[self._number]
         self._server = await asyncio.start_unix_server(self._answer, sock=bound)
 
     def stop(self) -> None:
-        """Answers no longer."""
         if self._server is not None:
             self._server.close()
 
     async def ask(self, question: str) -> dict[int, bytes | None]:
-        """What the others answer, by number; None: nothing within `ANSWER_S`."""
+        """The answers of the other processes, by number; None without one within `ANSWER_S`."""
         others = [number for number in range(len(self._sockets.bound)) if number != self._number]
         answers = await asyncio.gather(*(self._ask(number, question) for number in others))
         return dict(zip(others, answers, strict=True))

@@ -15,7 +15,7 @@ from gateway.lifecycle.parent_pipe import Holder, die_with, holder_of, outlive_p
 
 log = structlog.get_logger(__name__)
 
-_POLL_S: Final = 0.2  # how late the end of the parent is seen
+_POLL_S: Final = 0.2  # how late the end of the parent is noticed
 _AGAIN_S: Final = 0.1
 _LONGEST_S: Final = 5.0
 _LIVED_S: Final = 10.0
@@ -36,7 +36,7 @@ class _Child:
     delay_s: float = _AGAIN_S
 
     def ended(self, now: float) -> None:
-        """It has: the next one is forked after a while."""
+        """Forks the next child of this number after a delay."""
         self.delay_s = _AGAIN_S if now - self.began > _LIVED_S else min(self.delay_s * 2, _LONGEST_S)
         self.due = now + self.delay_s
 
@@ -44,8 +44,8 @@ class _Child:
 class Handover:
     """How children drain after their parent's end, while its successor serves the socket that a service manager holds.
 
-    At SIGTERM the parent passes that on, waits until each child has left the socket, and ends. The children go on
-    until their answers are complete. A child that does not leave in time, since it hangs, is killed.
+    At SIGTERM the parent passes that on, waits until each child has left the socket, and ends. The children
+    continue until their answers are complete. A child that does not leave in time, since it hangs, is killed.
     """
 
     def __init__(self) -> None:
@@ -79,13 +79,13 @@ class Handover:
 
 
 def serve_forked(serve: Serve, count: int, *, parents: int | None, handover: Handover | None = None) -> int:
-    """Runs `serve` in so many children until SIGTERM or SIGINT, which is passed on; returns the worst exit code.
+    """Runs `serve` in `count` children until SIGTERM or SIGINT, which is passed on; returns the worst exit code.
 
     Args:
-        serve: called in a child with its number, from 0, and with a lifeline that this process holds. It runs until
+        serve: called in a child with its number, from 0, and with a pipe that this process holds. It runs until
             SIGTERM and returns the exit code.
         count: of the children.
-        parents: a lifeline that the parent of this process holds; when that ends, all end at once. None: it has none.
+        parents: the pipe that the parent of this process holds; when it ends, all end at once. None without one.
         handover: lets the children drain after this process; None: it waits for them.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)

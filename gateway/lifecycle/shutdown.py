@@ -1,4 +1,4 @@
-"""How a gateway's process ends: what fails meanwhile is seen and said, and no step of it goes on for ever.
+"""How a gateway's process ends: failures are logged, and each step has a limit.
 
 Limits are counted in ticks of those that wait. A clock would also count while the process is stopped, as by SIGSTOP or
 by a computer's sleep, and all limits would be over when it goes on.
@@ -36,11 +36,7 @@ class Stop(asyncio.Event):
 
 
 class Watch:
-    """Watches tasks of which none may end before the gateway stops, and the steps of its end.
-
-    Attributes:
-        failed: one of them has ended or failed, which is a defect.
-    """
+    """Watches tasks of which none may end before the gateway stops. `failed`: one has, which is a defect."""
 
     def __init__(self, tasks: set[asyncio.Task[None]]) -> None:
         self._tasks = tasks
@@ -56,7 +52,7 @@ class Watch:
         self._note("a task of the gateway has failed, starting it again")
 
     async def while_it_drains(self, draining: Coroutine[Any, Any, None], drain_s: float) -> None:
-        """Returns when the drain is over, at its deadline at the latest. Answers go on without a task that fails."""
+        """Waits for the drain, at most until its deadline. A task that fails does not end answers."""
         drain = asyncio.create_task(in_time("drain", lambda: draining, drain_s + _DRAIN_MARGIN_S), name="drain")
         try:
             while not drain.done():
@@ -76,11 +72,9 @@ class Watch:
 
 
 async def each_in_time(steps: Sequence[tuple[str, Step]], limit_s: float | None = None) -> bool:
-    """Runs named steps of the end one after another, whatever becomes of each; returns whether all went well.
+    """Runs named steps of the shutdown one after another; returns whether all went well.
 
-    Args:
-        steps: each may take half of the time that is left.
-        limit_s: of all together; None: the usual one.
+    Each may take half of the time that is left of `limit_s`.
     """
     left_s = _STOP_LIMIT_S if limit_s is None else limit_s
     loop = asyncio.get_running_loop()
@@ -93,10 +87,10 @@ async def each_in_time(steps: Sequence[tuple[str, Step]], limit_s: float | None 
 
 
 async def in_time(name: str, step: Step, limit_s: float) -> bool:
-    """Runs a step of the end, of this name; returns whether it went well. What it throws is logged, and no more.
+    """Runs a step of the shutdown; returns whether it went well. Errors are logged.
 
-    It is a task of its own: then a step that is cancelled is not taken for a cancel of the end, and one that ignores
-    its cancel does not hold the end.
+    It is a task of its own: a cancelled step does not cancel the shutdown, and a step that ignores its cancel does not
+    hold it.
     """
     task = asyncio.create_task(_run(step), name=name)
     try:
@@ -134,11 +128,7 @@ async def _done_within(task: asyncio.Task[None], limit_s: float) -> bool:
 
 @contextlib.contextmanager
 def end_at_last(drain_s: float) -> Iterator[None]:
-    """Ends the process with exit code 1, and writes where it hung, if what is within does not end in time.
-
-    Args:
-        drain_s: the longest time for answers, in seconds.
-    """
+    """Ends the process with exit code 1, and writes where it hung, if the context does not end in time."""
     ended = threading.Event()
     limit_s = drain_s + _DRAIN_MARGIN_S + _STOP_LIMIT_S + _LAST_MARGIN_S
     watching = threading.Thread(target=_end_unless, args=(ended, limit_s), name="end-at-last", daemon=True)

@@ -32,11 +32,7 @@ class _Counted:
 
 
 class Demand:
-    """The counts.
-
-    Attributes:
-        in_flight: requests at replicas, by model and key.
-    """
+    """How many requests each deployment and key have. `in_flight`: at replicas, by model and key."""
 
     def __init__(self, now: float) -> None:
         self._counted: dict[str, _Counted] = {}  # by the deployment's uid
@@ -45,15 +41,14 @@ class Demand:
         self.in_flight: dict[str, dict[str, int]] = {}
 
     def arrived(self, uid: str, now: float) -> None:
-        """A request came."""
         self._at(uid, now).arrived += 1
 
     def wait(self, uid: str, now: float, number: int) -> None:
-        """More requests wait, or fewer where the number is negative."""
+        """Counts requests that wait; `number` is negative for those that no longer do."""
         self._at(uid, now).waiting += number
 
     def entered(self, uid: str, model: str, key: str, now: float) -> None:
-        """A request went to a replica. `uid` is empty for a deployment that is gone."""
+        """Counts a request at a replica. `uid` is empty for a deployment that is gone."""
         counts = self.in_flight.get(model)
         if counts is None:
             counts = self.in_flight[model] = {}
@@ -62,7 +57,6 @@ class Demand:
             self._at(uid, now).in_flight += 1
 
     def left(self, uid: str, model: str, key: str, now: float) -> None:
-        """A request is no longer at a replica."""
         counts = self.in_flight[model]
         if counts[key] > 1:
             counts[key] -= 1
@@ -87,19 +81,17 @@ class Demand:
         return counted
 
     def waiting(self, uid: str) -> int:
-        """Requests that wait now."""
         counted = self._counted.get(uid)
         return counted.waiting if counted is not None else 0
 
     def retry_after_s(self, model: str, waiting: int, now: float) -> int:
-        """Whole seconds until as many requests will have ended as wait, from 1 to `LONGEST_RETRY_S`."""
+        """Seconds, rounded up, until as many requests will have ended as wait, from 1 to `LONGEST_RETRY_S`."""
         ended = sum(number for second, number in self._ends.get(model, ()) if second >= now - RATE_S)
         if not ended:
             return LONGEST_RETRY_S
         return min(max(math.ceil(waiting * RATE_S / ended), 1), LONGEST_RETRY_S)
 
     def at_replicas(self) -> dict[str, int]:
-        """Requests at replicas, by model."""
         return {model: sum(counts.values()) for model, counts in tuple(self.in_flight.items())}
 
     def report(
@@ -126,7 +118,11 @@ class Demand:
 
     def keep(self, uids: Collection[str], models: Collection[str]) -> None:
         """Forgets deployments that are gone, by uid and by name, once they have no request."""
-        gone = [uid for uid, one in self._counted.items() if uid not in uids and not (one.in_flight or one.waiting)]
+        gone = [
+            uid
+            for uid, counted in self._counted.items()
+            if uid not in uids and not (counted.in_flight or counted.waiting)
+        ]
         for uid in gone:
             del self._counted[uid]
         self.in_flight = {name: counts for name, counts in self.in_flight.items() if counts or name in models}

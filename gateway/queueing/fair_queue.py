@@ -19,7 +19,7 @@ class Waiting(Generic[T]):
     """A request that waits.
 
     Attributes:
-        age: when it arrived, in seconds of the caller's clock, and its number among those that came at once.
+        age: when it arrived, in seconds of the caller's clock, and its number among simultaneous ones.
         lane: the replicas that it waits for; empty: any.
     """
 
@@ -30,7 +30,6 @@ class Waiting(Generic[T]):
 
     @property
     def arrived(self) -> float:
-        """When it arrived."""
         return self.age[0]
 
 
@@ -45,7 +44,7 @@ class _Lane(Generic[T]):
 
     A heap holds for each key one entry that counts, which is not behind the key's place: requests in flight, age of
     its oldest one. An entry in front of the place is put right when it comes up, and one that does not count any
-    longer is dropped then. So a change costs no look at other keys.
+    longer is dropped then. So a change reads no other keys.
     """
 
     def __init__(self) -> None:
@@ -53,17 +52,17 @@ class _Lane(Generic[T]):
         self._entries: dict[str, _Entry] = {}  # those that count
         self._heap: list[_Entry] = []
 
-    def add(self, one: Waiting[T]) -> None:
-        of_key = self.by_key.setdefault(one.key, [])
-        insort(of_key, one, key=_BY_AGE)
-        if of_key[0] is one:
-            self.moved_up(one.key)
+    def add(self, waiting: Waiting[T]) -> None:
+        of_key = self.by_key.setdefault(waiting.key, [])
+        insort(of_key, waiting, key=_BY_AGE)
+        if of_key[0] is waiting:
+            self.moved_up(waiting.key)
 
-    def remove(self, one: Waiting[T]) -> None:
-        of_key = self.by_key[one.key]
-        del of_key[bisect_left(of_key, one.age, key=_BY_AGE)]
+    def remove(self, waiting: Waiting[T]) -> None:
+        of_key = self.by_key[waiting.key]
+        del of_key[bisect_left(of_key, waiting.age, key=_BY_AGE)]
         if not of_key:
-            del self.by_key[one.key], self._entries[one.key]
+            del self.by_key[waiting.key], self._entries[waiting.key]
 
     def moved_up(self, key: str) -> None:
         """The key's place may be further in front than its entry."""
@@ -104,7 +103,6 @@ class _Numbers:
         self._keys: dict[int, dict[str, None]] = {}  # by number
 
     def change(self, key: str, by: int) -> None:
-        """Counts one more or one less."""
         before = self.of.pop(key, 0)
         if before:
             del self._keys[before][key]
@@ -117,12 +115,11 @@ class _Numbers:
             self.most = now
 
     def with_most(self) -> str:
-        """A key with the most."""
         return next(iter(self._keys[self.most]))
 
 
 class FairQueue(Generic[T]):
-    """The waiting requests of one model at this gateway. No call looks at all of them, nor at all keys."""
+    """The waiting requests of one model at this gateway. No call reads all of them, nor all keys."""
 
     def __init__(self) -> None:
         self._waiting: dict[T, Waiting[T]] = {}
@@ -146,20 +143,20 @@ class FairQueue(Generic[T]):
     def add(self, request: T, key: str, arrived: float, lane: str = "") -> None:
         """A request begins to wait. It may be older than others that do: it had a replica before."""
         self._added += 1
-        one = self._waiting[request] = Waiting(request, key, (arrived, self._added), lane)
-        self._lanes.setdefault(lane, _Lane()).add(one)
+        waiting = self._waiting[request] = Waiting(request, key, (arrived, self._added), lane)
+        self._lanes.setdefault(lane, _Lane()).add(waiting)
         self._numbers.change(key, 1)
 
     def remove(self, request: T) -> bool:
         """A request no longer waits; returns whether it did."""
-        one = self._waiting.pop(request, None)
-        if one is None:
+        waiting = self._waiting.pop(request, None)
+        if waiting is None:
             return False
-        lane = self._lanes[one.lane]
-        lane.remove(one)
+        lane = self._lanes[waiting.lane]
+        lane.remove(waiting)
         if not lane.by_key:
-            del self._lanes[one.lane]
-        self._numbers.change(one.key, -1)
+            del self._lanes[waiting.lane]
+        self._numbers.change(waiting.key, -1)
         return True
 
     def fewer_in_flight(self, key: str) -> None:
@@ -178,20 +175,19 @@ class FairQueue(Generic[T]):
         return next(filter(has_place, self.newest_of(self._numbers.with_most())), None)
 
     def newest_of(self, key: str) -> Iterator[T]:
-        """The requests of a key, the newest first."""
         by_lane = [reversed(lane.by_key.get(key, ())) for lane in self._lanes.values()]
-        return (one.request for one in merge(*by_lane, key=_BY_AGE, reverse=True))
+        return (waiting.request for waiting in merge(*by_lane, key=_BY_AGE, reverse=True))
 
     def first(self, in_flight: Mapping[str, int], full: Collection[str] = ()) -> Waiting[T] | None:
         """The request that gets the next replica.
 
         Args:
-            in_flight: requests to this model at replicas, by key. Where one falls, `fewer_in_flight` is called.
-            full: lanes of which no replica can take one.
+            in_flight: at replicas, by key. Where a number falls, `fewer_in_flight` is called.
+            full: lanes without a free replica.
         """
         heads = [lane.first(in_flight) for name, lane in self._lanes.items() if name not in full]
         return min(
-            (one for one in heads if one is not None),
-            key=lambda one: (in_flight.get(one.key, 0), one.age),
+            (waiting for waiting in heads if waiting is not None),
+            key=lambda waiting: (in_flight.get(waiting.key, 0), waiting.age),
             default=None,
         )

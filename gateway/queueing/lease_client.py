@@ -1,4 +1,4 @@
-"""Asks the store for places in queues, and returns them; no request waits for the database but for a place."""
+"""Leases places in queues from the store, and returns them. A request waits for the database only for a place."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,7 +10,7 @@ import structlog
 from controller.live.change_fanout import ChangeFanout
 from controller.live.demand import PLACES, DemandReports
 from controller.live.endpoints import DATABASE_ERRORS, is_disk_full
-from gateway.control_plane.controller import DATABASE_KEPT_S
+from gateway.control_plane.reverse_proxy import DATABASE_KEPT_S
 from gateway.queueing.queue_leases import QueueLeases
 
 log = structlog.get_logger(__name__)
@@ -25,14 +25,12 @@ _ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, TimeoutError)
 
 
 class LeaseClient(Generic[T]):
-    """The task that asks: once a second while something waits, at once where a request or a gateway lacks a place.
+    """Leases places in queues: each second while requests wait, and at once where a request or gateway lacks one.
 
     Args:
-        reports: of this gateway.
-        places: what it has.
         in_touch_s: for how long the store has answered without a gap, in seconds.
         refuse: ends a request for which its queue is full, given the deployment's uid.
-        others_are_in_touch: whether the controller reaches the database, asked with a limit in seconds.
+        others_are_in_touch: whether the controller reaches the database, given a limit in seconds.
 
     Attributes:
         task: from `start`. It ends only by a defect.
@@ -55,15 +53,13 @@ class LeaseClient(Generic[T]):
         self.task: asyncio.Task[None] | None = None
 
     def start(self, changes: ChangeFanout) -> None:
-        """Starts the task."""
-        self.task = asyncio.create_task(self._run(changes), name="queue-places")
+        self.task = asyncio.create_task(self._run(changes), name="queue-leases")
 
     def poke(self) -> None:
-        """Asks now."""
         self._poked.set()
 
     async def stop(self) -> None:
-        """Ends the task. What this gateway holds is returned when it signs off."""
+        """Ends the task. Leases are returned when the gateway signs off."""
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait([self.task], timeout=_STOP_LIMIT_S)
@@ -90,7 +86,7 @@ class LeaseClient(Generic[T]):
             refused = self._places.granted(grants, asked_at)
         except _ERRORS as error:
             # A full disk answers no gateway, though the controller still reads.
-            alone = not is_disk_full(error) and await self._is_cut_off(asked_at)
+            alone = not is_disk_full(error) and await self._is_alone(asked_at)
             if not away or alone is not self._places.alone:
                 why = str(error) or type(error).__name__
                 log.warning("places in queues not leased", lets_wait="none new" if alone else "its part", error=why)
@@ -98,10 +94,10 @@ class LeaseClient(Generic[T]):
         for uid, request in refused:
             self._refuse(uid, request)
 
-    async def _is_cut_off(self, since: float) -> bool:
-        """Whether the others go on with the store that has not answered this gateway since then, and count it gone.
+    async def _is_alone(self, since: float) -> bool:
+        """Whether other gateways still reach the store that has not answered this one since then, and count it as gone.
 
-        The controller is asked once its answer cannot be older than that.
+        The query to the controller waits until its answer cannot be older than that.
         """
         loop = asyncio.get_running_loop()
         await asyncio.sleep(since + DATABASE_KEPT_S - loop.time())

@@ -1,6 +1,6 @@
 """This gateway's places in models' queues: which waiting requests have one, and which wait for one for a moment.
 
-A request that finds no place here may wait until the other gateways have said what they hold. So the queue's length
+A request that finds no place here may wait until the other gateways have reported what they hold. So the queue's length
 is exact over all gateways, and no request that can have a place waits for the database. Pure.
 """
 
@@ -13,8 +13,8 @@ from typing import Final, Generic, TypeVar
 from controller.live.demand import PlacesAsk, PlacesGrant, part_of_length
 
 T = TypeVar("T")
-DECIDED_S: Final = 0.5  # a request waits for a place no longer, where the other gateways say nothing
-FULL_S: Final = 0.05  # for which a queue that was full is not asked about again
+DECIDED_S: Final = 0.5  # a request waits for a place no longer, where the other gateways report nothing
+FULL_S: Final = 0.05  # for which no more places of a full queue are requested
 
 
 @dataclass(slots=True)
@@ -22,14 +22,12 @@ class _Places(Generic[T]):
     """The places in one queue.
 
     Attributes:
-        length: of the queue.
-        placed: requests that have a place.
-        applying: requests that wait for one, and since when; oldest first.
+        applying: requests that wait for a place, and since when; oldest first.
         usable: how many requests may have a place.
         elsewhere: places of other gateways.
-        asked: requests at the last ask, with a place or for one.
+        requested: requests in the last request to the store, with a place or for one.
         listed: the store may have this gateway in its list, with places or as one that needs them.
-        full_until: until then the store is not asked for more.
+        full_until: until then no more places are requested.
     """
 
     length: int
@@ -37,7 +35,7 @@ class _Places(Generic[T]):
     applying: dict[T, float] = field(default_factory=dict)
     usable: int = 0
     elsewhere: int = 0
-    asked: int = 0
+    requested: int = 0
     listed: bool = False
     full_until: float = -math.inf
 
@@ -52,14 +50,12 @@ class QueueLeases(Generic[T]):
     """The places of all queues, by the deployment's uid.
 
     Args:
-        clock: seconds, monotonic.
         lacking: called when a request waits for a place; None: this is the only gateway, and has all of them.
 
     Attributes:
-        away: the store cannot be asked: this gateway goes on with its part of each length.
-        alone: only this gateway cannot ask, and the others may have all places: it lets no more wait than do.
+        away: the store cannot be reached: this gateway uses its part of each length.
+        alone: only this gateway cannot reach the store, and others may have all places: it admits no further ones.
         rank: of this gateway among all, from 0.
-        gateways: how many there are.
     """
 
     def __init__(self, clock: Callable[[], float], lacking: Callable[[], None] | None = None) -> None:
@@ -71,7 +67,6 @@ class QueueLeases(Generic[T]):
 
     @property
     def undecided(self) -> bool:
-        """Whether a request waits for a place."""
         return any(places.applying for places in self._of.values())
 
     def join(self, uid: str, request: T, length: int) -> bool:
@@ -86,7 +81,7 @@ class QueueLeases(Generic[T]):
             places.usable = self._without_the_store(places)
         now = self._clock()
         if request in places.placed or request in places.applying:
-            return True  # it was about to go on, and waits again
+            return True  # it was about to leave the queue, and waits again
         if len(places.placed) < min(places.usable, length):
             places.placed[request] = None
         elif self._may_apply(places, now):
@@ -96,13 +91,13 @@ class QueueLeases(Generic[T]):
         return True
 
     def _without_the_store(self, places: _Places[T]) -> int:
-        """How many requests may have a place while the store cannot be asked."""
+        """How many requests may have a place while the store cannot be reached."""
         if self.alone:
             return len(places.placed)
         return part_of_length(places.length, self.rank, self.gateways)
 
     def _may_apply(self, places: _Places[T], now: float) -> bool:
-        """Whether the store is asked for one more place."""
+        """Requests one more place of the store; False where that is in vain."""
         if self._lacking is None or self.away or now < places.full_until:
             return False
         if len(places.placed) + len(places.applying) >= places.length:
@@ -111,12 +106,10 @@ class QueueLeases(Generic[T]):
         return True
 
     def has(self, uid: str, request: T) -> bool:
-        """Whether a request has a place."""
         places = self._of.get(uid)
         return places is not None and request in places.placed
 
     def leave(self, uid: str, request: T) -> None:
-        """A request waits no longer."""
         places = self._of.get(uid)
         if places is None:
             return
@@ -142,33 +135,35 @@ class QueueLeases(Generic[T]):
         places = self._of.get(uid)
         return 0 if places is None else len(places.placed) + places.elsewhere
 
-    # What the store is asked
+    # The store
 
     def asks(self) -> list[PlacesAsk]:
-        """What to ask. A place that no request has is returned by it, and is not used from here on."""
+        """Requests to the store. They return places without a request, which are not used from then on."""
         now = self._clock()
-        self._of = {uid: one for uid, one in self._of.items() if one.placed or one.applying or one.listed}
+        self._of = {
+            uid: places for uid, places in self._of.items() if places.placed or places.applying or places.listed
+        }
         asks = []
         for uid, places in self._of.items():
             placed = places.usable = len(places.placed)
-            places.asked, places.listed = placed + len(places.applying), True
+            places.requested, places.listed = placed + len(places.applying), True
             since = next(iter(places.applying.values()), now)
-            asks.append(PlacesAsk(uid, places.length, placed, places.asked, now - since))
+            asks.append(PlacesAsk(uid, places.length, placed, places.requested, now - since))
         return asks
 
     def granted(self, grants: Sequence[PlacesGrant], asked_at: float) -> list[tuple[str, T]]:
-        """Takes the answers to what was asked at `asked_at`; returns the requests that get no place, by deployment."""
+        """Takes the grants of a request at `asked_at`; returns, by deployment, what gets no place."""
         self.away = self.alone = False
         now = self._clock()
         refused: list[tuple[str, T]] = []
         for grant in grants:
             places = self._of[grant.deployment]
             places.usable, places.elsewhere = grant.usable, grant.elsewhere
-            places.listed = bool(grant.held or places.asked)
+            places.listed = bool(grant.held or places.requested)
             places.promote()
-            # What others returned before is known. Nothing was asked for requests that came after the ask.
+            # What others returned before is known. Requests that came later were not part of it.
             decided = min(asked_at, max(asked_at - grant.known_s, now - DECIDED_S))
-            # A loop's clock stands still within a round: what came at that moment may have come after the ask.
+            # A loop's clock does not advance within a round: what came at that time may have come after the request.
             late = [request for request, since in places.applying.items() if since < decided]
             if late:
                 places.full_until = now + FULL_S
@@ -176,10 +171,9 @@ class QueueLeases(Generic[T]):
         return refused
 
     def unanswered(self, *, alone: bool = False) -> list[tuple[str, T]]:
-        """The store did not answer: returns the requests that get no place in this gateway's part, by deployment.
+        """The store did not answer: returns the requests without a place in this gateway's part, by deployment.
 
-        Args:
-            alone: it answers the others, so that none may have a place beside those that have one.
+        `alone`: it answers other gateways, so that no further request may have a place.
         """
         self.away, self.alone = True, alone
         refused: list[tuple[str, T]] = []

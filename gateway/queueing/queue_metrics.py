@@ -17,7 +17,7 @@ class _Series:
     """All series of one deployment: families with labels, and since when it is gone."""
 
     labels: set[tuple[Any, tuple[str, ...]]] = field(default_factory=set)
-    unseen_since: float | None = None
+    absent_since: float | None = None
 
 
 class QueueMetrics:
@@ -64,27 +64,21 @@ class QueueMetrics:
         self._series: dict[str, _Series] = {}
 
     def waiting(self, deployment: str, number: int) -> None:
-        """So many wait now."""
         self._of(self._waiting, deployment).set(number)
 
     def waited(self, deployment: str, seconds: float) -> None:
-        """One went on."""
         self._of(self._waited, deployment).observe(seconds)
 
     def wake(self, deployment: str) -> None:
-        """Counts one."""
         self._of(self._wakes, deployment).inc()
 
     def wake_withdrawn(self, deployment: str) -> None:
-        """Counts one."""
         self._of(self._withdrawn, deployment).inc()
 
     def refused(self, deployment: str, code: str) -> None:
-        """Counts one."""
         self._of(self._refusals, deployment, code).inc()
 
     def cancelled(self, deployment: str, state: str) -> None:
-        """Counts one."""
         self._of(self._cancels, deployment, state).inc()
 
     def _of(self, family: T, *labels: str) -> T:
@@ -93,22 +87,20 @@ class QueueMetrics:
         return family.labels(*labels)
 
     def keep(self, deployments: Collection[str], now: float) -> None:
-        """Ends the series of deployments that are gone: at once what waits, the others after an hour.
+        """Ends the series of deployments that are gone: at once what waits, the remaining ones after an hour.
 
         Of more than `_MOST_GONE` the oldest end at once: names come and go for ever.
-
-        Args:
-            deployments: those that are there; what belongs to none stays.
-            now: seconds, monotonic.
         """
         for name, series in tuple(self._series.items()):
             if not name or name in deployments:
-                series.unseen_since = None
+                series.absent_since = None
                 continue
-            if series.unseen_since is None:
-                series.unseen_since = now
-            self._end(name, series, all_=now - series.unseen_since > _KEPT_S)
-        gone = sorted((one.unseen_since, name) for name, one in self._series.items() if one.unseen_since is not None)
+            if series.absent_since is None:
+                series.absent_since = now
+            self._end(name, series, all_=now - series.absent_since > _KEPT_S)
+        gone = sorted(
+            (series.absent_since, name) for name, series in self._series.items() if series.absent_since is not None
+        )
         for _, name in gone[:-_MOST_GONE]:
             self._end(name, self._series[name], all_=True)
 

@@ -18,7 +18,7 @@ from gateway.queueing.demand import Demand
 from gateway.queueing.fair_queue import FairQueue
 from gateway.queueing.queue_leases import QueueLeases
 from gateway.queueing.queue_metrics import QueueMetrics
-from gateway.requests.refusals import queue_full, trouble_error, unserved
+from gateway.requests.refusals import no_replica_error, queue_full, trouble_error
 from gateway.routing.routing_table import RoutingTable
 
 _PROLONG_S: Final = 20.0  # a refused request prolongs its model's wish to run, at most so often
@@ -45,16 +45,11 @@ class Queues:
     """The queues.
 
     Args:
-        table: where replicas are.
-        demand: counts requests.
-        clock: seconds, monotonic.
         woken: called when a model shall wake or need no longer.
-        metrics: of what waits; None: they are counted for nothing.
         places: in the queues; None: this is the only gateway.
 
     Attributes:
         by_model: the queues in which requests wait.
-        demand: as given.
     """
 
     def __init__(
@@ -88,7 +83,6 @@ class Queues:
         return queue is not None and queue.waits_in(lane) and not self._pumping
 
     def waits(self, request: Queued, model: str) -> bool:
-        """Whether this request waits."""
         queue = self.by_model.get(model)
         return queue is not None and request in queue
 
@@ -99,7 +93,7 @@ class Queues:
             return error
         known = self._table.model(model)
         if known is None:
-            return unserved(model, self._table, tried)
+            return no_replica_error(model, self._table, tried)
         uid = self._uids.get(model, known.uid)
         length = known.limits.queue.length
         if not self._places.join(uid, request, length) and not (
@@ -114,7 +108,7 @@ class Queues:
         return None
 
     def _wake(self, model: str, known: Model, request: Queued) -> None:
-        """Asks for the model to wake, where it may sleep and nothing of it runs."""
+        """Wakes the model, where it may sleep and nothing of it runs."""
         if known.may_sleep and not self._table.runs(model) and known.uid not in self._wakes:
             self._withdrawn.discard(known.uid)
             self._wakes[known.uid] = request.request_id
@@ -124,7 +118,7 @@ class Queues:
     def leave(self, request: Queued, model: str, *, refused: bool) -> None:
         """The request waits no longer. Once none waits, the wake is withdrawn, unless the last one was refused.
 
-        A model that cannot run now shall go on trying for a while: its clients come again.
+        A model that cannot run now is tried for a while longer: its clients come again.
         """
         uid = self._uids.get(model)
         wakes = uid in self._wakes
@@ -152,7 +146,7 @@ class Queues:
         """Why a request may not wait for this model; None: it may."""
         known = self._table.model(model)
         if known is None or not known.serves or self._table.stopped(model) is not None:
-            return unserved(model, self._table, tried)
+            return no_replica_error(model, self._table, tried)
         runs = self._table.runs(model)
         if known.trouble is not None and not runs:
             self._prolong(known, request)
@@ -160,7 +154,7 @@ class Queues:
         if known.limits.queue.length == 0 and (tried or not runs):
             if not runs:
                 self._prolong(known, request)
-            return unserved(model, self._table, tried)
+            return no_replica_error(model, self._table, tried)
         return None
 
     def _full(self, model: str, uid: str) -> GatewayError:
@@ -170,7 +164,7 @@ class Queues:
 
     def refuse(self, uid: str, request: Queued) -> None:
         """Ends a request that waited for a place: the queue is full over all gateways."""
-        model = next((name for name, one in self._uids.items() if one == uid), None)
+        model = next((name for name, known_uid in self._uids.items() if known_uid == uid), None)
         if model is None or not self.waits(request, model) or self._places.has(uid, request):
             return
         if not (self._yielded(model, uid, request) and self._places.has(uid, request)):
@@ -179,23 +173,23 @@ class Queues:
     def _yielded(self, model: str, uid: str, request: Queued) -> bool:
         """Whether a place became free in a full queue, so that no key fills it alone: the newest of most ends."""
         queue = self.by_model.get(model)
-        found = None
+        yielding = None
         if queue is not None:
-            found = queue.to_yield(request, request.key, lambda one: self._places.has(uid, one))
-        if found is None:
+            yielding = queue.to_yield(request, request.key, lambda candidate: self._places.has(uid, candidate))
+        if yielding is None:
             return False
-        found.fail(self._full(model, uid))
+        yielding.fail(self._full(model, uid))
         return True
 
     def end_newest(self, key: str, error: GatewayError) -> bool:
         """Ends the newest request of a key that waits for any model, by this error; False: none waits."""
-        newest = [one for queue in self.by_model.values() for one in islice(queue.newest_of(key), 1)]
+        newest = [waiting for queue in self.by_model.values() for waiting in islice(queue.newest_of(key), 1)]
         if newest:
             max(newest, key=attrgetter("arrived")).fail(error)
         return bool(newest)
 
     def _prolong(self, known: Model, request: Queued) -> None:
-        """Lets a model that does not run wake, or go on trying, for clients that are refused and come again."""
+        """Lets a model that does not run wake, or continue to try, for clients that are refused and come again."""
         now = self._clock()
         if known.may_sleep and now - self._prolonged_at.get(known.uid, -math.inf) >= _PROLONG_S:
             self._prolonged_at[known.uid] = now
@@ -233,7 +227,7 @@ class Queues:
                 self._metrics.waited(model, self._clock() - first.arrived)
 
     def routes_changed(self) -> None:
-        """Replicas came or went: requests go on, or end where their deployment cannot run."""
+        """Replicas came or went: requests leave the queue, or end where their deployment cannot run."""
         for model in tuple(self.by_model):
             self._follow(model)
             self._end_or_wake(model, self.by_model[model])
@@ -247,7 +241,7 @@ class Queues:
         known = self._table.model(model)
         if known is None or self._table.stopped(model) is not None:
             for request in tuple(queue):
-                request.fail(unserved(model, self._table, ()))
+                request.fail(no_replica_error(model, self._table, ()))
         elif known.trouble is not None and not self._table.runs(model):
             for request in tuple(queue):
                 request.fail(trouble_error(known.trouble, model, request.role))
@@ -265,7 +259,6 @@ class Queues:
             self._places.move(uid, known.uid, tuple(self.by_model[model]), known.limits.queue.length)
 
     def pump_all(self) -> None:
-        """As `pump`, for all models: a replica that was left alone may be tried again."""
         for model in tuple(self.by_model):
             self.pump(model)
 
@@ -286,7 +279,7 @@ class Queues:
         return taken
 
     def note_refusal(self, model: str, error: GatewayError) -> None:
-        """A request ended with an error of ours. One that an engine may have seen was not refused."""
+        """A request ended with an error of ours. A request that an engine may have received was not refused."""
         if error.status < _SERVER_ERROR or error.status == _UNAVAILABLE:
             self._metrics.refused(self._known_name(model), error.code)
 
@@ -295,5 +288,5 @@ class Queues:
         self._metrics.cancelled(self._known_name(model), state)
 
     def _known_name(self, model: str) -> str:
-        """The name, if a deployment has it: clients may ask for any."""
+        """The name, if a deployment has it: clients may send any name."""
         return model if self._table.knows(model) else ""

@@ -1,4 +1,4 @@
-"""Limits of keys at this gateway: what may pass, what is refused and why, and what to ask of the store. Pure."""
+"""Limits of keys at this gateway: admits and refuses requests, and requests shares of the store. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,13 +30,7 @@ class Must(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A request beyond a limit.
-
-    Attributes:
-        code: of the error.
-        message: for people.
-        headers: of the answer.
-    """
+    """A request beyond a limit."""
 
     code: str
     message: str
@@ -44,7 +38,7 @@ class Refused:
 
 
 class KeyUse:
-    """The shares of one key, how many of its requests are under way, and what those before them used."""
+    """The shares of one key, its requests under way, and what earlier requests used."""
 
     __slots__ = ("_histories", "limits", "shares", "under_way")
 
@@ -55,7 +49,7 @@ class KeyUse:
         self.shares = {kind: Share(key, kind, limit) for kind, limit in limits.capacities().items()}
 
     def change(self, key: str, limits: KeyLimits) -> None:
-        """Limits that were changed in place: what is under way and used stays counted."""
+        """Applies changed limits: what is under way and used stays counted."""
         same, self.limits = limits == self.limits, limits
         if same:
             return
@@ -67,28 +61,26 @@ class KeyUse:
             del self.shares[kind]
 
     def limits_tokens(self) -> bool:
-        """Whether there is a limit of tokens."""
         return not self.shares.keys().isdisjoint(OF_TOKENS)
 
     def history(self, name: str) -> TokenHistory:
-        """What its latest requests of this kind used. `name`: of the kind."""
-        found = self._histories.pop(name, None) or TokenHistory()
-        self._histories[name] = found
+        """The usage of its latest requests of the kind `name`."""
+        history = self._histories.pop(name, None) or TokenHistory()
+        self._histories[name] = history
         if len(self._histories) > _MOST_HISTORIES:
             del self._histories[next(iter(self._histories))]
-        return found
+        return history
 
     def lacks(self, tokens: int) -> dict[LimitKind, int]:
-        """What is missing at this gateway to reserve so many tokens, of each limit."""
+        """The missing tokens of each limit, to reserve this many at this gateway."""
         needs = {kind: min(tokens, share.capacity) for kind, share in self.shares.items() if kind in OF_TOKENS}
         return {kind: need for kind, need in needs.items() if not self.shares[kind].has(need)}
 
     def asks(self, now: float) -> list[ShareAsk]:
-        """What to ask of the store now."""
+        """Requests to the store that are due now."""
         return [ask for share in self.shares.values() if (ask := share.ask(now))]
 
     def rests(self) -> bool:
-        """Whether nothing is to be asked until it is used again, once nothing is to be asked now."""
         return not self.under_way and all(share.rests() for share in self.shares.values())
 
     def headers(self, now: float, fraction: float | None) -> dict[str, str]:
@@ -104,11 +96,7 @@ class KeyUse:
 
 
 class Ticket:
-    """A request that passed. `end` it exactly once; both work on the limits that the key has then.
-
-    Attributes:
-        use: of its key.
-    """
+    """A request that passed. `end` it exactly once; both work on the limits that the key has then."""
 
     __slots__ = ("_reserved", "_reserved_at", "_shares", "use")
 
@@ -134,7 +122,7 @@ class Ticket:
         reserved, self._reserved = self._reserved, ()
         for kind, share in self.use.shares.items():
             if kind in OF_TOKENS:
-                # What was reserved on another day, or of a limit that was taken away meanwhile, is not this share's.
+                # What was reserved on another day, or of a limit that was removed since, is not this share's.
                 amounts = (amount for other, amount, day in reserved if other is share and day == share.days)
                 share.settle(next(amounts, 0), tokens, now, now - self._reserved_at)
 
@@ -148,29 +136,19 @@ class Ticket:
 
 
 class Limits:
-    """All keys' shares.
-
-    Attributes:
-        away: whether the store does not answer.
-        keys: their shares.
-    """
+    """The shares of all keys. `away`: the store does not answer."""
 
     def __init__(self) -> None:
         self.keys: dict[str, KeyUse] = {}
-        self._stirred: dict[str, KeyUse] = {}  # those of which something may be to be asked; the others rest
-        self._fraction = 0.0
-        self._known = False  # whether the store ever told a fraction
+        self._stirred: dict[str, KeyUse] = {}  # keys with requests to the store that may be due
+        self._fraction = 1.0  # until the store reports one
         self._day_ends_at = float("inf")
         self.away = False
 
     @property
     def fraction(self) -> float | None:
-        """What this gateway refills by itself; None while the store does it."""
-        return self._own_fraction if self.away else None
-
-    @property
-    def _own_fraction(self) -> float:
-        return self._fraction if self._known else 1.0
+        """The part of each limit that this gateway refills by itself; None while the store does it."""
+        return self._fraction if self.away else None
 
     def use_of(self, key: str, limits: KeyLimits) -> KeyUse:
         """The shares of a key with these limits, for a request."""
@@ -183,32 +161,37 @@ class Limits:
         return use
 
     def begin(
-        self, use: KeyUse, now: float, day_left_s: float, *, asked: bool = False, answered: bool = True
+        self, use: KeyUse, now: float, day_left_s: float, *, requested: bool = False, answered: bool = True
     ) -> Ticket | Refused | Must:
-        """Lets one request pass, refuses it, or says that the store must be asked first.
+        """Lets one request pass, refuses it, or requires a request to the store first.
 
-        Args:
-            use: of the request's key.
-            now: monotonic seconds.
-            day_left_s: until 00:00 UTC.
-            asked: whether the store was asked for this request; what is lacking now is refused.
-            answered: whether it answered; else this gateway's own part decides, since what is left is unknown.
+        `now`: monotonic seconds.
+        `day_left_s`: until 00:00 UTC.
+        `requested`: the store was requested for it already; what lacks now is refused.
+        `answered`: the store did answer; else this gateway's own part decides, since what is left is unknown.
         """
         if not use.shares:
             return Ticket(use)
         self._end_day(now)
         if self.away or not answered:
             for share in use.shares.values():
-                share.refill_alone(now, self._own_fraction)
+                share.refill_alone(now, self._fraction)
         lacking = [kind for kind in _ORDER if kind in use.shares and not use.shares[kind].has()]
         if not lacking:
             return Ticket(use)
-        if self.away or asked or any(use.shares[kind].denied(now) for kind in lacking):
+        if self.away or requested or any(use.shares[kind].denied(now) for kind in lacking):
             return self._refusal(use, lacking[0], now, day_left_s)
         return Must.ASK
 
     def reserve(
-        self, ticket: Ticket, tokens: int, now: float, day_left_s: float, *, asked: bool = False, answered: bool = True
+        self,
+        ticket: Ticket,
+        tokens: int,
+        now: float,
+        day_left_s: float,
+        *,
+        requested: bool = False,
+        answered: bool = True,
     ) -> Refused | Must | None:
         """Reserves tokens for a request that passed. Returns None once that is done. Arguments as of `begin`.
 
@@ -221,29 +204,29 @@ class Limits:
         if alone:
             for kind in OF_TOKENS:
                 if kind in use.shares:
-                    use.shares[kind].refill_alone(now, self._own_fraction)
+                    use.shares[kind].refill_alone(now, self._fraction)
         lacking = use.lacks(min(tokens, 1) if alone else tokens)
         if not lacking:
             ticket.reserve(tokens, now)
             return None
-        if alone or asked:
-            kind = next(one for one in _ORDER if one in lacking)
+        if alone or requested:
+            kind = next(limit for limit in _ORDER if limit in lacking)
             return self._refusal(use, kind, now, day_left_s, lacking[kind])
         return Must.ASK
 
     def _refusal(self, use: KeyUse, kind: LimitKind, now: float, day_left_s: float, need: int = 1) -> Refused:
         share = use.shares[kind]
-        comes_back = kind is LimitKind.DAY and share.left(now) + share.reserved >= need
-        if comes_back:
-            wait, code = 1.0, "rate_limited"
-            what = f"requests under way may use what is left of this key's {share.capacity} tokens for today (UTC)"
+        if kind is LimitKind.DAY and share.left(now) + share.reserved >= need:
+            wait_s, code = 1, "rate_limited"
+            problem = f"requests under way may use what is left of this key's {share.capacity} tokens for today (UTC)"
         else:
-            wait = day_left_s if kind is LimitKind.DAY else max(share.wait_s(now, self.fraction, need), 1e-3)
-            code, what = _CODES[kind], _lack_of(share, max(0, int(share.left(now))), need)
-        headers = use.headers(now, self.fraction) | {"Retry-After": str(ceil(wait))}
+            left_s = day_left_s if kind is LimitKind.DAY else share.wait_s(now, self.fraction, need)
+            wait_s, code = max(1, ceil(left_s)), _CODES[kind]
+            problem = _lack_of(share, max(0, int(share.left(now))), need)
+        headers = use.headers(now, self.fraction) | {"Retry-After": str(wait_s)}
         if code == _CODES[LimitKind.DAY]:
             headers["x-should-retry"] = "false"
-        return Refused(code, f"{what}; try again in {ceil(wait)} s", headers)
+        return Refused(code, f"{problem}; try again in {wait_s} s", headers)
 
     def is_short(self, key: str) -> bool:
         """Whether the store has nothing left for the key, or this gateway owes it."""
@@ -253,20 +236,20 @@ class Limits:
     # The store
 
     def asks(self, now: float) -> list[ShareAsk]:
-        """What to ask of the store now, by key and kind. Keys that are not used are not looked at."""
+        """Requests to the store that are due now. Keys without recent use are skipped."""
         self._end_day(now)
-        found: list[ShareAsk] = []
+        due: list[ShareAsk] = []
         for key, use in tuple(self._stirred.items()):
             asks = use.asks(now)
-            found += asks
+            due += asks
             if not asks and use.rests():
                 del self._stirred[key]
-        return found
+        return due
 
-    def told(self, asks: Iterable[ShareAsk], answer: SharesAnswer, now: float) -> None:
-        """Takes the answer of the store."""
+    def take_answer(self, asks: Iterable[ShareAsk], answer: SharesAnswer, now: float) -> None:
+        """Applies the store's answer."""
         self.away = False
-        self._fraction, self._known = answer.fraction, True
+        self._fraction = answer.fraction
         self._day_ends_at = now + answer.day_ends_s
         grants = {(grant.key, grant.kind): grant for grant in answer.grants}
         for ask in asks:
@@ -275,7 +258,7 @@ class Limits:
                 use.shares[ask.kind].granted(ask, grant, now)
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These keys are gone. What is under way with them ends as it began."""
+        """Drops keys that are gone. Requests under way end on the limits that they started with."""
         for key in keys:
             self.keys.pop(key, None)
             self._stirred.pop(key, None)

@@ -1,6 +1,6 @@
-"""Keys' limits and usage: asks the store for shares and hands usage over, each by a task of its own.
+"""Keys' limits and usage: a task requests shares of the store, and another hands usage over.
 
-No request waits for the database but one that would be refused: it waits for an exchange, at most `ANSWER_S`.
+Only a request that would be refused waits for the database: for an exchange, at most `ANSWER_S`.
 """
 
 import asyncio
@@ -35,12 +35,8 @@ _ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, TimeoutError)
 class QuotaClient:
     """Limits and usage of all keys at this gateway.
 
-    Args:
-        database: of shares and usage.
-
     Attributes:
-        batches: what requests used.
-        limited: keys (by id) that had limits here. Requests of the others pass without this client.
+        limited: keys (by id) that had limits here. Requests of other keys pass without this client.
         tasks: from `start`. They end only by a defect.
     """
 
@@ -78,17 +74,17 @@ class QuotaClient:
     # Requests
 
     def begin(self, principal: Principal, path: str) -> UsageRecord | None:
-        """Lets a request pass; None where the store must be asked first: see `wait`.
+        """Lets a request pass; None where it must `wait` for the store.
 
         Raises:
             GatewayError: 429: it is beyond a limit of its key.
         """
         use = self._limits.use_of(principal.key_id, principal.limits)
-        found = self._limits.begin(use, self._loop.time(), _day_left_s())
-        return None if found is Must.ASK else self._usage_record(principal, path, found)
+        outcome = self._limits.begin(use, self._loop.time(), _day_left_s())
+        return None if outcome is Must.ASK else self._usage_record(principal, path, outcome)
 
     async def wait(self, principal: Principal, path: str, limit_s: float = ANSWER_S) -> UsageRecord:
-        """Lets a request pass once the store was asked for a larger share, or has not answered for `limit_s`.
+        """Lets a request pass once the store has answered, or has not for `limit_s`.
 
         A store that is slow refuses nothing: then this gateway's part of each limit decides.
 
@@ -98,46 +94,43 @@ class QuotaClient:
         use = self._limits.use_of(principal.key_id, principal.limits)
         answered = await self._ask_for([(share, 1) for share in use.shares.values()], limit_s)
         use = self._limits.use_of(principal.key_id, principal.limits)
-        found = self._limits.begin(use, self._loop.time(), _day_left_s(), asked=True, answered=answered)
-        if found is Must.ASK:
-            raise AssertionError("it was asked")
-        return self._usage_record(principal, path, found)
+        outcome = self._limits.begin(use, self._loop.time(), _day_left_s(), requested=True, answered=answered)
+        if outcome is Must.ASK:
+            raise AssertionError("the store has answered")
+        return self._usage_record(principal, path, outcome)
 
-    def reserve(self, usage: UsageRecord, *, asked: bool = False, answered: bool = True) -> bool:
-        """Reserves the tokens that a request may use; False where the store must be asked first: see `wait_to_reserve`.
+    def reserve(self, usage: UsageRecord, *, requested: bool = False, answered: bool = True) -> bool:
+        """Reserves the tokens that a request may use; False where the store must be requested first.
 
-        Args:
-            usage: of the request.
-            asked: whether the store was asked for it.
-            answered: whether it answered.
+        Arguments as of `Limits.begin`.
 
         Raises:
-            GatewayError: 429: so many are not left.
+            GatewayError: 429: too few are left.
         """
         ticket = usage.ticket
         if ticket is None or not usage.expected:
             return True
         now, day_left_s = self._loop.time(), _day_left_s()
-        found = self._limits.reserve(ticket, usage.expected, now, day_left_s, asked=asked, answered=answered)
-        if isinstance(found, Refused):
-            raise GatewayError(429, found.code, found.message, headers=found.headers)
-        return found is None
+        outcome = self._limits.reserve(ticket, usage.expected, now, day_left_s, requested=requested, answered=answered)
+        if isinstance(outcome, Refused):
+            raise GatewayError(429, outcome.code, outcome.message, headers=outcome.headers)
+        return outcome is None
 
     async def wait_to_reserve(self, usage: UsageRecord, limit_s: float = ANSWER_S) -> None:
-        """As `reserve`, once the store was asked for a larger share, or has not answered for `limit_s`.
+        """As `reserve`, once the store has answered, or has not for `limit_s`.
 
         Raises:
-            GatewayError: 429: so many are not left.
+            GatewayError: 429: too few are left.
         """
         if usage.use is None:
             return
         shares, lacks = usage.use.shares, usage.use.lacks(usage.expected)
         answered = await self._ask_for([(shares[kind], need) for kind, need in lacks.items()], limit_s)
-        if not self.reserve(usage, asked=True, answered=answered):
-            raise AssertionError("it was asked")
+        if not self.reserve(usage, requested=True, answered=answered):
+            raise AssertionError("the store has answered")
 
     async def _ask_for(self, needs: Sequence[tuple[Share, int]], limit_s: float) -> bool:
-        """Asks the store for larger shares. Returns whether it has answered within the limit."""
+        """Requests larger shares of the store. Returns whether it has answered within the limit."""
         for share, need in needs:
             share.waiting += need
         try:
@@ -151,15 +144,14 @@ class QuotaClient:
             for share, need in needs:
                 share.waiting -= need
 
-    def _usage_record(self, principal: Principal, path: str, found: Ticket | Refused | Must) -> UsageRecord:
-        if isinstance(found, Ticket):
-            return UsageRecord(principal.key_id, path, self._loop.time, self.batches, found, self._note_end)
-        if isinstance(found, Refused):
-            raise GatewayError(429, found.code, found.message, headers=found.headers)
+    def _usage_record(self, principal: Principal, path: str, outcome: Ticket | Refused | Must) -> UsageRecord:
+        if isinstance(outcome, Ticket):
+            return UsageRecord(principal.key_id, path, self._loop.time, self.batches, outcome, self._note_end)
+        if isinstance(outcome, Refused):
+            raise GatewayError(429, outcome.code, outcome.message, headers=outcome.headers)
         raise AssertionError("the store must be asked first")
 
     def forget(self, keys: Iterable[str]) -> None:
-        """These keys (by id) are revoked or have expired."""
         self._limits.forget(keys)
 
     def headers(self, usage: UsageRecord) -> list[tuple[bytes, bytes]]:
@@ -201,7 +193,7 @@ class QuotaClient:
             async with self._database.transaction() as connection:
                 asks = self._limits.asks(self._loop.time())
                 answer = await exchange_shares(connection, self._id, asks)
-            self._limits.told(asks, answer, self._loop.time())
+            self._limits.take_answer(asks, answer, self._loop.time())
 
     async def _hand_over(self) -> None:
         while True:
@@ -213,7 +205,7 @@ class QuotaClient:
                 log.warning("usage not written, tried again", error=str(error) or type(error).__name__)
 
     async def _flush(self) -> bool:
-        """Hands one batch over; False where there is none."""
+        """Hands one batch over; False without one."""
         batch = self.batches.next()
         if batch is None:
             return False

@@ -1,11 +1,11 @@
-"""This gateway's share of one limit of one key. Pure: the caller says what time it is."""
+"""This gateway's share of one limit of one key. Pure: the caller gives the time."""
 
 from math import ceil, floor
 from typing import Final
 
 from schemas.key_limits import MINUTE_S, LimitKind, ShareAsk, ShareGrant
 
-AHEAD_S: Final = 2.0  # a share is meant to last for so long
+AHEAD_S: Final = 2.0  # how long a share is meant to last
 _NEGLIGIBLE: Final = 0.05
 _MEASURE_S: Final = 0.5  # the shortest time over which use is measured
 _MOST_AHEAD: Final = 1 / 8  # of a limit of tokens
@@ -16,33 +16,20 @@ _DENIED_FOR_DEFAULT_S: Final = 0.25
 
 
 class Share:
-    """What this gateway holds, and the totals by which the store knows what was used.
+    """A share, and the totals by which the store knows what was used.
 
     Attributes:
-        kind: of the limit.
-        capacity: the limit.
-        held: what requests may use here without asking; negative: owed. Of `PARALLEL`: slots, used ones included.
+        held: what requests may use here; negative: owed. Of `PARALLEL`: slots, used ones included.
         spent: total used; of `PARALLEL`: requests under way.
         minted: total that it gave itself while the store was away.
         waiting: what requests that wait for a larger share lack of it.
         reserved: what requests under way may use; it is counted as spent.
-        days: how many have ended, of a limit per day.
+        days: number of ended days, of a limit per day.
     """
 
     __slots__ = (
-        *(
-            "_alone_since",
-            "_asked",
-            "_denied_at",
-            "_granted",
-            "_key",
-            "_level",
-            "_measured",
-            "_rate",
-            "_taken",
-            "_told_at",
-        ),
-        *("capacity", "days", "held", "kind", "minted", "reserved", "spent", "waiting"),
+        *("_alone_since", "_asked", "_denied_at", "_granted", "_key", "_level", "_measured", "_rate", "_taken"),
+        *("_told_at", "capacity", "days", "held", "kind", "minted", "reserved", "spent", "waiting"),
     )
 
     def __init__(self, key: str, kind: LimitKind, capacity: int) -> None:
@@ -56,7 +43,7 @@ class Share:
         self.reserved = 0
         self.days = 0
         self._taken = 0.0  # as `spent`, but for what came back
-        self._level: float | None = None  # what was left at the store when it last told
+        self._level: float | None = None  # what was left at the store at its last report
         self._told_at = 0.0
         self._granted = 0.0  # what this gateway held then
         self._denied_at = float("-inf")
@@ -68,20 +55,18 @@ class Share:
     # Requests
 
     def has(self, amount: int = 1) -> bool:
-        """Whether so much is here: of `PARALLEL`, slots for more requests."""
+        """Whether this amount is here: of `PARALLEL`, slots for more requests."""
         if self.kind is LimitKind.PARALLEL:
             return self.spent + amount <= min(self.held, self.capacity)
         return min(self.held, self.capacity) >= amount
 
     def take(self) -> None:
-        """One request passes."""
         if self.kind is LimitKind.PARALLEL:
             self.spent += 1
         elif self.kind is LimitKind.REQUESTS:
             self.charge(1)
 
     def leave(self) -> None:
-        """One request is over."""
         if self.kind is LimitKind.PARALLEL:
             self.spent -= 1
             self._denied_at = float("-inf")  # its slot is free, also while it is being given back
@@ -121,7 +106,7 @@ class Share:
     # The store
 
     def ask(self, now: float) -> ShareAsk | None:
-        """What to ask of the store; None where nothing would change. What is given back is not used from here on."""
+        """The request to the store; None where nothing would change. Returned amounts are not used from then on."""
         self._measure(now)
         want = self._want()
         idle = want == self.held and not self.waiting
@@ -133,13 +118,13 @@ class Share:
         return ShareAsk(self._key, self.kind, self.spent, self.minted, want, max(0, want - self.waiting))
 
     def rests(self) -> bool:
-        """Whether there is nothing to ask until it is used again, once `ask` has given nothing."""
+        """Whether nothing is due until the next use, once `ask` has returned None."""
         if self.kind is LimitKind.PARALLEL:
             return True  # what it wants is not a matter of time
         return self._rate <= _NEGLIGIBLE and self._measured[1] == self._taken
 
     def granted(self, ask: ShareAsk, grant: ShareGrant, now: float) -> None:
-        """Takes the answer to an ask."""
+        """Applies the store's grant."""
         used_since = 0.0 if self.kind is LimitKind.PARALLEL else self.spent - ask.spent
         self.held = grant.held - used_since + (self.minted - ask.minted)
         self._level, self._told_at = grant.level, now
@@ -158,7 +143,7 @@ class Share:
             self._measured = (now, self._taken)
 
     def _want(self) -> int:
-        """What lasts for a while at the present use; 0 where there is none, so that other gateways get it."""
+        """An amount that lasts for a while at the present use; 0 without use, so that other gateways get it."""
         if self.kind is LimitKind.PARALLEL:
             return min(self.capacity, int(self.spent) + self.waiting)
         ahead = ceil(self._rate * AHEAD_S) if self._rate > _NEGLIGIBLE else 0
@@ -200,25 +185,25 @@ class Share:
             self.minted += fresh - self.held
             self.held = fresh
 
-    # What clients are told
+    # For clients
 
     def denied(self, now: float) -> bool:
-        """Whether the store said a moment ago that nothing is left, so that asking again is in vain."""
+        """Whether the store reported a moment ago that nothing is left, so that a new request is in vain."""
         return now - self._denied_at <= _DENIED_FOR_S.get(self.kind, _DENIED_FOR_DEFAULT_S) and self.left(now) < 1
 
     def is_short(self) -> bool:
-        """Whether the store had little left when it last told, or this gateway owes it."""
+        """Whether the store had little left at its last report, or this gateway owes it."""
         least = self.capacity * _NEARLY_ALL if self.kind in OF_TOKENS else 1
         return self.held < 0 or (self._level is not None and self._level < max(1, least))
 
     def left(self, now: float) -> float:
-        """What is left, here and at the store, as far as it is known."""
+        """The remaining amount here and at the store, as far as known."""
         level = self._level_at(now)
         used = self.spent if self.kind is LimitKind.PARALLEL else 0.0
         return min(float(self.capacity), self.held - used + level)
 
     def wait_s(self, now: float, fraction: float | None, need: int = 1) -> float:
-        """Seconds until so much is left; 0 if it is now. `fraction`: while the store is away."""
+        """Seconds until this amount is left; 0 if it is now. `fraction`: while the store is away."""
         rate = self.kind.per_second(self.capacity) * (1.0 if fraction is None else max(fraction, 1e-6))
         lacking = need - self.left(now)
         if lacking <= 0:

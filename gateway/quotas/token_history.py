@@ -6,7 +6,7 @@ from typing import Final
 
 FIRST_ANSWER: Final = 512  # tokens of an answer of which nothing is known
 _BYTES_PER_TOKEN: Final = 4.0  # of a prompt, until it is measured
-_RANGE: Final = (1.0, 8.0)  # of what is measured: fields that no prompt has must not make prompts look small
+_RANGE: Final = (1.0, 8.0)  # of what is measured: fields that are no prompt must not make prompts seem small
 _MOST_BYTES: Final = 2**20  # that count fully; older ones count for half
 _LATEST: Final = 100  # answers
 _ENOUGH: Final = 20  # answers that have a 95th percentile of their own
@@ -25,7 +25,6 @@ class TokenHistory:
 
     @property
     def bytes_per_token(self) -> float:
-        """Of prompts."""
         if self._tokens <= 0:
             return _BYTES_PER_TOKEN
         least, most = _RANGE
@@ -35,27 +34,24 @@ class TokenHistory:
         """The 95th percentile of the tokens of an answer; at least `first` while few answers are known."""
         if not self._answers:
             return first
-        found = sorted(self._answers)[ceil(len(self._answers) * _PERCENTILE / 100) - 1]
-        return found if len(self._answers) >= _ENOUGH else max(first, found)
+        percentile = sorted(self._answers)[ceil(len(self._answers) * _PERCENTILE / 100) - 1]
+        return percentile if len(self._answers) >= _ENOUGH else max(first, percentile)
 
     def reservation(self, prompt_bytes: int, answers: int, most: int | None, first: int = FIRST_ANSWER) -> int:
         """The tokens to reserve for a request.
 
-        Args:
-            prompt_bytes: of the text of its prompt.
-            answers: how many it gets.
-            most: tokens of each answer, as the request limits them; None: it does not.
-            first: tokens of an answer while few are known.
+        `most`: tokens of each answer, as the request limits them; None: it does not.
+        `first`: tokens of an answer while few are known.
         """
         return ceil(prompt_bytes / self.bytes_per_token) + answers * (self.answer(first) if most is None else most)
 
     def note_prompt(self, prompt_bytes: int, tokens: int) -> None:
-        """A prompt of so many bytes had so many tokens, as its engine reported."""
+        """Notes the tokens of a prompt, as its engine reported them."""
         self._bytes += prompt_bytes
         self._tokens += tokens
         if self._bytes > _MOST_BYTES:
             self._bytes, self._tokens = self._bytes / 2, self._tokens / 2
 
     def note_answers(self, tokens: int, answers: int) -> None:
-        """So many answers had so many tokens together."""
+        """Notes the tokens of all answers of a request together."""
         self._answers.append(ceil(tokens / max(1, answers)))

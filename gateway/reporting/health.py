@@ -5,22 +5,25 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qs
 
 import orjson
 from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.registry import Collector
 
-from gateway.control_plane.controller import Controller
+from gateway.control_plane.reverse_proxy import Controller
 from gateway.errors import response, unavailable
-from gateway.reporting.process_metrics import joined
 from gateway.routing.live_routes import LiveRoutes
 from http1.fetch import FetchError
 from http1.forwarded import is_from_this_host
+from http1.protocol.handler import Handler
 from http1.protocol.heads import Fields, RequestHead
-from http1.protocol.server_connection import Handler, ServerConnection
+from http1.protocol.server_connection import ServerConnection
 from http1.protocol.streamed_answer import StreamedAnswer
 
 MAX_LOOP_LAG_S: Final = 5.0
@@ -31,7 +34,7 @@ _LIMIT_S: Final = 6.0  # the controller's own checks have shorter ones
 _METRICS_LIMIT_S: Final = 30.0
 _STALL_S: Final = 30.0
 _OK: Final = 200
-_KEPT_S: Final = 0.2  # for which the others' states are kept
+_KEPT_S: Final = 0.2  # for which states of other processes are kept
 _STATE: Final = "state"
 _EXPOSITION: Final = "metrics"
 _CONTROLLER: Final = "controller"  # a check's name
@@ -43,12 +46,12 @@ Ask = Callable[[str], Awaitable[Mapping[int, bytes | None]]]
 
 
 async def no_reader(_head: RequestHead) -> bool:
-    """Whether a request has a key that may read, where none has."""
+    """Grants no request the messages of checks."""
     return False
 
 
 async def alone(_question: str) -> Mapping[int, bytes | None]:
-    """The answers of the other processes where there are none."""
+    """The answers of the other processes where this is the only one."""
     return {}
 
 
@@ -56,15 +59,12 @@ class Health:
     """Answers the three paths for the controller and for all processes of this gateway.
 
     Args:
-        controller: which is asked each time.
         routes: the replicas; without a first read the gateway is not ready.
-        draining: whether the gateway is about to stop.
         loop_lag_s: the event loop's recent lag, in seconds.
         registry: the metrics of this process.
-        number: of this process, from 0.
-        others: asks the other processes; see `answers`.
-        certificate: what is wrong with the one that is shown, which serves on all the same; empty: nothing.
-        reader: whether a request has a key that may read what checks say.
+        others: queries the other processes; see `answers`.
+        certificate: the problem of the certificate, which serves nevertheless; empty without one.
+        reader: whether a request has a key that may read the messages of checks.
     """
 
     def __init__(
@@ -94,11 +94,10 @@ class Health:
         self._kept: Mapping[int, bytes | None] = {}
 
     def answers(self) -> dict[str, Callable[[], Awaitable[bytes]]]:
-        """What this process answers when the others ask, by question."""
+        """The answers of this process to other processes, by question."""
         return {_STATE: self._own_state, _EXPOSITION: self._exposition}
 
     def handle(self, head: RequestHead, connection: ServerConnection, request_id: str) -> Handler:
-        """Answers `GET` of one of the three paths."""
         ready = partial(self._ready, address=connection.address)
         answers: dict[bytes, Answers] = {HEALTH: self._alive, READY: ready, METRICS: self._metrics}
         answer = answers[head.path]
@@ -112,8 +111,8 @@ class Health:
 
     async def _alive(self, head: RequestHead, fields: Fields, answer: StreamedAnswer) -> None:
         """The controller's answer, unless a process is worse."""
-        asked = _alone(status="ok") if _leaves_out_controller(head.target) else self._asked(HEALTH)
-        (status, body), states = await asyncio.gather(asked, self._states())
+        controller = _alone(status="ok") if _leaves_out_controller(head.target) else self._of_controller(HEALTH)
+        (status, body), states = await asyncio.gather(controller, self._states())
         lag_s = max(state["lag_s"] for state in states.values() if state is not None)
         silent = None in states.values()
         if body is None or silent or lag_s > MAX_LOOP_LAG_S:
@@ -123,12 +122,14 @@ class Health:
 
     async def _ready(self, head: RequestHead, fields: Fields, answer: StreamedAnswer, address: str = "") -> None:
         """All checks of the controller, and one of the gateway; a stranger gets their names without their messages."""
-        status, found, states = 503, None, {self._number: self._state()}
+        status, checks, states = 503, None, {self._number: self._state()}
         if not self._draining():
-            asked = _alone(ready=True) if _leaves_out_controller(head.target) else self._asked(head.target, head)
-            (status, found), states = await asyncio.gather(asked, self._states())
+            controller = (
+                _alone(ready=True) if _leaves_out_controller(head.target) else self._of_controller(head.target, head)
+            )
+            (status, checks), states = await asyncio.gather(controller, self._states())
         unreachable: dict[str, Any] = {"ready": False, "checks": {_CONTROLLER: {"ok": False, "message": "no answer"}}}
-        body = unreachable if found is None else found
+        body = unreachable if checks is None else checks
         problem = _problem(states)
         checks = body.setdefault("checks", {})
         checks["gateway"] = {"ok": not problem, "message": problem}
@@ -147,9 +148,9 @@ class Health:
 
     async def _metrics(self, head: RequestHead, fields: Fields, answer: StreamedAnswer) -> None:
         """The controller's, which checks the key, followed by the gateway's."""
-        asked = [(name, value) for name, value in head.fields if name == b"authorization"]
+        credentials = [(name, value) for name, value in head.fields if name == b"authorization"]
         try:
-            got, body = await self._controller.fetch(METRICS, [*asked, *fields], _METRICS_LIMIT_S)
+            got, body = await self._controller.fetch(METRICS, [*credentials, *fields], _METRICS_LIMIT_S)
         except FetchError as error:
             raise ConnectionError(f"the controller gave no metrics: {error}") from error
         kept = [(b"content-type", got.named.get(b"content-type", b"")), *fields]
@@ -162,7 +163,7 @@ class Health:
         await answer.send(body)
 
     async def _all_metrics(self) -> bytes:
-        """Those of all processes; a single one has no label for it."""
+        """The metrics of all processes; those of a single process have no label for it."""
         own, others = await asyncio.gather(self._exposition(), self._others(_EXPOSITION))
         if not others:
             return own
@@ -184,24 +185,24 @@ class Health:
         return orjson.dumps(self._state())
 
     async def _states(self) -> dict[int, dict[str, Any] | None]:
-        """The state of each process, by number; None: it does not answer."""
+        """The state of each process, by number; None without an answer."""
         loop = asyncio.get_running_loop()
-        async with self._asking:  # anything may ask, without a key: the others are asked once at a time
+        async with self._asking:  # requests need no key: one query of the other processes at a time
             if loop.time() - self._asked_at >= _KEPT_S:
                 self._kept = await self._others(_STATE)
                 self._asked_at = loop.time()
         states = {number: None if text is None else orjson.loads(text) for number, text in self._kept.items()}
         return {self._number: self._state(), **states}
 
-    async def _asked(self, target: bytes, head: RequestHead | None = None) -> tuple[int, dict[str, Any] | None]:
-        """The controller's status and its answer as JSON; None where it gives none. `head`: has the client's key."""
+    async def _of_controller(self, target: bytes, head: RequestHead | None = None) -> tuple[int, dict[str, Any] | None]:
+        """The controller's status and JSON answer; None without one. `head`: has the client's key."""
         given = [] if head is None else [(name, value) for name, value in head.fields if name in _CREDENTIALS]
         try:
             got, body = await self._controller.fetch(target, given, _LIMIT_S)
-            found = orjson.loads(body)
+            parsed = orjson.loads(body)
         except (FetchError, orjson.JSONDecodeError):
             return 503, None
-        return got.status, found if isinstance(found, dict) else None
+        return got.status, parsed if isinstance(parsed, dict) else None
 
 
 def _leaves_out_controller(target: bytes) -> bool:
@@ -232,3 +233,25 @@ def _problem(states: Mapping[int, dict[str, Any] | None]) -> str:
     if len(states) == 1:
         return next(iter(problems.values()))
     return "; ".join(f"process {number + 1}: {problem}" for number, problem in problems.items() if problem)
+
+
+def joined(expositions: Mapping[str, str]) -> bytes:
+    """One exposition of several by process, of which each sample has the label `process`."""
+    # Counters are not added up: a sum would fall with the process that restarts.
+    families: dict[str, Metric] = {}
+    for process, text in expositions.items():
+        for family in text_string_to_metric_families(text):
+            joint = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+            for sample in family.samples:
+                joint.samples.append(sample._replace(labels={**sample.labels, "process": process}))
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Given(families.values()))
+    return generate_latest(registry)
+
+
+class _Given(Collector):
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self._metrics = tuple(metrics)
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self._metrics)

@@ -1,8 +1,12 @@
 """The gateway's metrics."""
 
+from collections import deque
 from collections.abc import Callable
+from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge
+
+_REMEMBER_S: Final = 10.0
 
 
 class GatewayMetrics:
@@ -34,11 +38,9 @@ class GatewayMetrics:
         )
 
     def loop_lag(self, read: Callable[[], float]) -> None:
-        """Reads the seconds at each scrape."""
         self._loop_lag.set_function(read)
 
     def certificate(self, expires_s: Callable[[], float], problem: Callable[[], str]) -> None:
-        """Shows when the certificate ends, and whether its files cannot be used now."""
         ends = Gauge(
             "gpuward_gateway_certificate_expiry_timestamp_seconds",
             "When the certificate of the port ends, in seconds since 1970; absent without TLS.",
@@ -53,13 +55,29 @@ class GatewayMetrics:
         failed.set_function(lambda: float(bool(problem())))
 
     def connection_closed(self, reason: str) -> None:
-        """Counts one."""
         self._closed.labels(reason).inc()
 
     def body_refused(self, bound: str) -> None:
-        """Counts one."""
         self._refused.labels(bound).inc()
 
     def bodies_held(self, read: Callable[[], float]) -> None:
-        """Reads the bytes at each scrape."""
         self._held.set_function(read)
+
+
+class LoopLag:
+    """The worst lag of the last ten seconds. All times are the loop's, in seconds."""
+
+    def __init__(self) -> None:
+        self._worst: deque[tuple[float, float]] = deque()  # when, and how late a sweep was; lags falling
+
+    def note(self, now: float, lag_s: float) -> None:
+        while self._worst and self._worst[-1][1] <= lag_s:
+            self._worst.pop()
+        self._worst.append((now, lag_s))
+        while now - self._worst[0][0] > _REMEMBER_S:
+            self._worst.popleft()
+
+    def seconds(self, now: float, due: float) -> float:
+        """The worst lag; a sweep that was due before `now` counts, too."""
+        worst = self._worst[0][1] if self._worst else 0.0
+        return max(0.0, worst, now - due)

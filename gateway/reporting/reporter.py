@@ -1,4 +1,4 @@
-"""Tells the leader once a second what each model has here, and at once which models shall wake."""
+"""Reports each model's load to the leader once a second, and models that shall wake at once."""
 
 import asyncio
 from collections.abc import Callable
@@ -22,19 +22,9 @@ _AGAIN_S: Final = WAKE_S / 3
 
 
 class Reporter:
-    """The task that reports. Without the database it goes on trying, and tells everything again after.
+    """The task that reports. After the database was away, it reports everything again.
 
-    Args:
-        reports: writes them.
-        demand: what is counted.
-        queues: the models that shall wake.
-        clock: seconds, monotonic.
-        outcomes: of revisions while one is rolled out.
-        table: has the rollouts under way, and requests at each replica.
-        told: called with each answer.
-
-    Attributes:
-        task: from `start`. It ends only by a defect.
+    `answered` is called with each answer; `task` runs from `start` and ends only by a defect.
     """
 
     def __init__(
@@ -45,7 +35,7 @@ class Reporter:
         clock: Callable[[], float],
         outcomes: RevisionOutcomes,
         table: RoutingTable,
-        told: Callable[[ReportAnswer], None] = lambda _: None,
+        answered: Callable[[ReportAnswer], None] = lambda _: None,
     ) -> None:
         self._reports = reports
         self._demand = demand
@@ -53,16 +43,15 @@ class Reporter:
         self._clock = clock
         self._outcomes = outcomes
         self._table = table
-        self._told = told
+        self._answered = answered
         self._answered_since: float | None = None  # without a gap
         self._poked = asyncio.Event()
-        self._asked: dict[str, float] = {}  # when a deployment was last asked to wake
+        self._woken: dict[str, float] = {}  # when a deployment was last requested to wake
         self._unwanted: set[str] = set()  # deployments whose wakes are to be withdrawn
         self._failing = False
         self.task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Starts the task."""
         self.task = asyncio.create_task(self._run(), name="demand-reports")
 
     def in_touch_s(self) -> float:
@@ -74,7 +63,7 @@ class Reporter:
         self._poked.set()
 
     async def stop(self) -> None:
-        """Ends the task, and tells that this gateway is gone."""
+        """Ends the task, and reports that this gateway is gone."""
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait([self.task], timeout=_LIMIT_S)
@@ -101,7 +90,7 @@ class Reporter:
                 self._answered_since = None
                 self._demand.everything_again()
                 self._outcomes.everything_again()
-                self._asked.clear()
+                self._woken.clear()
             await self._until_due()
 
     async def _until_due(self) -> None:
@@ -115,19 +104,19 @@ class Reporter:
 
     async def _report(self) -> None:
         counts = self._outcomes.report(self._table.rollouts())
-        told = await self._reports.report(self._demand.report(self._clock(), self._table.at_replicas()), counts)
-        if told.is_new:
+        answer = await self._reports.report(self._demand.report(self._clock(), self._table.at_replicas()), counts)
+        if answer.is_new:
             self._demand.everything_again()
             self._outcomes.everything_again()
-        self._told(told)
+        self._answered(answer)
         now, wakes = self._clock(), self._queues.wakes()
         self._unwanted = (self._unwanted | self._queues.take_withdrawn()) - wakes.keys()
         for uid in tuple(self._unwanted):
-            self._asked.pop(uid, None)
+            self._woken.pop(uid, None)
             await self._reports.withdraw(uid)
             self._unwanted.discard(uid)
-        due = {u: r for u, r in wakes.items() if now - self._asked.get(u, float("-inf")) >= _AGAIN_S}
+        due = {u: r for u, r in wakes.items() if now - self._woken.get(u, float("-inf")) >= _AGAIN_S}
         for uid, request_id in (self._queues.take_refused() | due).items():
             await self._reports.wake(uid, request_id)
-            self._asked[uid] = now
-        self._asked = {uid: at for uid, at in self._asked.items() if uid in wakes}
+            self._woken[uid] = now
+        self._woken = {uid: at for uid, at in self._woken.items() if uid in wakes}

@@ -1,4 +1,4 @@
-"""Metrics of requests to models. Each costs a look-up and some additions; families are made when they are scraped."""
+"""Metrics of requests to models. Each costs a look-up and some additions; families are made at each scrape."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -38,23 +38,21 @@ class Spread:
         self.total = 0.0
 
     def observe(self, value: float) -> None:
-        """Adds one."""
         self.counts[bisect_left(self.bounds, value)] += 1
         self.total += value
 
     def buckets(self) -> list[tuple[str, float]]:
-        """The counts below each bound."""
-        found, below = [], 0
+        counts, below = [], 0
         for bound, count in zip((*map(str, self.bounds), "+Inf"), self.counts, strict=True):
             below += count
-            found.append((bound, float(below)))
-        return found
+            counts.append((bound, float(below)))
+        return counts
 
 
 class Series:
     """The figures of one deployment, revision and endpoint."""
 
-    __slots__ = ("cached", "completion", "each_token", "first_token", "prompt", "requests", "seconds", "unseen_since")
+    __slots__ = ("absent_since", "cached", "completion", "each_token", "first_token", "prompt", "requests", "seconds")
 
     def __init__(self) -> None:
         self.requests: dict[str, int] = {}
@@ -62,16 +60,11 @@ class Series:
         self.first_token = Spread(_SECONDS)
         self.each_token = Spread(_TOKEN_SECONDS)
         self.prompt = self.cached = self.completion = 0
-        self.unseen_since: float | None = None  # its revision has no replica, or its deployment is gone
+        self.absent_since: float | None = None  # its revision has no replica, or its deployment is gone
 
 
 class RequestMetrics:
-    """Metrics of one gateway process. Labels are names of deployments, revisions and endpoints alone.
-
-    Args:
-        registry: for all of its families.
-        in_flight: requests at replicas, by deployment.
-    """
+    """Metrics of one gateway process. Labels are names of deployments, revisions and endpoints alone."""
 
     def __init__(
         self, registry: CollectorRegistry, in_flight: Callable[[], Mapping[str, int]] = dict[str, int]
@@ -119,22 +112,20 @@ class RequestMetrics:
         self._retries[key] = self._retries.get(key, 0) + 1
 
     def keep(self, present: Collection[tuple[str, str]], now: float) -> None:
-        """Ends the series of deployments and revisions that have had no replica for an hour. Those without stay.
+        """Ends the series of deployments and revisions that have had no replica for an hour.
 
-        Of more than `_MOST_GONE` that have no replica the oldest end at once: names come and go for ever.
-
-        Args:
-            present: deployments with revisions that run.
-            now: seconds, monotonic.
+        Of more than `_MOST_GONE` the oldest end at once: names come and go for ever.
         """
         for key, series in tuple(self._series.items()):
             if not key[0] or key[:2] in present:
-                series.unseen_since = None
-            elif series.unseen_since is None:
-                series.unseen_since = now
-            elif now - series.unseen_since > _KEPT_S:
+                series.absent_since = None
+            elif series.absent_since is None:
+                series.absent_since = now
+            elif now - series.absent_since > _KEPT_S:
                 del self._series[key]
-        gone = sorted((one.unseen_since, key) for key, one in self._series.items() if one.unseen_since is not None)
+        gone = sorted(
+            (series.absent_since, key) for key, series in self._series.items() if series.absent_since is not None
+        )
         for _, key in gone[:-_MOST_GONE]:
             del self._series[key]
         known = {key[:2] for key in self._series}
@@ -198,30 +189,21 @@ class RequestMetrics:
 
 
 class _Family(Collector):
-    """One family, made when it is asked for."""
+    """One family, made at each scrape."""
 
     def __init__(self, make: Callable[[], Metric], labels: tuple[str, ...]) -> None:
         self._make = make
         self._labelnames = labels
 
     def describe(self) -> Iterator[Metric]:
-        """The family, for its name."""
         return self.collect()
 
     def collect(self) -> Iterator[Metric]:
-        """The family with its samples."""
         yield self._make()
 
 
 def count_tokens(series: Series, counts: Counts, *, streamed: bool, ended_s: float) -> None:
-    """Adds the tokens of a request and, for a stream, their times.
-
-    Args:
-        series: of the request.
-        counts: what it used.
-        streamed: the answer was a stream of events.
-        ended_s: from its arrival to its end.
-    """
+    """Adds the tokens of a request and, for a stream, their times. `ended_s`: from its arrival to its end."""
     series.prompt += counts.prompt_tokens
     series.cached += counts.cached_tokens
     series.completion += counts.completion_tokens

@@ -1,4 +1,4 @@
-"""How requests to each revision end while one is rolled out, as the leader is told. Pure."""
+"""How requests to each revision end while one is rolled out, as the leader is reported. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ class _Counted:
     attempt: int
     requests: int = 0
     errors: int = 0
-    told: bool = False
+    reported: bool = False
 
 
 class RevisionOutcomes:
@@ -28,25 +28,25 @@ class RevisionOutcomes:
             counted = self._counted[uid, revision] = _Counted(rollout.attempt)
         counted.requests += requests
         counted.errors += errors
-        counted.told = False
+        counted.reported = False
 
     def report(self, under_way: Mapping[str, RolloutRoute]) -> list[RevisionCount]:
-        """What has changed since the last report. What belongs to no rollout under way (by uid) is forgotten."""
+        """Changes since the last report. Rollouts that are not under way (by uid) are forgotten."""
         self._counted = {
-            key: one
-            for key, one in self._counted.items()
-            if (rollout := under_way.get(key[0])) is not None and rollout.attempt == one.attempt
+            key: counted
+            for key, counted in self._counted.items()
+            if (rollout := under_way.get(key[0])) is not None and rollout.attempt == counted.attempt
         }
         changed = [
-            RevisionCount(uid, int(revision), one.attempt, one.requests, one.errors)
-            for (uid, revision), one in self._counted.items()
-            if not one.told
+            RevisionCount(uid, int(revision), counted.attempt, counted.requests, counted.errors)
+            for (uid, revision), counted in self._counted.items()
+            if not counted.reported
         ]
-        for one in self._counted.values():
-            one.told = True
+        for counted in self._counted.values():
+            counted.reported = True
         return changed
 
     def everything_again(self) -> None:
-        """The next report tells all: what was told before may be lost."""
-        for one in self._counted.values():
-            one.told = False
+        """The next report has all counts: an earlier report may be lost."""
+        for counted in self._counted.values():
+            counted.reported = False

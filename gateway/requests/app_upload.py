@@ -41,13 +41,7 @@ def app_upload(name: str, target: bytes) -> "Callable[[Request], AppUpload]":
 
 
 class AppUpload(Upload):
-    """A body that the gateway does not read.
-
-    Args:
-        request: its request.
-        name: of the deployment.
-        target: of the request, as the server gets it.
-    """
+    """A body that the gateway does not read. `target`: of the request, as the server gets it."""
 
     __slots__ = ("_content", "_digest", "_name", "_target")
     reads_events: ClassVar[bool] = False
@@ -60,8 +54,7 @@ class AppUpload(Upload):
         self._digest = b""
 
     def read(self) -> None:
-        """Goes on with the complete body."""
-        self._content, self.pieces = tuple(self.pieces), []
+        self._content, self.parts = tuple(self.parts), []
         request = self.request
         if self.size > LONG_BYTES:
             request.deadline = request.loop.time() + LONG_READ_LIMIT_S
@@ -94,14 +87,11 @@ class AppUpload(Upload):
         request.exchange.send(server, head, self._content)
 
     def returned_lines(self, head: ResponseHead) -> bytes:
-        """The lines of the server's answer that the client gets."""
         return lines_of(returned_by_app(head, self._name))
 
     def digest(self) -> bytes:
-        """Of the request."""
         return self._digest
 
     def release(self) -> None:
-        """It goes to no other replica."""
         self._content = ()
         self.drop()

@@ -72,7 +72,7 @@ def _waiting(waited_s: float, load_s: float | None, *, waking: bool) -> bytes:
 
     Args:
         waited_s: since the request came.
-        load_s: how long the model's last start took; None: unknown.
+        load_s: of the model's last start; None if unknown.
         waking: the model starts; otherwise its replicas are at their limit.
     """
     if not waking:

@@ -45,10 +45,10 @@ _PROCESS: Final = "process"
 
 
 class CrashWatch:
-    """What is known of requests that were in flight when engines ended, and the task that shares it.
+    """Requests that were in flight when engines ended, and the task that shares them.
 
     Args:
-        database: None: this gateway knows of its own ends alone, and judges none.
+        database: None: this gateway knows only its own ends, and judges none.
 
     Attributes:
         task: from `start`. It ends only by a defect.
@@ -70,11 +70,9 @@ class CrashWatch:
         self.task: asyncio.Task[None] | None = None
 
     def start(self, changes: ChangeFanout) -> None:
-        """Starts the task."""
         self.task = asyncio.create_task(self._run(changes), name="crash-watch")
 
     async def stop(self) -> None:
-        """Ends the task. What it had no time to write is lost."""
         if self.task is not None:
             self.task.cancel()
             await asyncio.wait([self.task], timeout=_LIMIT_S)
@@ -98,26 +96,26 @@ class CrashWatch:
     def _suspect(self, request: bytes, now: float) -> None:
         """Judges what has just happened alone: an engine may end with thousands, and all would be judged at each."""
         left_s = now - self._judged_at + UNDECIDED_S
-        found = self.suspicions.get(request)
-        if found is None or (not found.crashes and found.left_s < left_s):
+        suspicion = self.suspicions.get(request)
+        if suspicion is None or (not suspicion.crashes and suspicion.left_s < left_s):
             self.suspicions[request] = Suspicion(0, left_s)
 
     def suspicion(self, request: bytes) -> Suspicion | None:
-        """What follows for a request; None: nothing."""
-        found = self.suspicions.get(request)
-        if found is not None and found.left_s <= self._loop.time() - self._judged_at:
+        """The suspicion against a request; None without one."""
+        suspicion = self.suspicions.get(request)
+        if suspicion is not None and suspicion.left_s <= self._loop.time() - self._judged_at:
             self._judge()  # time alone may have decided it
-            found = self.suspicions.get(request)
-        if found is None:
+            suspicion = self.suspicions.get(request)
+        if suspicion is None:
             return None
-        return replace(found, left_s=found.left_s - (self._loop.time() - self._judged_at))
+        return replace(suspicion, left_s=suspicion.left_s - (self._loop.time() - self._judged_at))
 
     async def decided(self, request: bytes, limit_s: float = WAIT_S) -> None:
-        """Waits until nothing about a request is undecided any more, for at most so long."""
+        """Waits until nothing about a request is undecided, at most `limit_s`."""
         with suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                while (found := self.suspicion(request)) is not None and not found.crashes:
-                    await asyncio.wait([self._next], timeout=found.left_s)
+                while (suspicion := self.suspicion(request)) is not None and not suspicion.crashes:
+                    await asyncio.wait([self._next], timeout=suspicion.left_s)
 
     @property
     def shares(self) -> bool:
@@ -152,7 +150,7 @@ class CrashWatch:
                 self._poked.clear()
 
     def _undecided(self) -> bool:
-        return any(not one.crashes for one in self.suspicions.values())
+        return any(not suspicion.crashes for suspicion in self.suspicions.values())
 
     def _poke_if_awaited(self) -> None:
         """An end that others report may decide something."""
@@ -200,14 +198,14 @@ def request_digest(key: str, deployment: str, body: bytes) -> bytes:
     return sha256(b"\0".join((key.encode(), deployment.encode(), body))).digest()
 
 
-def crashes_engine(model: str, found: Suspicion) -> GatewayError:
-    """422: the request crashes engines. Clients repeat statuses from 500 on, whatever the headers say."""
-    left_s, engines = ceil(found.left_s), "an engine" if found.crashes == 1 else f"{found.crashes} engines"
+def crashes_engine(model: str, suspicion: Suspicion) -> GatewayError:
+    """422: the request crashes engines. Clients repeat statuses from 500 on, regardless of headers."""
+    left_s, engines = ceil(suspicion.left_s), "an engine" if suspicion.crashes == 1 else f"{suspicion.crashes} engines"
     return GatewayError(
         422,
         "crashes_engine",
         f"body: this request was in flight when {engines} of {model!r} crashed, and is refused for another {left_s} s; "
         "change it, or make it shorter",
-        details={"crashes": found.crashes, "refused_for_s": left_s},
+        details={"crashes": suspicion.crashes, "refused_for_s": left_s},
         headers=NO_RETRY,
     )

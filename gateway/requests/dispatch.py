@@ -28,12 +28,7 @@ _SERVER_ERROR: Final = 500
 
 
 class Dispatch:
-    """The dispatch of one request.
-
-    Attributes:
-        queued: whether it has waited in the queue.
-        held: an engine's 503, which is the answer where no other replica can take the request.
-    """
+    """Chooses replicas. `held`: an engine's 503, which is the answer where no other replica takes the request."""
 
     __slots__ = (
         *("_adapter", "_rechecked", "_request", "_session", "_share", "_suspected", "_tried"),
@@ -59,7 +54,7 @@ class Dispatch:
             self._adapter = name
 
     def engines_name(self, endpoint: Endpoint, name: str) -> str:
-        """The model's name for the engine, given the client's. An alias means nothing to an engine."""
+        """The model's name for the engine, given the client's. Engines do not know aliases."""
         if self._adapter:
             return endpoint.adapters[self._adapter]
         return endpoint.request_model or self._request.model or name
@@ -67,7 +62,7 @@ class Dispatch:
     # To a replica
 
     def next_replica(self) -> None:
-        """Sends it to the best replica that it has not tried; without one, reads the routes once more, or waits."""
+        """Sends it to the best replica that it has not tried; without one, reads the routes again or waits."""
         request, shared = self._request, self._request.shared
         if request.upload.is_bound():
             self._end_at_bound()
@@ -102,8 +97,8 @@ class Dispatch:
             return None, lane
         session = self._session if self._uses_home else b""
         tried, share = self._tried, self._share
-        found = table.pick(model, tried, adapter=self._adapter, session=session, place=share, bound=bool(lane))
-        return found, lane
+        endpoint = table.pick(model, tried, adapter=self._adapter, session=session, place=share, bound=bool(lane))
+        return endpoint, lane
 
     def _end_at_bound(self) -> None:
         """Its replica took a part of the request, but gave no answer to pass on."""
@@ -128,7 +123,7 @@ class Dispatch:
         if not held.head.named.get(b"retry-after"):
             lines += b"retry-after: 1\r\n"
         request.over(DONE)
-        request.connection.answer(_BUSY, lines, b"".join(held.pieces))
+        request.connection.answer(_BUSY, lines, b"".join(held.parts))
 
     # The queue
 
@@ -147,17 +142,15 @@ class Dispatch:
         request.deadline = request.arrived + (known.limits.queue.wait if known is not None else WAIT_LIMIT_S)
 
     def go(self) -> None:
-        """A replica may be free: takes it, or waits again."""
         if self._request.state is WAITING:
             self.next_replica()
 
     def leave_queue(self, *, refused: bool) -> None:
-        """It waits no longer. `refused`: its model, if it sleeps, shall go on waking."""
+        """Leaves the queue. `refused`: its model, if it sleeps, continues to wake."""
         if self.queued:
             self._request.shared.queues.leave(self._request, self._request.model, refused=refused)
 
     def late(self) -> None:
-        """No replica was found in time."""
         request = self._request
         if self.queued and request.shared.queues.waits(request, request.model):
             request.fail(waited_too_long(request.model, request.shared.routes.table.model(request.model)))
@@ -167,7 +160,7 @@ class Dispatch:
     # Without an answer
 
     def ended(self, happening: Happening, detail: str) -> None:
-        """The replica gave no answer, or not all of it: the table of verdicts decides what follows."""
+        """The replica gave no complete answer: the table of verdicts decides what follows."""
         request = self._request
         endpoint, table = request.exchange.endpoint, request.shared.routes.table
         if endpoint is None:
@@ -208,11 +201,11 @@ class Dispatch:
     def _crashes_engines(self) -> bool:
         """Whether it goes to no replica: it is refused, or waits once until that is decided."""
         request, identity = self._request, self._identity()
-        found = request.shared.crashes.suspicion(identity)
-        if found is None or (self._suspected and not found.crashes):
+        suspicion = request.shared.crashes.suspicion(identity)
+        if suspicion is None or (self._suspected and not suspicion.crashes):
             return False
-        if found.crashes:
-            request.fail(crashes_engine(request.model, found))
+        if suspicion.crashes:
+            request.fail(crashes_engine(request.model, suspicion))
         else:
             self._suspected = True
             request.enter(WAITING)
@@ -225,16 +218,16 @@ class Dispatch:
             self.next_replica()
 
     def keeps_back(self, go_on: Callable[[], None]) -> bool:
-        """Whether a request of which an engine has a part crashes engines, or may: then `go_on` may follow later."""
+        """Whether a request that an engine partly has crashes engines, or may: then `go_on` may follow later."""
         request = self._request
         if not request.shared.crashes.suspicions or request.exchange.server is None:
             return False
         identity = self._identity()
-        found = request.shared.crashes.suspicion(identity)
-        if found is None or (self._suspected and not found.crashes):
+        suspicion = request.shared.crashes.suspicion(identity)
+        if suspicion is None or (self._suspected and not suspicion.crashes):
             return False
-        if found.crashes:
-            error = crashes_engine(request.model, found)
+        if suspicion.crashes:
+            error = crashes_engine(request.model, suspicion)
             (request.break_off if request.state is ANSWERING else request.fail)(error)
         else:
             self._suspected = True

@@ -4,18 +4,14 @@ import re
 from typing import Final
 
 MAX_HELD_BYTES: Final = 256 * 2**10
-# Strings of JSON have their quotes escaped, so that no text of a model looks like this.
+# Strings of JSON have their quotes escaped, so that no text of a model equals this.
 _NUMBER: Final = re.compile(rb'"sequence_number"[ \t]*:[ \t]*([0-9]{1,18})')
 _LF, _CRLF, _CR = b"\n\n", b"\n\r\n", b"\r\r"  # how events end
-_BEFORE: Final = len(_CRLF) - 1  # so many bytes of an end may have come before its last one
+_BEFORE: Final = len(_CRLF) - 1  # bytes of an end that may have come before its last one
 
 
 class PartialEvent:
-    """Holds the event of which a part has come. However small the pieces are, each byte is searched once.
-
-    Attributes:
-        held: what has come of it. The caller sets its bound.
-    """
+    """Holds an incomplete event, whose bound the caller sets. However small the parts, each byte is searched once."""
 
     __slots__ = ("held",)
 
@@ -37,13 +33,12 @@ class PartialEvent:
         return complete
 
     def take(self) -> bytes:
-        """What is held, which is not held any longer."""
         taken, self.held = bytes(self.held), bytearray()
         return taken
 
 
 def _last_end(data: bytes | bytearray, begin: int) -> int:
-    """Where the last event ends that does so behind `begin`; 0: none does."""
+    """Where the last event ends behind `begin`; 0 without an end."""
     crlf = data.rfind(_CRLF, begin)
     at = max(crlf, data.rfind(_LF, begin), data.rfind(_CR, begin))
     return 0 if at < 0 else at + len(_CRLF if at == crlf else _LF)
@@ -79,7 +74,7 @@ class CompleteEvents:
         return complete
 
     def rest(self) -> bytes:
-        """What is held back, for a stream that ended as it should."""
+        """The held part of an event, for a stream that ended as it should."""
         return self._partial.take()
 
     def last(self, event: bytes) -> bytes:
@@ -98,5 +93,5 @@ def is_event_stream(content_type: bytes) -> bool:
 
 
 def is_plain(content_encoding: bytes) -> bool:
-    """Whether an answer of this encoding can be read as it is: an encoded one is not looked into."""
+    """Whether an answer of this encoding can be read."""
     return content_encoding.lower() in (b"", b"identity")

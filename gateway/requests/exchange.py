@@ -47,7 +47,7 @@ class Kept:
     """An engine's answer that is not passed on yet. `size` beyond its bound: a part of it is not kept."""
 
     head: ResponseHead
-    pieces: list[bytes] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)
     size: int = 0
 
 
@@ -55,11 +55,9 @@ class Exchange(Relay):
     """The relay of a request and a replica's agent.
 
     Attributes:
-        endpoint: the replica; None: the request is at none.
-        revision: of the replica that it went to last.
+        revision: of the last replica.
         sent_at: loop time at which the request went to the last replica.
-        events: of the answer.
-        hides_usage: the client did not ask for the chunk with token counts.
+        hides_usage: the client did not request the chunk with token counts.
         busy: a 503 that is being read.
     """
 
@@ -84,7 +82,6 @@ class Exchange(Relay):
     # To the replica
 
     def begin(self, endpoint: Endpoint) -> None:
-        """Sends the request to this replica."""
         request = self.request
         shared = request.shared
         self.endpoint, self.revision = endpoint, endpoint.revision
@@ -100,14 +97,13 @@ class Exchange(Relay):
             self.connect(partial(shared.pool.connect, address))
 
     def connected(self, server: ClientConnection) -> None:
-        """Sends the request."""
         if self.endpoint is None:
             server.abort()
         else:
             self.request.guard(self.request.upload.send, self.endpoint, server)
 
     def not_connected(self, error: ConnectError) -> None:
-        """Another replica may get it, unless this process can open no connection."""
+        """Another replica may get the request, unless this process can open no connection."""
         happening = Happening.NO_FILES if error.errno in _NO_FILES else Happening.NOT_CONNECTED
         self.request.guard(self.request.dispatch.ended, happening, str(error))
 
@@ -118,12 +114,10 @@ class Exchange(Relay):
         server.begin(head, self, chunked=chunked, continued=continued)
 
     def close(self, state: State) -> None:
-        """The request is over."""
         self.leave()
         super()._enter(relay.State(state))
 
     def leave(self) -> None:
-        """The request is no longer at its replica."""
         endpoint, self.endpoint = self.endpoint, None
         self.busy = self._refusal = None
         self.leave_server()
@@ -135,7 +129,7 @@ class Exchange(Relay):
                 queues.freed(request.model, request.key)
 
     def _enter(self, state: relay.State) -> None:
-        """The relay's states are those of the request as well, from `SENT` on."""
+        """The relay's states from `SENT` on are the request's as well."""
         super()._enter(state)
         if state is relay.SENT:
             self.request.enter(SENT)
@@ -148,7 +142,7 @@ class Exchange(Relay):
     # The answer
 
     def response_head(self, head: ResponseHead) -> None:
-        """An answer begins: the engine's own, or the agent's report of what happened."""
+        """An answer begins: the engine's own, or the agent's report of a failure."""
         request, endpoint = self.request, self.endpoint
         if head.status == SWITCHING:
             self._switch(head)
@@ -168,7 +162,6 @@ class Exchange(Relay):
                 self._refusal = Kept(head)
 
     def response_body(self, data: bytes, chunks: bytes = b"") -> None:
-        """A part of the answer."""
         if self.busy is not None or self._refusal is not None:
             self._keep_back(data)
             return
@@ -195,7 +188,6 @@ class Exchange(Relay):
             self.client.send(shown, chunks if shown is data else b"")
 
     def response_end(self) -> None:
-        """The answer is complete."""
         request = self.request
         self.server = None
         if self.busy is not None:
@@ -231,12 +223,12 @@ class Exchange(Relay):
             self.unanswered(why)
 
     def unanswered(self, why: str) -> None:
-        """The connection ended before a piece of the answer came: the engine may have seen the request."""
+        """The connection ended before a part of the answer came: the engine may have received the request."""
         has_head = self._answer is not None
         self.request.dispatch.ended(Happening.BROKE_OFF if has_head else Happening.AGENT_GONE, why)
 
     def _enter_answer(self, head: ResponseHead) -> None:
-        """The answer has a first piece, for which its head has waited: until then, an end is an error with a status."""
+        """The answer has a first part, for which its head has waited: until then, an end is an error with a status."""
         request = self.request
         self._enter(relay.ANSWERING)
         request.status = head.status
@@ -254,7 +246,6 @@ class Exchange(Relay):
             request.usage.answered(head.status, events, encoding, head.length)
 
     def _start(self, head: ResponseHead, body: bytes) -> None:
-        """Sends the head with the beginning of the body."""
         if not self.request.commented:
             shortened = self.hides_usage and self.events is not None and head.length is not None
             super()._start(replace(head, length=None) if shortened else head, body)
@@ -266,7 +257,6 @@ class Exchange(Relay):
             self.client.send(body)
 
     def answer_lines(self, head: ResponseHead) -> bytes:
-        """The lines of the answer's head."""
         request, now = self.request, self._loop.time()
         if self.state is relay.TUNNEL:
             return request.upload.returned_lines(head) + b"x-request-id: %b\r\n" % request.request_id.encode()
@@ -283,21 +273,21 @@ class Exchange(Relay):
         if self.busy is not None:
             self.busy.size += len(data)
             if self.busy.size <= _MOST_HELD_BYTES:
-                keep(self.busy.pieces, data)
+                keep(self.busy.parts, data)
         elif self._refusal is not None:
             self._refusal.size += len(data)
-            self._refusal.pieces.append(data)
+            self._refusal.parts.append(data)
             if self._refusal.size > _MOST_REFUSAL_BYTES:
                 self._pass_on_refusal(self._refusal)
 
     def _repeats_without_usage(self, refusal: Kept) -> bool:
-        """Sends the request once more to the same replica, without the field that the engine refused.
+        """Repeats the request at the same replica without the field that the engine refused, or passes the refusal on.
 
-        Else the refusal is passed on. The engine has done nothing, and the field was not its client's.
+        The engine has done nothing yet, and the client did not send the field.
         """
         endpoint = self.endpoint
         if endpoint is None or not (
-            self._may_do_without_usage(endpoint) and refuses_usage(refusal.head.status, b"".join(refusal.pieces))
+            self._may_do_without_usage(endpoint) and refuses_usage(refusal.head.status, b"".join(refusal.parts))
         ):
             self._pass_on_refusal(refusal)
             return False
@@ -308,13 +298,13 @@ class Exchange(Relay):
         return True
 
     def _may_do_without_usage(self, endpoint: Endpoint) -> bool:
-        """Whether the engine got a field that its client did not send, and which it may do without."""
+        """Whether the engine got a field that the client did not send, and may be sent the request without it."""
         return self.hides_usage and endpoint.limits.stream_usage == "auto"
 
     def _pass_on_refusal(self, refusal: Kept) -> None:
         self._refusal = None
-        if refusal.pieces:
-            self.response_body(b"".join(refusal.pieces))
+        if refusal.parts:
+            self.response_body(b"".join(refusal.parts))
 
     def _ended_busy(self, *, kept: bool) -> None:
         busy, self.busy = self.busy, None
@@ -324,18 +314,17 @@ class Exchange(Relay):
 
     @property
     def head_that_waits(self) -> ResponseHead | None:
-        """The head of an engine's answer that waits for its first piece."""
+        """The head of an engine's answer that waits for its first part."""
         return self._answer
 
     @property
     def keeps_back(self) -> bool:
-        """Whether it reads an answer that may not be the client's."""
+        """Whether it reads an answer that may not go to the client."""
         return self.busy is not None or self._refusal is not None
 
     # Tunnels, back-pressure, deadlines
 
     def _switch(self, head: ResponseHead) -> None:
-        """The server switches to a WebSocket."""
         if self.endpoint is None:
             return
         request = self.request
@@ -350,7 +339,7 @@ class Exchange(Relay):
         self._note_progress()
 
     def from_client(self, data: bytes) -> bool:
-        """Passes bytes of a tunnel on; returns whether it is one."""
+        """Passes bytes of a tunnel on; returns whether there is a tunnel."""
         if self.state is not relay.TUNNEL:
             return False
         self._note_progress()
@@ -358,7 +347,7 @@ class Exchange(Relay):
         return True
 
     def end_tunnel(self) -> bool:
-        """Ends a tunnel; returns whether it is one."""
+        """Ends a tunnel; returns whether there was one."""
         if self.state is not relay.TUNNEL or self.request.state in OVER:
             return False
         self.request.over(DONE)
@@ -368,8 +357,7 @@ class Exchange(Relay):
     def ends_tunnel_at(self, now: float) -> bool:
         """Ends a tunnel that has passed nothing for too long at loop time `now`, or whose key has ended.
 
-        Returns:
-            Whether it is a tunnel.
+        Returns whether it is a tunnel.
         """
         if self.state is not relay.TUNNEL:
             return False
@@ -400,14 +388,12 @@ class Exchange(Relay):
             self.request.deadline = math.inf
 
     def request_writable(self, *, ready: bool) -> None:
-        """Whether the replica takes more of the request."""
         if self.state is relay.TUNNEL:
             super().request_writable(ready=ready)
         else:
             self.request.upload.server_writable(ready=ready)
 
     def silent(self) -> None:
-        """The replica, or the connection to it, is late."""
         dispatch = self.request.dispatch
         match self.request.state:
             case State.CONNECTING:

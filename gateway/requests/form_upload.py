@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 MOST_HELD_BYTES: Final = 2**20
 _CONTINUE_LIMIT_S: Final = 10.0  # the agent's own limit to connect is shorter
-_WINDOW_S: Final = 15.0  # in which so much of a form must come while it holds a place at an engine, or its end
+_WINDOW_S: Final = 15.0  # in which a form's next part, or its end, must come while it holds a place at an engine
 _LEAST_BYTES: Final = 4096
 
 
@@ -42,21 +42,18 @@ class FormUpload(Upload):
     # As it comes
 
     def start(self, key: str) -> None:
-        """As for JSON; what has come is read at once."""
         try:
             self._form = FormReader(self.request.head.named.get(b"content-type", b""))
         except BadRequestError as error:
             raise GatewayError(400, "invalid", str(error)) from error
         super().start(key)
         if self.request.state is RECEIVING and not self.complete:
-            self._feed(b"".join(self.pieces))
+            self._feed(b"".join(self.parts))
 
     def take(self, size: int) -> None:
-        """Counts no more bytes than are held."""
         super().take(size if size > MAX_BODY_BYTES else min(size, MOST_HELD_BYTES))
 
     def body(self, data: bytes) -> None:
-        """The next part came."""
         request = self.request
         if request.state in OVER:
             return
@@ -65,7 +62,7 @@ class FormUpload(Upload):
             return
         self.size += len(data)
         if not self._continued:
-            keep(self.pieces, data)
+            keep(self.parts, data)
         try:
             self.take(self.size)
         except GatewayError as error:
@@ -82,7 +79,6 @@ class FormUpload(Upload):
             request.connection.pause_reading()
 
     def end(self) -> None:
-        """All of it came."""
         self.complete = True
         if self.started and not self.request.ended:
             self._feed(b"")
@@ -91,7 +87,7 @@ class FormUpload(Upload):
 
     def read(self) -> None:
         """Reads a form that was complete before its key was known."""
-        self._feed(b"".join(self.pieces))
+        self._feed(b"".join(self.parts))
 
     def _feed(self, data: bytes) -> None:
         """Finds the model, and a second model behind it, which an engine may take for the first."""
@@ -116,7 +112,6 @@ class FormUpload(Upload):
     # To a replica
 
     def send(self, endpoint: Endpoint, server: ClientConnection) -> None:
-        """Sends the head alone."""
         request, form = self.request, self._read_form()
         length = request.head.length
         if length is not None:
@@ -127,7 +122,6 @@ class FormUpload(Upload):
         request.deadline = request.exchange.sent_at + _CONTINUE_LIMIT_S
 
     def _continue(self) -> None:
-        """The agent takes the body."""
         request, exchange = self.request, self.request.exchange
         server, endpoint = exchange.server, exchange.endpoint
         if self._continued or request.state is not SENT or server is None or endpoint is None:
@@ -136,8 +130,8 @@ class FormUpload(Upload):
             return
         self._continued = True
         exchange.sent_at = request.loop.time()
-        held, (start, end) = b"".join(self.pieces), self._read_form().span
-        self.pieces.clear()
+        held, (start, end) = b"".join(self.parts), self._read_form().span
+        self.parts.clear()
         self.drop()
         server.send(b"".join((held[:start], self._model_for(endpoint), held[end:])))
         if self.complete:
@@ -175,13 +169,12 @@ class FormUpload(Upload):
         return self._form
 
     def is_bound(self) -> bool:
-        """Whether a replica has a part of it."""
         return self._continued
 
     # Deadlines
 
     def _open_window(self, seconds: float = _WINDOW_S, least: int = _LEAST_BYTES) -> None:
-        """From now on the client has so long for so much more of the body, within the limit for all of it."""
+        """Gives the client this long for this much more of the body, within the limit for all of it."""
         request = self.request
         if request.state is SENT and request.exchange.busy is None:
             self._due_bytes = self.size + least
@@ -197,7 +190,6 @@ class FormUpload(Upload):
             request.deadline = request.loop.time() + request.exchange.endpoint.limits.first_token_timeout
 
     def server_writable(self, *, ready: bool) -> None:
-        """Whether the agent takes more of the body. While it does not, the client is not slow."""
         if not self._continued or self.complete:
             return
         if ready:
@@ -224,11 +216,9 @@ class FormUpload(Upload):
     # About it
 
     def digest(self) -> bytes:
-        """A digest of what the form states, whatever its boundary."""
         return b"" if self._form is None else self._form.digest
 
     def text_bytes(self) -> int:
-        """Bytes of fields that are no files."""
         return 0 if self._form is None else self._form.text_bytes
 
     def wants_events(self) -> bool:
@@ -236,5 +226,4 @@ class FormUpload(Upload):
         return self.complete and self._form is not None and self._form.streams
 
     def release(self) -> None:
-        """Its beginning goes to no other replica."""
         self.drop()

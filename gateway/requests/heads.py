@@ -49,13 +49,13 @@ _LOCATION: Final = b"location"
 _SWITCHES: Final = b"sec-websocket-"
 # An engine knows itself by the address at which its agent reaches it.
 _OF_ENGINE: Final = re.compile(rb"(?i:http://(?:127\.0\.0\.1|localhost)(?::[0-9]{1,5})?(?=[/?#]|$))|(?=/(?!/))")
-# The id and the length stand together: see `http1.protocol.fast_paths`.
+# The id and the length are adjacent: see `http1.protocol.fast_paths`.
 _HEAD: Final = b"%b %b%b HTTP/1.1\r\n%b%b%bx-request-id: %b\r\n%b\r\n\r\n"
 _ENGINES: Final = PROXY_ENGINE_PREFIX.encode()
 _REFUSAL: Final = PROXY_REFUSAL_HEADER.lower().encode()
 _OUTCOME: Final = PROXY_OUTCOME_HEADER.lower().encode()
 _ID: Final = b"x-request-id"
-_PARSED: Final = object()  # key of what is worked out once for heads that are alike
+_PARSED: Final = object()  # key of results for heads that are alike
 UNBUFFERED: Final = b"x-accel-buffering: no\r\n"  # of streams: proxies such as nginx pass each event on as it comes
 _IN_FLIGHT: Final = PROXY_IN_FLIGHT_HEADER.lower().encode()
 
@@ -76,13 +76,9 @@ def forwarded(
 ) -> bytes:
     """The head for a replica's agent. The target is kept as the client encoded it.
 
-    Args:
-        head: of the client's request.
-        endpoint: the replica.
-        request_id: of the request, as its engine gets it.
-        length: of the body, in bytes; None: it is sent in chunks.
-        readable: the answer must come without an encoding, since the gateway changes it or has started it.
-        expect: the body follows once the agent requests it.
+    `length`: of the body, in bytes; None: it is sent in chunks.
+    `readable`: the answer must come without an encoding, since the gateway changes it or has started it.
+    `expect`: the body follows once the agent requests it.
     """
     replica = _replica(endpoint.address, endpoint.instance, endpoint.secret, endpoint.certificate)
     passed = _READABLE if readable else _FORWARDED
@@ -103,9 +99,9 @@ def forwarded_to_app(head: RequestHead, endpoint: Endpoint, request_id: str, len
 
 
 def id_for_engine(head: RequestHead, request_id: str) -> str:
-    """A request's id as its engine gets it: one that its client chose comes with chance behind it.
+    """A request's id as its engine gets it: an id that the client chose gets a random suffix.
 
-    Engines take this id for their own, and some of them fail where two requests have the same.
+    Engines use this id as their own, and some fail where two requests have the same.
     """
     return f"{request_id}-{getrandbits(64):016x}" if _ID in head.named else request_id
 
@@ -121,7 +117,7 @@ SESSION_FIELDS: Final = (
 
 
 def session_of(named: Mapping[bytes, bytes]) -> bytes:
-    """The id of a request's session, from the fields of its head; empty: it names none."""
+    """The id of a request's session, from the fields of its head; empty without one."""
     for field in SESSION_FIELDS:
         if session := named.get(field):
             return session
@@ -129,7 +125,7 @@ def session_of(named: Mapping[bytes, bytes]) -> bytes:
 
 
 def address_of(endpoint: Endpoint) -> Address:
-    """Where a replica's agent is, and what it must show."""
+    """Where a replica's agent is, and the certificate that it must show."""
     return _replica(endpoint.address, endpoint.instance, endpoint.secret, endpoint.certificate).address
 
 
@@ -174,12 +170,12 @@ def _location(value: bytes, name: str) -> bytes:
 
 
 class AgentHeaders(NamedTuple):
-    """What is read of an answer's head, which is the same for all heads that are alike.
+    """The gateway's reading of an answer's head, which is the same for all heads that are alike.
 
     Attributes:
-        happening: what happened; None: the answer is the engine's, to be passed on.
+        happening: None: the answer is the engine's, to be passed on.
         detail: the agent's name for it.
-        in_flight: how many requests the agent has in flight at the replica; None: not stated.
+        in_flight: at the replica, as its agent counts; None if not stated.
         body: whether it is a stream of events, whether it can be read as it is, and its encoding.
     """
 
@@ -191,10 +187,10 @@ class AgentHeaders(NamedTuple):
 
 def parse_agent_headers(head: ResponseHead) -> AgentHeaders:
     """The agent's marks in an answer's head, and the form of its body."""
-    found: AgentHeaders | None = head.alike.get(_PARSED)
-    if found is None:
-        found = head.alike[_PARSED] = _read(head)
-    return found
+    parsed: AgentHeaders | None = head.alike.get(_PARSED)
+    if parsed is None:
+        parsed = head.alike[_PARSED] = _read(head)
+    return parsed
 
 
 def _read(head: ResponseHead) -> AgentHeaders:

@@ -1,4 +1,4 @@
-"""Why no replica answers: the errors of the gateway itself. Those that waiting can end say so by `Retry-After`."""
+"""Why no replica answers: the gateway's own errors. Where waiting helps, they have a `Retry-After`."""
 
 from collections.abc import Collection
 from typing import Any, Final
@@ -21,7 +21,7 @@ _OPERATORS: Final = ("admin", "operator")
 
 
 def settled_error(settled: Settled, endpoint: Endpoint, detail: str) -> GatewayError:
-    """The error for a request that an engine may have seen, or that this process cannot send."""
+    """The error for a request that an engine may have received, or that this process cannot send."""
     if settled.code == OVERLOADED:
         return GatewayError(503, OVERLOADED, "the gateway can open no more connections", headers={"Retry-After": "1"})
     what = "gave no answer in time" if settled.code == TIMED_OUT else "ended before it answered"
@@ -55,16 +55,16 @@ def late_refusal(status: int, body: bytes) -> GatewayError:
 def _engines_message(body: bytes) -> str:
     """The message of an engine's error; empty if unknown."""
     try:
-        found = orjson.loads(body)
+        content = orjson.loads(body)
     except orjson.JSONDecodeError:
         return ""
     for name in ("error", "message", "detail"):
-        found = found.get(name, found) if isinstance(found, dict) else found
-    return found[:_MOST_MESSAGE] if isinstance(found, str) else ""
+        content = content.get(name, content) if isinstance(content, dict) else content
+    return content[:_MOST_MESSAGE] if isinstance(content, str) else ""
 
 
 def model_not_found(model: str) -> GatewayError:
-    """404: no deployment has this name, or the key may not ask for it."""
+    """404: no deployment has this name, or the key may not use it."""
     message = f"model: no deployment is named {model!r}; GET /v1/models lists what requests may ask for"
     return GatewayError(404, "model_not_found", message, param="model")
 
@@ -76,8 +76,7 @@ def adapter_not_loaded(adapter: str, model: str) -> GatewayError:
     return GatewayError(503, "model_not_running", message, headers=headers, param="model")
 
 
-def unserved(model: str, table: RoutingTable, tried: Collection[str]) -> GatewayError:
-    """The error for a request that no replica took."""
+def no_replica_error(model: str, table: RoutingTable, tried: Collection[str]) -> GatewayError:
     if not table.knows(model):
         return model_not_found(model)
     stopped = table.stopped(model)
@@ -118,13 +117,11 @@ def trouble_error(trouble: Trouble, model: str, role: str) -> GatewayError:
 
 
 def queue_full(model: str, waiting: int, after_s: int) -> GatewayError:
-    """503: as many requests wait as may."""
     message = f"model: {model!r} is at its limit and {waiting} requests wait; try again in {after_s} s"
     return GatewayError(503, "queue_full", message, headers={"Retry-After": str(after_s)})
 
 
 def waited_too_long(model: str, known: Model | None) -> GatewayError:
-    """503: the queue's time is over."""
     wait = f"{known.limits.queue.wait:g} s" if known is not None else "its time"
     message = f"model: the request waited {wait} for a replica of {model!r}; try again later"
     return GatewayError(503, "waited_too_long", message)

@@ -56,7 +56,7 @@ class Admission:
     Attributes:
         check: called with the key's owner; refuses it by a `GatewayError`.
         unknown: makes the error without a valid key.
-        answer: answers a request that no replica gets, called with the key's owner; None: a replica answers.
+        answer: answers without a replica, called with the key's owner; None where a replica answers.
     """
 
     check: Callable[[Principal], None]
@@ -68,42 +68,23 @@ class Request:
     """One request.
 
     Args:
-        shared: by all requests.
-        head: of the request.
-        connection: of the client.
-        request_id: of the request.
-        admission: who may send it.
         upload: makes the part that takes its body.
         path: by which it is counted; empty: that of the head.
 
     Attributes:
-        state: how far it is.
         arrived: loop time at which it came.
         deadline: loop time at which its state ends.
         comment_at: loop time at which a comment to its client may be due.
         keys: that its client sent.
         key: id of the valid key.
-        role: of its key.
         model: the deployment that it is for.
-        status: of its answer; 0: none yet.
+        status: of its answer; 0 before it.
     """
 
     __slots__ = (
-        *("_database_s", "_failed", "_task", "_uid", "admission", "arrived", "client_gone", "comment_at", "commented"),
-        *(
-            "connection",
-            "deadline",
-            "dispatch",
-            "exchange",
-            "head",
-            "key",
-            "keys",
-            "loop",
-            "model",
-            "path",
-            "principal",
-        ),
-        *("request_id", "role", "shared", "state", "status", "upload", "usage"),
+        *("_database_s", "_failed", "_task", "_uid", "admission", "arrived", "client_gone", "comment_at"),
+        *("commented", "connection", "deadline", "dispatch", "exchange", "head", "key", "keys", "loop"),
+        *("model", "path", "principal", "request_id", "role", "shared", "state", "status", "upload", "usage"),
     )
 
     def __init__(
@@ -145,7 +126,7 @@ class Request:
     # From the head to a complete body
 
     def start(self, principal: Principal | None, keys: Sequence[str]) -> None:
-        """Admits it at once where its key is in memory, else looks the keys up: the first valid key counts."""
+        """Admits it at once where its key is in memory, else reads the keys: the first valid key counts."""
         self.keys = keys
         self.shared.under_way.add(self)
         if principal is not None:
@@ -201,7 +182,7 @@ class Request:
             self.fail(error)
 
     def uploaded(self, parameters: Parameters, size: int) -> None:
-        """The body is known as far as its model. `size`: of the prompt in bytes; 0: it means nothing for tokens."""
+        """The body is known as far as its model. `size`: of the prompt in bytes; 0 if it does not show tokens."""
         self.enter(ADMITTED)
         table = self.shared.routes.table
         self.model = table.name_of(parameters.model)
@@ -251,16 +232,13 @@ class Request:
     # The client's side
 
     def body(self, data: bytes) -> None:
-        """A part of the body, or of a tunnel."""
         if not self.exchange.from_client(data):
             self.upload.body(data)
 
     def end(self) -> None:
-        """The body is complete."""
         self.upload.end()
 
     def writable(self, *, ready: bool) -> None:
-        """Whether the client takes more of the answer."""
         self.exchange.writable(ready=ready)
 
     def gone(self) -> None:
@@ -277,17 +255,15 @@ class Request:
     # The queue's side
 
     def go(self) -> None:
-        """A replica may be free: takes it, or waits again. Another request, which has just ended, may be calling."""
         self.guard(self.dispatch.go)
 
     # The end
 
     def refuse(self, error: BadRequestError) -> None:
-        """Answers a request that cannot be routed."""
         self.fail(GatewayError(400, "invalid", str(error), param=error.param or None))
 
     def fail(self, error: GatewayError) -> None:
-        """Answers with an error of ours. Nothing of an answer was sent, except perhaps comments."""
+        """Answers with an error of ours. At most comments were sent before."""
         if self.state in OVER:
             return
         self._failed = True
@@ -303,7 +279,7 @@ class Request:
         self.connection.answer(error.status, fields, body)
 
     def break_off(self, error: GatewayError) -> None:
-        """Ends an answer of which a part was sent: by an error event in a stream, and by cutting the connection."""
+        """Ends an answer that was partly sent: by an error event in a stream, and by closing the connection."""
         events = CompleteEvents() if self.exchange.events is None and self.commented else self.exchange.events
         self.over(CUT)
         if events is not None:
@@ -312,7 +288,6 @@ class Request:
         self.connection.close()
 
     def overdue(self, now: float) -> None:
-        """Ends the state whose deadline has passed at loop time `now`, if so."""
         if self.exchange.ends_tunnel_at(now):
             return
         if now < self.deadline:
@@ -330,7 +305,7 @@ class Request:
                 self.exchange.silent()
 
     def end_for_stop(self) -> None:
-        """The gateway stops, and the time to drain is over."""
+        """Ends it where the gateway stops and the time to drain is over."""
         message = "the gateway stops; the answer is incomplete and is not repeated"
         error = GatewayError(503, "unavailable", message, headers=NO_RETRY)
         if self.state in OVER or self.exchange.end_tunnel():
@@ -341,7 +316,6 @@ class Request:
             self.fail(error)
 
     def over(self, state: State) -> None:
-        """Ends it, and gives back what its parts hold."""
         broken = self.state is ANSWERING and state is CUT and not self.client_gone
         late = self.status == _TIMED_OUT  # the engine works on for nothing
         left = (self.client_gone or late) and self.state in (SENT, ANSWERING)
@@ -358,15 +332,15 @@ class Request:
         if task is not None and task is not asyncio.current_task():
             task.cancel()
         self.shared.under_way.discard(self)
-        self.exchange.close(state)  # other requests go on within it: a failure there leaves nothing of this one behind
+        self.exchange.close(
+            state
+        )  # last: it resumes other requests, whose failure must leave nothing of this one behind
 
     @property
     def ended(self) -> bool:
-        """Whether it is over."""
         return self.state in OVER
 
     def enter(self, state: State) -> None:
-        """Changes the state, and sets its deadline."""
         if state not in EDGES[self.state]:
             raise AssertionError(f"no edge from {self.state} to {state}")
         self.state = state

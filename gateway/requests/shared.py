@@ -26,16 +26,10 @@ class Shared:
     """The parts.
 
     Attributes:
-        keys: the API's keys.
-        routes: replicas of the models.
         pool: connections to the agents.
         bodies: bounds the bytes of bodies in flight.
-        queues: requests that wait for a replica.
-        quotas: limits and usage of keys.
-        metrics: of requests.
         failed: logs a request that ended with an error of ours: the error, its path and its id.
         under_way: the requests that are not over.
-        long_bodies: reads them.
         outcomes: of revisions while one is rolled out.
         crashes: requests that crash engines.
         loop: in which requests run. To get the running loop is a system call each time.

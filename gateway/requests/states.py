@@ -5,7 +5,7 @@ from typing import Final
 
 UPLOAD_LIMIT_S: Final = 300.0
 LONG_READ_LIMIT_S: Final = 120.0  # until a long body is read, with those that are read in turns with it
-CLIENT_STALL_S: Final = 60.0  # a client that reads nothing for so long counts as gone
+CLIENT_STALL_S: Final = 60.0  # after which a client that reads nothing counts as gone
 HELD_LIMIT_S: Final = 5.0  # to read a 503 that is kept
 WAIT_LIMIT_S: Final = 5.0  # the routes' own limit is shorter
 _CONNECT_LIMIT_S: Final = 10.0  # the pool's own limit is shorter
@@ -36,7 +36,7 @@ EDGES: Final = {
     State.DONE: set[State](),
     State.CUT: set[State](),
 }
-# The others begin with a deadline of the replica's limits, or of the queue.
+# The other states begin with a deadline of the replica's limits, or of the queue.
 LIMITS_S: Final = {
     State.RECEIVING: UPLOAD_LIMIT_S,
     State.ADMITTED: WAIT_LIMIT_S,

@@ -9,7 +9,7 @@ from gateway.bodies.parameters import BadRequestError
 from gateway.errors import GatewayError, unavailable
 from gateway.requests.heads import forwarded, id_for_engine, returned
 from gateway.requests.states import LONG_READ_LIMIT_S, RECEIVING, UPLOAD_LIMIT_S
-from gateway.usage.stream_usage import asks_for_usage, options_with_usage
+from gateway.usage.stream_usage import options_with_usage, requests_usage
 from http1.bodies import BodiesFullError, Hold, keep
 from http1.protocol.client import ClientConnection
 from http1.protocol.heads import ResponseHead
@@ -21,16 +21,10 @@ MAX_BODY_BYTES: Final = 64 * 2**20
 
 
 class Upload:
-    """A JSON body. Other bodies are types of their own: `FormUpload`, `AppUpload`.
-
-    Attributes:
-        complete: whether all of it has come.
-        size: bytes that have come.
-        json: what was read; None: not yet.
-    """
+    """A JSON body. Other bodies are types of their own: `FormUpload`, `AppUpload`."""
 
     reads_events: ClassVar[bool] = True  # of an answer, so that only complete events pass
-    __slots__ = ("complete", "hold", "json", "pieces", "request", "size", "started")
+    __slots__ = ("complete", "hold", "json", "parts", "request", "size", "started")
 
     def __init__(self, request: "Request") -> None:
         self.request = request
@@ -39,7 +33,7 @@ class Upload:
         self.complete = came is not None or head.length == 0
         if head.first is not None:
             came = bytes(head.take_first() or b"")
-        self.pieces: list[bytes] = [] if came is None else [came]
+        self.parts: list[bytes] = [] if came is None else [came]
         self.size = 0 if came is None else len(came)
         self.started = False  # the key is admitted
         self.hold: Hold | None = None
@@ -81,11 +75,10 @@ class Upload:
             raise _bodies_full(error) from error
 
     def body(self, data: bytes) -> None:
-        """The next part came."""
         request = self.request
         if request.state is not RECEIVING:
             return
-        keep(self.pieces, data)
+        keep(self.parts, data)
         self.size += len(data)
         if not self.started:
             request.connection.pause_reading()
@@ -96,15 +89,13 @@ class Upload:
             request.fail(error)
 
     def end(self) -> None:
-        """All of it came."""
         self.complete = True
         if self.started and self.request.state is RECEIVING:
             self.read()
 
     def read(self) -> None:
-        """Reads the parameters."""
-        request, body = self.request, self.pieces[0] if len(self.pieces) == 1 else b"".join(self.pieces)
-        self.pieces = []
+        request, body = self.request, self.parts[0] if len(self.parts) == 1 else b"".join(self.parts)
+        self.parts = []
         if self.size > LONG_BYTES:
             request.deadline = request.loop.time() + LONG_READ_LIMIT_S
             request.work(self._read_long, body)
@@ -128,7 +119,6 @@ class Upload:
             request.uploaded(self.json.parameters, self.size)
 
     def late(self) -> None:
-        """The request did not come in time."""
         if self.request.principal is None and self.complete:
             self.request.fail(unavailable("the key was not checked in time; try again in a moment"))
         elif self.complete:
@@ -140,7 +130,6 @@ class Upload:
     # To a replica
 
     def send(self, endpoint: Endpoint, server: ClientConnection) -> None:
-        """Sends the request to a replica's agent."""
         request, exchange = self.request, self.request.exchange
         if self.json is None:
             raise AssertionError("the body is not read yet")
@@ -151,8 +140,8 @@ class Upload:
             changed["model"] = name
         exchange.hides_usage = (
             parameters.stream is not None
-            and asks_for_usage(request.path, parameters)
-            and request.shared.routes.table.asks_for_usage(endpoint)
+            and requests_usage(request.path, parameters)
+            and request.shared.routes.table.requests_usage(endpoint)
         )
         if exchange.hides_usage:
             changed["stream_options"] = options_with_usage(parameters)
@@ -163,18 +152,15 @@ class Upload:
         exchange.send(server, head, body)
 
     def is_bound(self) -> bool:
-        """Whether a replica has a part of it, so that no other replica may get it."""
         return False
 
     def server_writable(self, *, ready: bool) -> None:
         """Whether the replica takes more of it: it is in memory and under its bound, and waits in the transport."""
 
     def is_late_at_replica(self) -> bool:
-        """Ends the request where the replica waits for the body in vain; returns whether it did."""
         return False
 
     def returned_lines(self, head: ResponseHead) -> bytes:
-        """The lines of an engine's answer that the client gets."""
         return returned(head)
 
     # About it
@@ -184,15 +170,13 @@ class Upload:
         return b"" if self.json is None else self.json.identity()
 
     def text_bytes(self) -> int:
-        """Bytes of text that may be a prompt."""
         return 0 if self.json is None else self.json.count_text()
 
     def wants_events(self) -> bool:
-        """Whether its client reads a stream of events."""
         return self.json is not None and self.json.parameters.stream is True
 
     def release(self) -> None:
-        """It goes to no other replica: gives its bytes back, but for the digest."""
+        """Gives its bytes back, except for the digest: it goes to no other replica."""
         self.digest()
         if self.json is not None:
             self.json.content, self.json.more = b"", ()
@@ -201,8 +185,7 @@ class Upload:
             self.request.shared.bodies.release(hold)
 
     def drop(self) -> None:
-        """The request is over."""
-        self.pieces.clear()
+        self.parts.clear()
         hold, self.hold = self.hold, None
         if hold is not None:
             self.request.shared.bodies.release(hold)

@@ -21,19 +21,17 @@ def place_of_session(session: bytes, deployment: str, revision: str) -> float:
 
 
 def place_in_turn(number: int) -> float:
-    """The place of the n-th request without a session."""
     return number * _STEP % 1.0
 
 
 def belongs_to_new(rollout: RolloutRoute, place: float) -> bool:
-    """Whether a request with this place belongs to the new revision."""
     return rollout.weight is not None and place * _PERCENT < rollout.weight
 
 
 def by_revision(
     endpoints: Iterable[Endpoint], rollout: RolloutRoute, place: float
 ) -> tuple[list[Endpoint], list[Endpoint]]:
-    """The endpoints of the revision that the request belongs to, and the others, for when none of these can take it."""
+    """The endpoints of the request's own revision, and the remaining ones, for when none of these can take it."""
     new: list[Endpoint] = []
     old: list[Endpoint] = []
     for endpoint in endpoints:

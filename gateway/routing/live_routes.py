@@ -25,12 +25,7 @@ _NO_KEY: Final = "no key here opens the secrets of agents' proxies; set GPUWARD_
 
 
 class LiveRoutes:
-    """The routing table and the task that keeps it fresh.
-
-    Attributes:
-        table: the running instances of each model.
-        refreshing: the task. It ends only by a defect, which ends the gateway.
-    """
+    """The routing table and the task that keeps it fresh, which ends only by a defect."""
 
     def __init__(
         self,
@@ -55,21 +50,18 @@ class LiveRoutes:
     async def recheck(self, limit_s: float = RECHECK_LIMIT_S) -> None:
         """Reads the table before a request is refused: its client may already have seen the model running.
 
-        Concurrent callers share one read that begins after they called, with at most ten reads a second. Without the
-        database the table stays as it is. Where it has not answered one caller, the others of the next second do not
-        wait for it: a database that hangs is noticed by the task only after `READ_LIMIT_S`.
-
-        Args:
-            limit_s: the longest wait, in seconds.
+        Concurrent callers share one read that begins after they called, with at most ten reads a second. Where the
+        database has not answered one caller, none of the next second waits for it: its task notices only after
+        `READ_LIMIT_S`.
 
         Raises:
             GatewayError: 503 `unavailable`: the table was never read, or the database does not answer.
         """
-        loop, asked = asyncio.get_running_loop(), self._reads
+        loop, reads_before = asyncio.get_running_loop(), self._reads
         if not self._stale and loop.time() >= self._hangs_until:
             try:
                 async with asyncio.timeout(limit_s), self._reading:
-                    if self._reads == asked:
+                    if self._reads == reads_before:
                         await asyncio.sleep(self._last_read + _RECHECK_PAUSE_S - loop.time())
                         await self._read()
             except TimeoutError:
@@ -130,6 +122,5 @@ class LiveRoutes:
                 await asyncio.sleep(DEBOUNCE_S)
 
     async def stop(self) -> None:
-        """Ends the task."""
         self.refreshing.cancel()
         await asyncio.wait([self.refreshing], timeout=_STOP_LIMIT_S)

@@ -26,17 +26,17 @@ class Happening(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TryAnother:
-    """Another replica may have it. `suspect`: this one is left alone for a while."""
+    """Another replica may get it. `suspect`: this replica is left alone for a while."""
 
     suspect: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The client is told, and no other replica sees the request.
+    """The client gets an error, and no other replica sees the request.
 
     Attributes:
-        status: of the response; None: it has begun, so an error event and a cut connection tell it.
+        status: of the response; None if it has started: then an error event and a closed connection show the error.
         code: of the error.
     """
 
@@ -70,7 +70,7 @@ _AFTER_THE_FIRST_BYTE: Final = frozenset({"engine_unreachable"})
 
 
 def of_agents_answer(*, refusal: str | None, outcome: str | None, status: int) -> Happening | None:
-    """What an answer of an agent says happened; None: it is the engine's own, to be passed on.
+    """What an agent's answer reports; None: it is the engine's own, to be passed on.
 
     Args:
         refusal: the agent's mark that no byte went to the engine; no engine can set it.

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from controller.live.endpoints import Endpoint, Model, RolloutRoute, Stopped
+from gateway.routing.available_replicas import OpenReplicas, ReplicaBackoff
 from gateway.routing.choose_revision import belongs_to_new, by_revision, place_in_turn, place_of_session
-from gateway.routing.open_replicas import OpenReplicas
-from gateway.routing.replica_backoff import ReplicaBackoff
 from gateway.routing.session_home import SessionHomes, home_of
 
 _NEVER: Final = 0
@@ -22,19 +21,14 @@ ModelStateName = Literal["asleep", "waking", "running"]
 
 @dataclass(frozen=True, slots=True)
 class ServedName:
-    """A name under which requests may ask for a model. `adapter_of`: the deployment, where it is an adapter."""
+    """A name by which requests may name a model. `adapter_of`: the deployment, where it is an adapter."""
 
     state: ModelStateName
     adapter_of: str = ""
 
 
 class RoutingTable:
-    """Running endpoints by model, with the requests in flight to each. The counts outlive an update.
-
-    Args:
-        clock: seconds, monotonic.
-        chance: draws from many replicas.
-    """
+    """Running endpoints by model, with the requests in flight to each. The counts outlive an update."""
 
     def __init__(
         self, clock: Callable[[], float] = time.monotonic, chance: Callable[[], float] = random.random
@@ -59,13 +53,7 @@ class RoutingTable:
     def update(
         self, models: Mapping[str, Model], endpoints: Iterable[Endpoint], stopped: Mapping[str, Stopped] | None = None
     ) -> None:
-        """Replaces the endpoints.
-
-        Args:
-            models: all live deployments, by name.
-            endpoints: of their running instances.
-            stopped: those that want no replicas, with the reason.
-        """
+        """Replaces the endpoints. `stopped`: deployments that want no replicas, with the reason."""
         by_model: dict[str, list[Endpoint]] = {}
         present: set[str] = set()
         starts: set[tuple[str, int]] = set()
@@ -75,7 +63,7 @@ class RoutingTable:
             starts.add((endpoint.instance, endpoint.epoch))
         self._models, self._by_model, self._stopped = models, by_model, stopped or {}
         self._aliases = {alias: name for name in sorted(models) for alias in models[name].limits.aliases}
-        self._adapters = {one: name for name in sorted(models) for one in models[name].limits.adapters}
+        self._adapters = {adapter: name for name in sorted(models) for adapter in models[name].limits.adapters}
         self._last_picked = {i: pick for i, pick in self._last_picked.items() if i in present}
         self._refuse_usage &= starts
         self._keep(by_model)
@@ -83,81 +71,77 @@ class RoutingTable:
         for name, homes in self._homes.items():
             homes.update(by_model[name])
 
-    def asks_for_usage(self, endpoint: Endpoint) -> bool:
-        """Whether streams of this replica are asked for token counts where the client did not ask."""
+    def requests_usage(self, endpoint: Endpoint) -> bool:
+        """Whether streams of this replica are requested with token counts where the client did not request them."""
         return endpoint.limits.stream_usage != "off" and (endpoint.instance, endpoint.epoch) not in self._refuse_usage
 
     def refuses_usage(self, endpoint: Endpoint) -> None:
-        """The engine of this replica refuses the field that asks for token counts: it is sent no more."""
+        """The engine of this replica refuses the field that requests token counts: it is sent no more."""
         self._refuse_usage.add((endpoint.instance, endpoint.epoch))
 
-    def name_of(self, asked: str) -> str:
-        """The deployment that a request asks for by its name, an alias or an adapter; as asked, where there is none."""
-        if asked in self._models:
-            return asked
-        return self._aliases.get(asked) or self._adapters.get(asked, asked)
+    def name_of(self, name: str) -> str:
+        """The deployment of this name, alias or adapter; the name itself where there is none."""
+        if name in self._models:
+            return name
+        return self._aliases.get(name) or self._adapters.get(name, name)
 
-    def is_adapter(self, asked: str) -> bool:
-        """Whether a request asks for an adapter of a deployment."""
-        return asked in self._adapters and self.name_of(asked) == self._adapters[asked]
+    def is_adapter(self, name: str) -> bool:
+        """Whether a request is for an adapter of a deployment."""
+        return name in self._adapters and self.name_of(name) == self._adapters[name]
 
     def model(self, name: str) -> Model | None:
-        """The live deployment of that name."""
         return self._models.get(name)
 
     def uids(self) -> frozenset[str]:
-        """The uids of all live deployments."""
         return frozenset(model.uid for model in self._models.values())
 
     def names(self) -> frozenset[str]:
-        """The names of all live deployments."""
         return frozenset(self._models)
 
     def revisions(self) -> set[tuple[str, str]]:
         """All live deployments: each with every revision of which an instance runs, and with an empty one."""
-        running = {(name, one.revision) for name, running in self._by_model.items() for one in running}
+        running = {(name, endpoint.revision) for name, running in self._by_model.items() for endpoint in running}
         return running | {(name, "") for name in self._models}
 
     def knows(self, model: str) -> bool:
-        """Whether a live deployment has that name."""
         return model in self._models
 
     def runs(self, model: str, adapter: str = "") -> bool:
-        """Whether an instance of it runs, at its limit or not. With an adapter: one that has loaded that."""
+        """Whether an instance of it runs, at its limit or not; with an adapter, one that has loaded it."""
         running = self._by_model.get(model, ())
-        return any(adapter in one.adapters for one in running) if adapter else bool(running)
+        return any(adapter in endpoint.adapters for endpoint in running) if adapter else bool(running)
 
     def served_models(self, allows: Callable[[str], bool] = lambda _: True) -> dict[str, ServedName]:
-        """All names under which requests may ask for a model that is not stopped.
+        """All names for which a model that is not stopped serves, of those that a key may use.
 
-        Args:
-            allows: whether the key may ask for a name; a deployment's aliases and adapters follow its name.
+        A deployment's aliases and adapters follow its name.
         """
-        found: dict[str, ServedName] = {}
+        served_names: dict[str, ServedName] = {}
         for name, model in self._models.items():
             if name in self._stopped or not model.serves:
                 continue
             asleep: ModelStateName = "asleep" if model.wanted == 0 else "waking"
             state: ModelStateName = "running" if self.runs(name) else asleep
             aliases = [alias for alias in model.limits.aliases if self._aliases.get(alias) == name]
-            names = {one: ServedName(state) for one in (name, *aliases)}
-            for one in model.limits.adapters:
-                if self.is_adapter(one) and self._adapters[one] == name:
-                    loaded = state != "running" or self.runs(name, one)
-                    names[one] = ServedName(state if loaded else "waking", name)
-            found |= {one: served for one, served in names.items() if allows(name) or allows(one)}
-        return dict(sorted(found.items()))
+            names = {alias: ServedName(state) for alias in (name, *aliases)}
+            for adapter in model.limits.adapters:
+                if self.is_adapter(adapter) and self._adapters[adapter] == name:
+                    loaded = state != "running" or self.runs(name, adapter)
+                    names[adapter] = ServedName(state if loaded else "waking", name)
+            served_names |= {
+                served_name: served for served_name, served in names.items() if allows(name) or allows(served_name)
+            }
+        return dict(sorted(served_names.items()))
 
     def stopped(self, model: str) -> Stopped | None:
-        """Why that deployment wants no replicas; None: it wants some, or is unknown."""
+        """Why that deployment wants no replicas; None if it wants some, or is unknown."""
         return self._stopped.get(model)
 
     def rollouts(self) -> dict[str, RolloutRoute]:
-        """The rollouts under way, by the deployment's uid."""
-        return {one.uid: one.rollout for one in self._models.values() if one.rollout is not None}
+        return {model.uid: model.rollout for model in self._models.values() if model.rollout is not None}
 
     def place(self, model: str, session: bytes) -> float | None:
-        """A request's place while a share of the requests goes to a new revision; None: none does."""
+        """A request's place while a share of the requests goes to a new revision; None otherwise."""
         rollout = self._rollout(model)
         if rollout is None:
             return None
@@ -178,7 +162,6 @@ class RoutingTable:
         return ("new" if belongs_to_new(rollout, place) else "old") if own else ""
 
     def _rollout(self, model: str) -> RolloutRoute | None:
-        """The rollout in which requests have places."""
         known = self._models.get(model)
         rollout = None if known is None else known.rollout
         return None if rollout is None or rollout.weight is None else rollout
@@ -200,17 +183,15 @@ class RoutingTable:
     ) -> Endpoint | None:
         """The endpoint with the fewest requests in flight below its limit; among equals the least recently picked.
 
-        One that refused is left alone for a while. Where all of a model's do so, the one that may be tried first is
+        An endpoint that refused is left alone for a while. Where all of a model's did, the first that may be tried is
         picked, once, but not for a request that can wait in the queue.
 
-        Args:
-            model: the deployment's name.
-            tried: instances that this request has tried already.
-            queued: the request waits in the queue.
-            adapter: only instances that have loaded it; empty: any.
-            session: it goes to its home while that can take it; empty: it has none.
-            place: among all requests, which says to which revision it goes while that can take it; None: to any.
-            bound: it goes to that revision alone: see `lane`.
+        `tried`: instances that this request has tried already.
+        `queued`: the request waits in the queue.
+        `adapter`: only instances that have loaded it; empty: any.
+        `session`: it goes to its home while that can take it; empty without one.
+        `place`: among all requests, which gives the revision that is preferred; None: any.
+        `bound`: it goes to that revision alone: see `lane`.
         """
         now, known = self._clock(), self._with_adapter(model, adapter)
         chosen = None
@@ -247,7 +228,7 @@ class RoutingTable:
         return self._homes[model].of(session)
 
     def _all_of(self, known: list[Endpoint]) -> str:
-        """The model of which these are all replicas; empty: they are a part of them, or none."""
+        """The model of which these are all replicas; empty if others run as well."""
         model = known[0].model if known else ""
         return model if known is self._by_model.get(model) else ""
 
@@ -263,17 +244,17 @@ class RoutingTable:
             if model := self._all_of(known):
                 compared = self._open.some(model, now, _MOST_COMPARED + len(tried))
         least, best = (0, 0), None
-        for one in compared:
-            load = self._load(one.instance, now)
-            if load >= one.max_in_flight or one.instance in tried:
+        for endpoint in compared:
+            load = self._load(endpoint.instance, now)
+            if load >= endpoint.max_in_flight or endpoint.instance in tried:
                 continue
-            if self._backoff.suspects and self._backoff.waits_until(one.instance) > now:
+            if self._backoff.suspects and self._backoff.waits_until(endpoint.instance) > now:
                 continue
-            rank = (load, self._last_picked.get(one.instance, _NEVER))
+            rank = (load, self._last_picked.get(endpoint.instance, _NEVER))
             if best is None or rank < least:
-                least, best = rank, one
+                least, best = rank, endpoint
         if best is None and self._backoff.suspects and not tried and not queued:
-            below = (one for one in known if self._load(one.instance, now) < one.max_in_flight)
+            below = (endpoint for endpoint in known if self._load(endpoint.instance, now) < endpoint.max_in_flight)
             return min(below, key=lambda e: self._backoff.waits_until(e.instance), default=None)
         return best
 
@@ -282,18 +263,22 @@ class RoutingTable:
 
     def at_replicas(self) -> dict[str, dict[str, int]]:
         """Requests in flight from this gateway to each running instance that has some, by the deployment's uid."""
-        found: dict[str, dict[str, int]] = {}
+        by_uid: dict[str, dict[str, int]] = {}
         for name, running in self._by_model.items():
-            counts = {one.instance: self._in_flight[one.instance] for one in running if one.instance in self._in_flight}
+            counts = {
+                endpoint.instance: self._in_flight[endpoint.instance]
+                for endpoint in running
+                if endpoint.instance in self._in_flight
+            }
             if counts and (known := self._models.get(name)) is not None:
-                found[known.uid] = counts
-        return found
+                by_uid[known.uid] = counts
+        return by_uid
 
     # The load of each replica
 
     def _keep(self, by_model: Mapping[str, Sequence[Endpoint]]) -> None:
         """Replaces the replicas. Requests in flight to others stay counted."""
-        present = {one.instance for running in by_model.values() for one in running}
+        present = {endpoint.instance for running in by_model.values() for endpoint in running}
         self._others = {instance: reported for instance, reported in self._others.items() if instance in present}
         self._backoff.keep(present)
         self._open.update(by_model)
@@ -305,7 +290,6 @@ class RoutingTable:
         return known.uid if known is not None else ""
 
     def leave(self, endpoint: Endpoint) -> None:
-        """A request in flight has ended."""
         left = self._in_flight[endpoint.instance] - 1
         if left:
             self._in_flight[endpoint.instance] = left
@@ -315,7 +299,6 @@ class RoutingTable:
             self._open.opened(endpoint.instance)
 
     def in_flight(self, instance: str) -> int:
-        """Requests in flight to an instance, from this gateway."""
         return self._in_flight.get(instance, 0)
 
     def reported(self, endpoint: Endpoint, in_flight: int) -> None:
@@ -329,7 +312,6 @@ class RoutingTable:
             self._open.opened(endpoint.instance)
 
     def refused(self, endpoint: Endpoint) -> None:
-        """The endpoint could not take a request: it is left alone for a while."""
         self._backoff.refused(endpoint.instance, self._clock())
 
     def answered(self, endpoint: Endpoint, in_flight: int | None = None) -> None:
@@ -342,7 +324,6 @@ class RoutingTable:
                 self._open.opened(endpoint.instance)
 
     def free(self, model: str) -> bool:
-        """Whether a replica is below its limit and not left alone."""
         return bool(self._open.some(model, self._clock(), 1))
 
     def _load(self, instance: str, now: float) -> int:

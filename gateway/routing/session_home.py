@@ -1,4 +1,4 @@
-"""Which replica is a session's home: the same one at every gateway, and few homes move when replicas change. Pure."""
+"""Which replica is a session's home: the same at every gateway, and few homes move when replicas change. Pure."""
 
 import hashlib
 from collections.abc import Iterable
@@ -7,27 +7,27 @@ from typing import Final
 from controller.live.endpoints import Endpoint
 
 _DIGEST_BYTES: Final = 8
-_MOST_KEPT: Final = 4096  # sessions of one model
+_MOST_KEPT: Final = 4096  # sessions of hashed model
 _LONGEST_KEPT: Final = 256  # bytes of a session's id
 
 
 def home_of(session: bytes, endpoints: Iterable[Endpoint]) -> Endpoint | None:
-    """The endpoint with the highest hash of session and instance (rendezvous hashing); None: there are none.
+    """The endpoint with the highest hash of session and instance (rendezvous hashing); None without endpoints.
 
-    A replica that goes moves only its own sessions. One that comes takes an equal share of each other's.
+    A replica that goes moves only its own sessions. A new replica takes an equal share of each other's.
     """
-    begun = hashlib.blake2b(session, digest_size=_DIGEST_BYTES)
+    of_session = hashlib.blake2b(session, digest_size=_DIGEST_BYTES)
 
     def weight(endpoint: Endpoint) -> bytes:
-        one = begun.copy()
-        one.update(b"\0" + endpoint.instance.encode())
-        return one.digest()
+        hashed = of_session.copy()
+        hashed.update(b"\0" + endpoint.instance.encode())
+        return hashed.digest()
 
     return max(endpoints, key=weight, default=None)
 
 
 class SessionHomes:
-    """The homes of one model's sessions. That of a session which comes again is known while the same replicas run."""
+    """The homes of one model's sessions. The home of a known session is kept while the same replicas run."""
 
     def __init__(self, replicas: Iterable[Endpoint]) -> None:
         self._replicas: dict[str, Endpoint] = {}
@@ -35,13 +35,11 @@ class SessionHomes:
         self.update(replicas)
 
     def update(self, replicas: Iterable[Endpoint]) -> None:
-        """Replaces the replicas."""
-        before, self._replicas = self._replicas, {one.instance: one for one in replicas}
+        before, self._replicas = self._replicas, {hashed.instance: hashed for hashed in replicas}
         if before.keys() != self._replicas.keys():
             self._kept.clear()
 
     def of(self, session: bytes) -> Endpoint | None:
-        """The session's home; None: no replica runs."""
         kept = self._kept.get(session)
         if kept is not None:
             return self._replicas[kept]

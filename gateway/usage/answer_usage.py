@@ -18,16 +18,16 @@ _ERROR_MARKS: Final = (b'data: {"error"', b"event: error")
 _CHOICES: Final = b'"choices"'
 _DONE: Final = b"[DONE]"
 _ERROR: Final = b"error"
-_MOST_HELD: Final = 2**20  # of an event, or of the end of an answer where counts are looked for
-_MOST_USAGE: Final = 4096  # of counts that are looked for in a part of an answer, and of its beginning that is kept
+_MOST_HELD: Final = 2**20  # of an event, or of the end of an answer, in which counts are searched
+_MOST_USAGE: Final = 4096  # of counts in a part of an answer, and of its start that is kept
 _MOST_UNPACKED: Final = 64 * 2**20
-_MOST_OF_PIECE: Final = 2 * 2**20  # unpacked of one piece, which no other request is served beside
+_MOST_OF_PIECE: Final = 2 * 2**20  # unpacked of one part, during which no other request is served
 _MOST_MARKED: Final = 8  # events of a piece that are parsed: later counts replace earlier ones
 _MOST_PARSED: Final = 2**20  # of unpacked events: within some hundredths of a second whatever is in them
 _PARSED_PER_BYTE: Final = 16  # and beyond that for each packed byte
 _MOST_AT_ONCE: Final = 2**18
 _BYTES_PER_TOKEN: Final = 4
-_TOKENS_PER_S: Final = 30  # of each choice of an answer that is not seen while it is made
+_TOKENS_PER_S: Final = 30  # of each choice of an answer that is not observed while it is made
 _PROMPT: Final = ("prompt_tokens", "input_tokens")
 _COMPLETION: Final = ("completion_tokens", "output_tokens")
 _TOTAL: Final = ("total_tokens",)
@@ -46,12 +46,12 @@ class Tokens(NamedTuple):
 
 
 def estimated_prompt(request_bytes: int) -> Tokens:
-    """What a request used of which nothing but its size is known."""
+    """The usage of a request of which only the size is known."""
     return Tokens(max(1, request_bytes // _BYTES_PER_TOKEN), estimated=True)
 
 
 def estimated_completion(engine_s: float, size: AnswerSize) -> int:
-    """Tokens that an engine has made of an answer after so many seconds, of which nothing is known but the time."""
+    """Tokens that an engine has made after this many seconds, of an answer that was not observed."""
     made = int(max(0.0, engine_s) * _TOKENS_PER_S)
     return size.choices * (made if size.most is None else min(made, size.most))
 
@@ -60,10 +60,9 @@ class AnswerUsage:
     """Reads one answer.
 
     Args:
-        request_bytes: size of the request, from which the prompt is estimated where the engine reports nothing.
-        events: whether the answer is a stream of server-sent events.
-        encoding: its `Content-Encoding`.
-        has_completion: whether this endpoint makes tokens, so that its answer is counted.
+        request_bytes: from which the prompt is estimated where the engine reports nothing.
+        events: the answer is a stream of server-sent events.
+        has_completion: this endpoint makes tokens, so that its answer is counted.
         length: of the answer's body in bytes, as announced: it is made, however little of it is taken.
     """
 
@@ -129,7 +128,6 @@ class AnswerUsage:
             self._blind = True
 
     def tokens(self) -> Tokens:
-        """What the answer used, as far as it came."""
         if not self._events and not self._blind:
             self._read_complete()
         prompt, completion = self._reported.get("prompt"), self._reported.get("completion")
@@ -192,7 +190,7 @@ class AnswerUsage:
                 self._read(line[5:])
 
     def _pieces_of_an_answer(self) -> int:
-        """Events with a token: that of the reason to end has none, and comes before the stream's own end."""
+        """Events with a token. The event with the reason to end has none, and precedes the stream's own end."""
         ended = _DONE in self._last and self._completions > 0
         return self._completions - int(ended)
 
@@ -251,7 +249,7 @@ class AnswerUsage:
 
 
 def _marked_lines(complete: bytes, first: int) -> list[bytes]:
-    """Of the lines with the mark the first one and the last ones, in their order. `first`: where it stands first."""
+    """The first line with the mark and the last ones, in order. `first`: the position of the first mark."""
     begin, behind = _line_around(complete, first)
     lines = [complete[begin:behind]]
     end = len(complete)

@@ -13,7 +13,7 @@ _MARK: Final = b'"usage"'
 _BLANK: Final = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 
 
-def asks_for_usage(path: str, parameters: Parameters) -> bool:
+def requests_usage(path: str, parameters: Parameters) -> bool:
     """Whether the gateway requests a stream's token counts, since its client did not and the field allows it."""
     options = parameters.stream_options
     may = options is None or (isinstance(options, dict) and options.get("include_usage") is not True)
@@ -31,7 +31,7 @@ def refuses_usage(status: int, body: bytes) -> bool:
 
 
 def without_usage_chunk(events: bytes) -> bytes:
-    """Whole events without the one that has the token counts and nothing else."""
+    """Complete events without the one that has only the token counts."""
     if events.find(_MARK) < 0:  # several times as fast as `in`
         return events
     kept, at = [], 0

@@ -30,7 +30,7 @@ class UsageBatches:
         self._sent: list[UsageRow] = []  # of the batch that is under way, unchanged until the store has it
 
     def add(self, key: str, path: str, model: str, counts: Counts) -> None:
-        """Counts one request. One for no deployment, whose name is empty, is not reported."""
+        """Counts one request. Requests for no deployment, whose name is empty, are not reported."""
         if not model:
             return
         minute = int(time.time() // _MINUTE_S)
@@ -38,22 +38,22 @@ class UsageBatches:
         name = (minute, key, model, endpoint)
         if name not in self._rows and len(self._rows) >= MOST_ROWS:
             name = (minute - minute % _HOUR_MIN, key, model, endpoint)
-        found = self._rows.get(name)
-        if found is None:
+        sums = self._rows.get(name)
+        if sums is None:
             self._rows[name] = counts
             return
-        found.requests += counts.requests
-        found.errors += counts.errors
-        found.prompt_tokens += counts.prompt_tokens
-        found.cached_tokens += counts.cached_tokens
-        found.completion_tokens += counts.completion_tokens
-        found.estimated += counts.estimated
-        found.in_flight_s += counts.in_flight_s
-        found.first_tokens += counts.first_tokens
-        found.first_token_s += counts.first_token_s
+        sums.requests += counts.requests
+        sums.errors += counts.errors
+        sums.prompt_tokens += counts.prompt_tokens
+        sums.cached_tokens += counts.cached_tokens
+        sums.completion_tokens += counts.completion_tokens
+        sums.estimated += counts.estimated
+        sums.in_flight_s += counts.in_flight_s
+        sums.first_tokens += counts.first_tokens
+        sums.first_token_s += counts.first_token_s
 
     def next(self) -> tuple[int, Sequence[UsageRow]] | None:
-        """The number and rows of the batch to hand over: the last one again until it is `taken`."""
+        """The number and rows of the batch to hand over: the last batch again until it is `taken`."""
         if not self._sent:
             if not self._rows:
                 return None
@@ -63,49 +63,23 @@ class UsageBatches:
         return self._number, self._sent
 
     def taken(self) -> None:
-        """The store has the last batch."""
         self._sent = []
 
 
 class UsageRecord:
     """One request that its key's limits let pass. `over` ends it, once or more often.
 
-    Args:
-        ticket: of the limits; None: its key has none.
-        ended: called with the key, which has limits, once the request is over.
-
     Attributes:
-        key: id of its key.
-        path: of the request.
-        streamed: its answer is a stream of events.
-        counts: what it used, once it is over.
-        use: of its key; None: it has no limits.
+        counts: its usage, once it is over.
+        use: of its key; None without limits.
         ticket: of the limits, until it is over.
-        expected: tokens that it may use, as far as its key's limits ask; 0 until its body is complete.
+        expected: tokens that it may use, as far as its key's limits need them; 0 until its body is complete.
     """
 
     __slots__ = (
-        "_answer",
-        "_answers",
-        "_batches",
-        "_began",
-        "_ended",
-        "_first_at",
-        "_history",
-        "_model",
-        "_now",
-        "_prompt_bytes",
-        "_size",
-        "_size_of_answer",
-        "_status",
-        "_streams",
-        "counts",
-        "expected",
-        "key",
-        "path",
-        "streamed",
-        "ticket",
-        "use",
+        *("_answer", "_answers", "_batches", "_began", "_ended", "_first_at", "_history", "_model", "_now"),
+        *("_prompt_bytes", "_size", "_size_of_answer", "_status", "_streams", "counts", "expected", "key"),
+        *("path", "streamed", "ticket", "use"),
     )
 
     def __init__(
@@ -142,11 +116,8 @@ class UsageRecord:
     def expect(self, model: str, size: int, parameters: Parameters, prompt_bytes: int | None = None) -> None:
         """Its body is complete: notes the deployment, and the tokens that it may use.
 
-        Args:
-            model: name of the deployment.
-            size: of the body in bytes; 0: it says nothing of tokens.
-            parameters: of the body.
-            prompt_bytes: bytes of its text; None: its key has no limits of tokens.
+        `size`: of the body in bytes; 0 if it does not show tokens.
+        `prompt_bytes`: bytes of its text; None: its key has no limits of tokens.
         """
         self._model, self._size = model, size
         self._streams, self._size_of_answer = parameters.stream is not None and parameters.streams, parameters.answer
@@ -159,14 +130,7 @@ class UsageRecord:
         self.expected = self._history.reservation(prompt_bytes, self._answers, most, first)
 
     def answered(self, status: int, events: bool, encoding: str, length: int | None = None) -> None:
-        """An engine's answer begins.
-
-        Args:
-            status: of the answer.
-            events: whether it comes as a stream of them.
-            encoding: its `Content-Encoding`.
-            length: of its body in bytes, if it says so.
-        """
+        """An engine's answer begins. `length`: of its body in bytes, if stated."""
         self._status = status
         self.streamed = events
         self._answer = AnswerUsage(self._of_prompt(), events, encoding, self.path in _WITH_COMPLETION, length)
@@ -182,15 +146,14 @@ class UsageRecord:
 
     @property
     def failed(self) -> bool:
-        """Whether the answer held an error event."""
         return self._answer is not None and self._answer.failed
 
     def over(self, *, broken: bool = False, left_after_s: float | None = None) -> None:
-        """It has ended.
+        """Ends the record.
 
         Args:
-            broken: not as an answer should.
-            left_after_s: its client left, or waited in vain, when an engine had had it for so long; None: neither.
+            broken: the answer did not end as it should.
+            left_after_s: its client left, or waited in vain, this long after the engine got it; None: neither.
         """
         if self.counts is not None:
             return
@@ -199,10 +162,10 @@ class UsageRecord:
         if ticket is not None:
             ticket.charge(tokens.prompt + tokens.completion, self._now())
             ticket.end()
-        whole = not broken and left_after_s is None
+        complete = not broken and left_after_s is None
         failed = broken or self._status >= _ERROR or self.failed
         first = self._first_at is not None and self.path in _WITH_COMPLETION and not failed
-        if self._history is not None and self._answer is not None and whole and not failed:
+        if self._history is not None and self._answer is not None and complete and not failed:
             self._note(self._history, tokens)
         self.counts = counts = Counts(1, int(failed))
         counts.prompt_tokens, counts.cached_tokens = tokens.prompt, tokens.cached
@@ -215,11 +178,10 @@ class UsageRecord:
             self._ended(self.key)
 
     def _of_prompt(self) -> int:
-        """Bytes by which its prompt is estimated, where the engine reports nothing."""
         return self._size if self._history is None else self._prompt_bytes
 
     def _note(self, history: TokenHistory, tokens: Tokens) -> None:
-        """For the requests that follow: what this one, which was answered, has used."""
+        """Notes the usage of an answered request for later reservations."""
         if not self._size:  # its prompt is known by the answer alone
             history.note_answers(tokens.prompt + tokens.completion, self._answers)
             return
@@ -228,23 +190,23 @@ class UsageRecord:
             history.note_prompt(self._prompt_bytes, tokens.prompt)
 
     def _tokens_when_left(self, engine_s: float) -> Tokens:
-        """Of an answer that its client did not get: its prompt was read, and some of it was made without being seen.
+        """Of an answer that its client did not get: its prompt was read, and a part was made unobserved.
 
-        What an engine makes of a stream is seen at once.
+        What an engine makes of a stream is observed at once.
         """
         if self._answer is None:
-            tokens, unseen = estimated_prompt(self._of_prompt()), not self._streams
+            tokens, unobserved = estimated_prompt(self._of_prompt()), not self._streams
         else:
-            tokens, unseen = self._tokens(), not self.streamed and self._status < _ERROR
-        if not (unseen and tokens.estimated and self.path in _WITH_COMPLETION):
+            tokens, unobserved = self._tokens(), not self.streamed and self._status < _ERROR
+        if not (unobserved and tokens.estimated and self.path in _WITH_COMPLETION):
             return tokens
-        if self._first_at is not None:  # a whole answer begins once all of it is made
+        if self._first_at is not None:  # a complete answer begins once all of it is made
             engine_s -= self._now() - self._first_at
         made = estimated_completion(engine_s, self._size_of_answer)
         return tokens._replace(completion=max(tokens.completion, made))
 
     def _tokens(self) -> Tokens:
-        """None for what no engine answered, and for engines' errors that tell none."""
+        """Empty without an engine's answer, and for engines' errors that report no tokens."""
         if self._answer is None:
             return Tokens()
         tokens = self._answer.tokens()

@@ -13,12 +13,7 @@ log = structlog.get_logger(__name__)
 
 
 class LogLimit:
-    """Admits one line of each kind in `period_s`, and lines of at most `MAX_KINDS` kinds: strangers may make kinds up.
-
-    Args:
-        period_s: seconds between two lines of one kind.
-        monotonic: seconds that never go backwards.
-    """
+    """Admits a line of each kind in `period_s`, and lines of few kinds: strangers may make kinds up."""
 
     def __init__(self, period_s: float = PERIOD_S, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._period_s = period_s
@@ -45,12 +40,7 @@ class LogLimit:
 
 
 class MalformedLog:
-    """Logs malformed requests: one line a minute, with the number of those held back.
-
-    Args:
-        name: of the server.
-        monotonic: seconds that never go backwards.
-    """
+    """Logs malformed requests: one line a minute, with the number of those held back."""
 
     def __init__(self, name: str, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._name = name

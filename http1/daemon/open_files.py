@@ -29,7 +29,7 @@ def raise_file_limit() -> int:
     return limit
 
 
-@functools.cache  # several daemons in one process say it once
+@functools.cache  # several daemons in one process log it once
 def _warn(limit: int) -> None:
     log.warning(
         "limit of open files is low",
@@ -41,9 +41,5 @@ def _warn(limit: int) -> None:
 
 
 def connection_bound(file_limit: int) -> int:
-    """How many connections may be open at once, so that files remain for all else.
-
-    Args:
-        file_limit: open files that this process may have.
-    """
+    """How many connections may be open at once, so that files remain for the rest of the process."""
     return max(16, (file_limit - _KEPT_BACK) // _FILES_PER_CONNECTION)

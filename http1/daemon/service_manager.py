@@ -1,4 +1,4 @@
-"""Tells the service manager that started this process how far it is (systemd's `Type=notify` and `WatchdogSec=`)."""
+"""Reports this process's state to the service manager that started it (systemd's `Type=notify` and `WatchdogSec=`)."""
 
 import asyncio
 import contextlib
@@ -25,8 +25,8 @@ class ServiceManager:
     """The service manager of this process, or none.
 
     Attributes:
-        address: of its socket, as `NOTIFY_SOCKET` names it; empty: there is none.
-        watchdog_s: it restarts this process after so long without a sign of life; None: it does not watch.
+        address: of its socket, as `NOTIFY_SOCKET` names it; empty without one.
+        watchdog_s: it restarts this process after this long without a sign of life; None without a watchdog.
     """
 
     address: str = ""
@@ -46,7 +46,7 @@ class ServiceManager:
         if not self.address:
             return
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
-            # The next sign of life may stand for one that is lost, but nothing stands for the other states.
+            # The next sign of life replaces a lost one, but nothing replaces the other states.
             manager.settimeout(0 if states == (ALIVE,) else _SEND_LIMIT_S)
             address = "\0" + self.address[1:] if self.address.startswith("@") else self.address
             manager.sendto("\n".join(states).encode(), address)
@@ -61,10 +61,10 @@ class ServiceManager:
 
 
 async def until_signalled(manager: ServiceManager, run: Callable[[asyncio.Event], Awaitable[int]]) -> int:
-    """Runs a daemon with an event that SIGTERM and SIGINT set, and keeps its watchdog quiet meanwhile.
+    """Runs a daemon with an event that SIGTERM and SIGINT set, and keeps its watchdog quiet until then.
 
     Args:
-        manager: is told of the stop.
+        manager: gets a report of the stop.
         run: the daemon, until the event is set; returns the exit code.
     """
     stop = asyncio.Event()

@@ -1,4 +1,4 @@
-"""Looks at everything once in a while. What fails once is logged, and the next look comes all the same."""
+"""Runs a check periodically. A failure is logged, and the next run follows."""
 
 import asyncio
 import math
@@ -18,12 +18,12 @@ log = structlog.get_logger(__name__)
 class Sweeper:
     """Calls `sweep` with the loop's time, again and again from `start` to `stop`.
 
-    Deadlines are kept by sweeps, so a defect in one look must cost no later look.
+    Deadlines are kept by sweeps, so a defect in one sweep must cost no later sweep.
 
     Args:
         name: for the log.
         period_s: between two sweeps, in seconds.
-        sweep: one look at all.
+        sweep: one run over all objects.
 
     Attributes:
         due: when the next sweep is, by the loop's clock; infinite: there is none.
@@ -54,10 +54,10 @@ class Sweeper:
         self._handle, self.due = None, math.inf
 
     def each(self, objects: Iterable[T], look: Callable[[T], object]) -> None:
-        """Looks at each of them, whatever happens at the others. They may change meanwhile."""
-        for one in list(objects):
+        """Checks each object, whatever happens at other objects. The collection may change."""
+        for swept in list(objects):
             try:
-                look(one)
+                look(swept)
             except Exception as error:  # noqa: BLE001 - logged
                 self._failed(error)
 

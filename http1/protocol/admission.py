@@ -1,9 +1,9 @@
 """Which connections a server keeps: bounds in all and per address, and which connection yields.
 
-`Connections` has the rules; it is pure, and times are arguments. `Door` closes what yields or is overdue, counts and
-logs it. A connection is `known` once one of its requests carried a valid key or credential. At a bound the unknown
+`Connections` has the rules; it is pure, and times are arguments. `ConnectionAdmission` closes connections, counts and
+logs them. A connection is `known` once one of its requests carried a valid key or credential. At a bound the unknown
 connection that has stayed longest in its state yields: with an incomplete head, or whatever else a stranger can do.
-Then known connections yield between two requests, or with a request that is not served; they yield first while unknown
+Then known connections yield between two requests, or with a request that is refused; they yield first while unknown
 connections are fewer than the reserve. Requests with a key never take all connections: some remain for new heads and
 agents, some for administrators, and some for keys that have fewer than others.
 """
@@ -14,7 +14,7 @@ from typing import Final
 
 
 class Refusal(StrEnum):
-    """Why a request with a valid key is not served."""
+    """Why a request with a valid key is refused."""
 
     CLIENT = "client"  # the client has too many incomplete bodies
     SHARE = "share"  # connections are few, and the client has its equal part
@@ -30,7 +30,7 @@ class Standing(StrEnum):
 
 
 class State(StrEnum):
-    """What a connection does."""
+    """Activity of a connection."""
 
     HEAD = "head"  # a request's head is incomplete
     BODY = "body"  # known; a request's body is incomplete
@@ -52,7 +52,7 @@ class Connection:
         since_s: when it came into its state.
         counted: whether the bound for each address applies; not for trusted proxies, behind which all clients are.
         known: whether one of its requests carried a valid key or credential.
-        client: whose key it was; "" where clients are not told apart.
+        client: whose key it was; "" where clients are not distinguished.
         held: whether it counts as its client's: a request of that key is served.
         group: those of its server that are as known and in the same state; None: it is not counted.
     """
@@ -81,9 +81,9 @@ class Limits:
         head_s: seconds within which a request's head must be complete.
         answer_s: seconds within which a request without a valid key must be answered.
         idle_s: seconds for which a connection is kept for its next request.
-        unread_s: seconds for which a connection does not give way to another one of its address: a client may open many
+        unread_s: seconds for which a connection does not yield to another one of its address: a client may open many
             at once, and all are accepted before the first of their heads is read.
-        body_s: seconds after which an incomplete body gives way to another request where connections are few.
+        body_s: seconds after which an incomplete body yields to another request where connections are few.
     """
 
     most: int
@@ -108,7 +108,7 @@ _Group = dict[Connection, None]  # in order of insertion, which is the order of 
 
 
 def limits_for(connections: int) -> Limits:
-    """The usual limits of a server that can have so many connections."""
+    """The usual limits of a server for this number of connections."""
     most = min(connections, _MOST)
     unknown = min(max(1, most // 2), _MOST_UNKNOWN_PER_ADDRESS)
     further = most // _FURTHER_SHARE
@@ -126,7 +126,7 @@ class Connections:
     """All open connections of one server.
 
     Attributes:
-        few: whether the newest request found so many others that its key's part counts.
+        few: whether requests were so many at the newest one that its key's part counts.
     """
 
     def __init__(self, limits: Limits) -> None:
@@ -137,7 +137,7 @@ class Connections:
         self._strangers: dict[State, _Group] = {state: {} for state in State}
         self._known: dict[State, _Group] = {state: {} for state in State}
         self._bodies, self._busy = self._known[BODY], self._known[BUSY]
-        self._unserved: _Group = {}  # known and busy, without a key or refused
+        self._uncounted: _Group = {}  # known and busy, without a key or refused
         self._unknown: _Group = {}
         self._unknown_of: dict[str, _Group] = {}  # by address
         self._bodies_of: dict[str, _Group] = {}  # by client
@@ -146,15 +146,15 @@ class Connections:
         self.few = False
 
     def __len__(self) -> int:
-        return len(self._unknown) + len(self._unserved) + sum(map(len, self._known.values()))
+        return len(self._unknown) + len(self._uncounted) + sum(map(len, self._known.values()))
 
     def count(self, state: State) -> int:
         """How many connections are in a state."""
-        unserved = len(self._unserved) if state is BUSY else 0
-        return len(self._strangers[state]) + len(self._known[state]) + unserved
+        uncounted = len(self._uncounted) if state is BUSY else 0
+        return len(self._strangers[state]) + len(self._known[state]) + uncounted
 
     def admit(self, connection: Connection) -> Connection | None:
-        """Admits a new connection and returns the one that gives way to it: None below the bounds, else maybe itself.
+        """Admits a new connection and returns the one that yields to it: None below the bounds, else maybe itself.
 
         The caller closes what is returned; it is no longer counted.
         """
@@ -165,11 +165,11 @@ class Connections:
         if crowded and oldest is not None and connection.since_s - oldest.since_s >= self._limits.unread_s:
             yielding = oldest
         elif len(self) >= self._limits.most:
-            between = (self._known[IDLE], self._known[HEAD], self._unserved)
+            between = (self._known[IDLE], self._known[HEAD], self._uncounted)
             # The reserve is for new heads: they do not push one another out while others only wait for a request.
             few = len(self._unknown) < self._limits.reserved
             groups = (*between, self._unknown, [connection]) if few else (self._unknown, *between, [connection])
-            yielding = next(found for group in groups for found in group)
+            yielding = next(connection_to_yield for group in groups for connection_to_yield in group)
         if yielding is not connection:
             if yielding is not None:
                 self.remove(yielding)
@@ -185,11 +185,11 @@ class Connections:
             connection: whose request carried a valid key or credential.
             now_s: the time.
             body: whether the request's body is incomplete.
-            client: whose key it was; "" where clients are not told apart.
+            client: whose key it was; "" where clients are not distinguished.
             standing: which connections it may use.
 
         Returns:
-            Why the request is not served, and the connection that gives way to it, which the caller closes.
+            Why the request is not served, and the connection that yields to it, which the caller closes.
         """
         if connection.held:
             self._let_go(connection)
@@ -206,7 +206,7 @@ class Connections:
                 yielding = None
         if refusal is not None:
             if connection.known and self._take(connection):
-                self._put(connection, self._unserved, BUSY, now_s)
+                self._put(connection, self._uncounted, BUSY, now_s)
             return refusal, yielding
         group = connection.group
         if connection.known and group is not None and group is not self._bodies and not body:
@@ -226,7 +226,7 @@ class Connections:
     def _refusal(
         self, connection: Connection, body: bool, client: str, standing: Standing
     ) -> tuple[Refusal | None, Connection | None]:
-        """Why a request is not served, and the connection whose end would mend that."""
+        """Why a request is refused, and the connection whose end would admit it."""
         if body and client and len(self._bodies_of.get(client, ())) >= self._limits.most_bodies_per_client:
             return Refusal.CLIENT, next(iter(self._bodies_of[client]))
         group = connection.group
@@ -243,14 +243,14 @@ class Connections:
         return None, None
 
     def with_most(self, client: str) -> str | None:
-        """The client that holds the most, where that is more than this one has with another one; None: none does."""
+        """The client that holds the most connections, if more than this one with another; None otherwise."""
         most = max(self._held_by, key=self._held_by.__getitem__, default=client)
         return most if self._held_by.get(most, 0) > self._held_by.get(client, 0) + 1 else None
 
     def enter(self, connection: Connection, state: State, now_s: float) -> None:
         """Moves a connection to another state. A removed one stays so.
 
-        A known one that becomes busy without `serve` gives way: many could else take all connections.
+        A known one that becomes busy without `serve` yields: many could otherwise take all connections.
         """
         if connection.held and state is not BUSY:
             self._let_go(connection)
@@ -258,7 +258,7 @@ class Connections:
         if group is not None and connection.known and group is not self._bodies and state is not BODY:
             served = state is not BUSY or group is self._busy
             del group[connection]  # it is in no other group
-            group = connection.group = self._known[state] if served else self._unserved
+            group = connection.group = self._known[state] if served else self._uncounted
             group[connection] = None
             connection.state, connection.since_s = state, now_s
         elif self._take(connection):
@@ -272,7 +272,6 @@ class Connections:
         connection.state, connection.since_s = state, now_s
 
     def _let_go(self, connection: Connection) -> None:
-        """Its client has one connection less."""
         connection.held = False
         self._held -= 1
         left = self._held_by[connection.client] - 1
@@ -297,13 +296,13 @@ class Connections:
             (self._strangers[IDLE], limits.idle_s),
             (self._known[IDLE], limits.idle_s),
         )
-        found = []
+        overdue = []
         for group, limit_s in deadlines:
             for connection in group:
                 if now_s - connection.since_s < limit_s:
                     break
-                found.append(connection)
-        return found
+                overdue.append(connection)
+        return overdue
 
     def _add(self, connection: Connection) -> None:
         group = connection.group = (self._known if connection.known else self._strangers)[connection.state]

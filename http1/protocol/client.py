@@ -9,16 +9,17 @@ from functools import partial
 from typing import Final, Protocol, cast
 
 from http1.protocol.connecting import CONNECT_S, Address, opened
+from http1.protocol.framing import MessageError
 from http1.protocol.heads import COPIED_BYTES, LAST_CHUNK, SWITCHING, ResponseHead, chunk
 from http1.protocol.peer_state import reset_at_close
-from http1.protocol.reader import MessageError, ResponseReader
+from http1.protocol.reader import ResponseReader
 
 
 class State(StrEnum):
-    """What a connection does."""
+    """Activity of a connection."""
 
     REST = "rest"  # open, nothing under way: it can take a request
-    SENDING = "sending"  # a request is not complete, and no answer has begun
+    SENDING = "sending"  # a request is not complete, and no answer has started
     AWAITING = "awaiting"  # the request is complete, the response's head is not
     RECEIVING = "receiving"  # the response's head is complete; the request may still be sent
     TUNNEL = "tunnel"  # the protocol was switched: bytes both ways
@@ -95,7 +96,6 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def state(self) -> State:
-        """What it does now."""
         return self._state
 
     @property
@@ -111,7 +111,7 @@ class ClientConnection(asyncio.Protocol):
 
     @property
     def takes_more(self) -> bool:
-        """Whether the server takes what is sent as it comes; else it is told to the receiver once it does."""
+        """Whether the server takes what is sent as it comes; else `request_writable` reports when it does."""
         return not self._write_paused
 
     # The request
@@ -134,8 +134,8 @@ class ClientConnection(asyncio.Protocol):
             receiver: of the response.
             chunked: whether the body is sent in chunks.
             head_only: whether the method is HEAD.
-            upgrade: whether the head asks to switch protocols.
-            continued: called when the server asks for the body, where the head expects that.
+            upgrade: whether the head requests a switch of protocols.
+            continued: called when the server requests the body, where the head expects that.
             body: its beginning, not for chunks.
         """
         self._ask(SENDING, receiver, head_only, upgrade, continued)
@@ -144,7 +144,7 @@ class ClientConnection(asyncio.Protocol):
         self._write_with(head, body)
 
     def ask(self, head: bytes, body: Sequence[bytes | memoryview], receiver: Receiver, head_only: bool = False) -> None:
-        """Sends a whole request; as `begin`. The head states the length of the body, which may be in pieces."""
+        """Sends a complete request; as `begin`. The head states the length of the body."""
         self._ask(AWAITING, receiver, head_only)
         self._write_with(head, body)
 
@@ -174,12 +174,10 @@ class ClientConnection(asyncio.Protocol):
         self._reader.expect(head_only, upgrade, continued)
 
     def send(self, data: bytes) -> None:
-        """Sends a part of the body; in a tunnel, bytes to the server."""
         if data and self._state in _SENDS and self._transport is not None:
             self._transport.write(chunk(data) if self._chunked else data)
 
     def end(self) -> None:
-        """The request is complete."""
         if self._complete or self._state not in _SENDS:
             return
         self._complete = True
@@ -189,7 +187,7 @@ class ClientConnection(asyncio.Protocol):
             self._enter(AWAITING)
 
     def abort(self) -> None:
-        """Ends the connection and with it the request; the receiver hears nothing more.
+        """Ends the connection and its request; the receiver is not called again.
 
         A server that does not read the rest of a request sees the end all the same.
         """
@@ -199,13 +197,11 @@ class ClientConnection(asyncio.Protocol):
         self._drop()
 
     def pause_reading(self) -> None:
-        """Reads no more of the response for now."""
         if not self._read_paused and self._state in _READS and self._transport is not None:
             self._transport.pause_reading()
             self._read_paused = True
 
     def resume_reading(self) -> None:
-        """Goes on reading."""
         if self._read_paused and self._transport is not None:
             self._read_paused = False
             self._transport.resume_reading()
@@ -213,7 +209,6 @@ class ClientConnection(asyncio.Protocol):
     # The reader's sink
 
     def response_head(self, head: ResponseHead) -> None:
-        """Hands the head on."""
         self._keep_alive = head.keep_alive
         switches = head.status == SWITCHING
         self._enter(TUNNEL if switches else RECEIVING)
@@ -223,13 +218,12 @@ class ClientConnection(asyncio.Protocol):
             self._receiver.response_head(head)
 
     def response_body(self, data: bytes, chunks: bytes = b"") -> None:
-        """Hands a part of the body on."""
         if self._receiver is not None:
             self._receiver.response_body(data, chunks)
 
     def response_end(self, *, clean: bool) -> None:
-        """Rests, or closes where the request is not complete or the server wants it."""
-        if self._state is not RECEIVING:  # a tunnel goes on; an aborted one is over
+        """Rests, or closes where the request is incomplete or the server closes."""
+        if self._state is not RECEIVING:  # a tunnel continues; an aborted request is over
             return
         receiver, self._receiver = self._receiver, None
         rests = clean and self._keep_alive and self._complete and not self._write_paused
@@ -248,11 +242,10 @@ class ClientConnection(asyncio.Protocol):
     # The transport's protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is open."""
         self._transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Parses what arrived. Bytes that nothing asked for end the connection."""
+        """Parses what arrived. Bytes behind no request end the connection."""
         state = self._state
         if state is TUNNEL:
             self.response_body(data)
@@ -276,20 +269,17 @@ class ClientConnection(asyncio.Protocol):
         return False
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The connection is gone."""
         self._transport = None
         self._fail("the connection was lost")
         self._reader.close()
         self._closed(self)
 
     def pause_writing(self) -> None:
-        """The server does not take what was written."""
         self._write_paused = True
         if self._receiver is not None:
             self._receiver.request_writable(ready=False)
 
     def resume_writing(self) -> None:
-        """The server takes more."""
         self._write_paused = False
         if self._receiver is not None:
             self._receiver.request_writable(ready=True)
@@ -323,7 +313,7 @@ class Pool:
     Args:
         idle_s: how long a connection is kept at rest, in seconds.
         max_idle: kept at rest per address.
-        most: connections of all addresses; from so many on one at rest ends for each new one. None: no such bound.
+        most: connections of all addresses; beyond it a connection at rest ends for each new one. None: no bound.
         connect_s: limit for connecting, in seconds.
         prepare: sets options of a connected socket.
     """
@@ -349,12 +339,11 @@ class Pool:
 
     @property
     def open(self) -> int:
-        """The number of open connections."""
         return len(self._open)
 
     @property
     def resting(self) -> list[ClientConnection]:
-        """Those that are kept, of all addresses."""
+        """Connections at rest, of all addresses."""
         return [connection for resting in self._resting.values() for connection in resting]
 
     def take(self, address: Address) -> ClientConnection | None:
@@ -391,7 +380,7 @@ class Pool:
         return connection
 
     def _make_way(self) -> None:
-        """Ends what rests beyond the bound: all addresses together could else take the files of what is under way."""
+        """Ends connections at rest beyond the bound, so that those of all addresses leave files for requests."""
         if self._most is None:
             return
         while self._resting and len(self._open) + self._connecting >= self._most:
@@ -414,7 +403,6 @@ class Pool:
                 del self._resting[address]
 
     def close(self) -> None:
-        """Ends all connections."""
         self._resting.clear()
         for connection in list(self._open):
             connection.abort()

@@ -18,11 +18,11 @@ _SATURATIONS: Final = ("bound", "body", "refused")
 
 
 class Guarded(Protocol):
-    """A connection behind the door."""
+    """A connection that this admission counts."""
 
     @property
     def record(self) -> Connection:
-        """What the rules know of it."""
+        """Its entry in the rules."""
 
     def shut(self, *, late_head: bool) -> None:
         """Ends it at once, or in a moment; `late_head`: a part of a head has come, and the rest has not."""
@@ -67,11 +67,10 @@ class ConnectionAdmission:
         return len(self.connections)
 
     def count(self, state: State) -> int:
-        """How many connections are in a state."""
         return self.connections.count(state)
 
     def admit(self, guarded: Guarded) -> bool:
-        """Takes a new connection up; False where it has to go at once, which it is told by `shut`.
+        """Takes a new connection up; False where it must end at once, which `shut` does.
 
         One that was admitted for its handshake keeps its place and its time.
         """
@@ -86,10 +85,10 @@ class ConnectionAdmission:
         yielding = self.connections.admit(record)
         if yielding is not None:
             self.close(yielding, "bound")
-        if yielding is record:  # a handshake that does not begin has no end that would be told
+        if yielding is record:  # a handshake that does not begin has no end to notify of
             self.lost(record)
         if self._sweeper.due == math.inf:
-            self._now = asyncio.get_running_loop().time  # to ask for the running loop is a system call each time
+            self._now = asyncio.get_running_loop().time  # each `get_running_loop` is a system call
             self._sweeper.start()
         return yielding is not record
 
@@ -106,7 +105,7 @@ class ConnectionAdmission:
         Args:
             record: of the request's connection.
             body: whether its body is incomplete.
-            client: whose key it was; "" where clients are not told apart.
+            client: whose key it was; "" where clients are not distinguished.
             standing: which of the reserved connections it may use.
             decided: by `Connections.serve`.
 
@@ -126,7 +125,6 @@ class ConnectionAdmission:
         return refusal
 
     def lost(self, record: Connection) -> None:
-        """The connection is closed; repeating it changes nothing."""
         self.connections.remove(record)
         self._of.pop(record, None)
 
@@ -144,7 +142,7 @@ class ConnectionAdmission:
             self._sweeper.stop()
 
     def count_closed(self, reason: str) -> None:
-        """Counts what a bound did; says at most once a minute that connections are saturated."""
+        """Counts what a bound closed; logs at most once a minute that connections are saturated."""
         self._closed(reason)
         if reason not in _SATURATIONS:
             return

@@ -78,7 +78,7 @@ class KnownHeads(Generic[Head]):
         self._known: dict[tuple[bytes, bytes], Known[Head]] = {}  # by their bytes before and behind what varies
 
     def find(self, data: bytes) -> Known[Head] | None:
-        """What is known of the head with which the bytes begin; None: it must be parsed."""
+        """The known head with which the bytes begin; None: it must be parsed."""
         end = data.find(b"\r\n\r\n", 0, _MOST_BYTES)
         varying = _VARYING.search(data, 0, end + 2) if end > 0 else None
         return self._known.get((data[: varying.start()], data[varying.end() : end])) if varying is not None else None
@@ -87,7 +87,7 @@ class KnownHeads(Generic[Head]):
         """The parser has read this head, with which the bytes begin: it is kept where it is plain, a line a field."""
         end = data.find(b"\r\n\r\n", 0, _MOST_BYTES)
         varying = _VARYING.search(data, 0, end + 2) if end > 0 else None
-        if varying is None or not head.plain or not _says(data[:end], head):
+        if varying is None or not head.plain or not _is_plain(data[:end], head):
             return
         start, stop = varying.span()
         given, length = varying.groups()
@@ -105,13 +105,15 @@ class KnownHeads(Generic[Head]):
         self._known[data[:start], data[stop:end]] = known
 
 
-def _says(text: bytes, head: RequestHead | ResponseHead) -> bool:
-    """Whether the lines say just this head, each field in one: no other head that came behind it is taken for it."""
+def _is_plain(text: bytes, head: RequestHead | ResponseHead) -> bool:
+    """Whether the lines are just this head's, each field in one line."""
     line, *lines = text.split(b"\r\n")
-    if any(b"\r" in one or b"\n" in one for one in lines) or not head.begins(line):
+    if any(b"\r" in text_line or b"\n" in text_line for text_line in lines) or not head.begins(line):
         return False
-    said = [(name.lower(), value.strip(b" \t")) for name, _, value in (one.partition(b":") for one in lines)]
-    return said == head.fields
+    parsed = [
+        (name.lower(), value.strip(b" \t")) for name, _, value in (text_line.partition(b":") for text_line in lines)
+    ]
+    return parsed == head.fields
 
 
 _LINE_BYTES: Final = 8  # of the longest first line
@@ -122,7 +124,7 @@ _sizes: dict[bytes, int] = {}  # by first line: a memo for the process, and no s
 
 
 def content_of(data: bytes) -> bytes | None:
-    """What the chunks hold of which the bytes consist; None: they are not all whole and plain."""
+    """The content of the chunks of which the bytes consist; None unless all are complete and plain."""
     line, _, rest = data.partition(b"\r\n")
     content = rest.removesuffix(b"\r\n")
     if (_sizes.get(line) or _size_of(line)) == len(content) == len(rest) - 2:
@@ -131,15 +133,15 @@ def content_of(data: bytes) -> bytes | None:
 
 
 def _content_of_several(data: bytes) -> bytes | None:
-    pieces, at = [], 0
+    contents, at = [], 0
     while at < len(data):
         end = data.find(b"\r\n", at, at + _LINE_BYTES)
         size = _size_of(data[at:end]) if end > 0 else _ODD
         at = end + 2 + size + 2
         if size == _ODD or data[at - 2 : at] != b"\r\n":
             return None
-        pieces.append(data[end + 2 : at - 2])
-    return b"".join(pieces) or None
+        contents.append(data[end + 2 : at - 2])
+    return b"".join(contents) or None
 
 
 def last_content_of(data: bytes) -> bytes | None:

@@ -38,17 +38,16 @@ class RequestHead:
     """A request's head.
 
     Attributes:
-        method: such as b"POST".
         target: as it came: path and query, not decoded.
         fields: in order, names in lower case.
         named: the first value of each field.
-        keep_alive: whether the client may send another request on this connection.
+        keep_alive: the client may send another request on this connection.
         length: bytes of the body; None: chunked.
-        upgrade: the protocol that the client asks to switch to, in lower case; empty: none.
-        chunks: whether the client understands chunks: HTTP/1.0 does not.
-        body: the whole of it, where it has come with the head; see `take_body`.
-        alike: what was worked out for all heads that differ from it in nothing but `VARYING`.
-        first: the beginning of a body that has come with the head, where more follows; see `take_first`.
+        upgrade: the protocol that the client requests to switch to, in lower case; empty: none.
+        chunks: the client understands chunks: HTTP/1.0 does not.
+        body: all of it, where it has come with the head; see `take_body`.
+        alike: results for all heads that differ only in `VARYING`.
+        first: the start of a body that has come with the head, where more follows; see `take_first`.
     """
 
     method: bytes
@@ -70,11 +69,10 @@ class RequestHead:
 
     @property
     def has_body(self) -> bool:
-        """Whether a body follows."""
         return self.length != 0
 
     def take_body(self) -> bytes | None:
-        """The whole body, where it has come with the head and was not taken yet.
+        """The complete body, where it has come with the head and was not taken yet.
 
         A handler that takes it when it gets the head is not called with it; see `Handler`.
         """
@@ -92,7 +90,7 @@ class RequestHead:
         return self.named.get(b"expect", b"").lower() == b"100-continue"
 
     def drop_fields(self) -> None:
-        """They are needed no longer: a stream that goes on for long holds nothing for them."""
+        """Frees the fields of a long stream, which needs them no longer."""
         self.fields, self.named, self.alike = [], {}, {}
 
     @property
@@ -102,7 +100,6 @@ class RequestHead:
         return self.keep_alive and not unusual
 
     def begins(self, line: bytes) -> bool:
-        """Whether this line is its first one."""
         return line == b"%b %b HTTP/1.1" % (self.method, self.target)
 
     def maker(self) -> "Callable[[Fields, dict[bytes, bytes], bool, int], RequestHead]":
@@ -115,12 +112,12 @@ class ResponseHead:
     """A response's head.
 
     Attributes:
-        status: 101 where a switch of protocols was asked for, else 200 to 599.
+        status: 101 where a switch of protocols was requested, else 200 to 599.
         fields: in order, names in lower case.
         named: the first value of each field.
-        keep_alive: whether the connection can be used again after the body.
+        keep_alive: the connection can be used again after the body.
         length: bytes of the body; None: chunked, or until the connection's end.
-        alone: whether nothing of the body has come with it, and not its end.
+        alone: nothing of the body has come with it, and not its end.
         alike: as of a request.
     """
 
@@ -138,7 +135,6 @@ class ResponseHead:
         return self.keep_alive and self.status not in NO_BODY and b"transfer-encoding" not in self.named
 
     def begins(self, line: bytes) -> bool:
-        """Whether this line is its first one."""
         return line.startswith(b"HTTP/1.1 %d" % self.status)
 
     def maker(self) -> "Callable[[Fields, dict[bytes, bytes], bool, int], ResponseHead]":
@@ -148,7 +144,7 @@ class ResponseHead:
 
 def first(fields: Iterable[tuple[bytes, bytes]], name: bytes) -> bytes:
     """The first value of a field; empty without one."""
-    return next((value for one, value in fields if one == name), b"")
+    return next((value for field, value in fields if field == name), b"")
 
 
 def values(fields: Iterable[tuple[bytes, bytes]], name: bytes) -> list[bytes]:
@@ -162,12 +158,9 @@ def end_to_end(
     *,
     prefix: bytes | tuple[bytes, ...] = b"\0",
 ) -> Fields:
-    """The fields that an intermediary passes on: without `dropped`, those that Connection names, and a prefix.
+    """The fields that an intermediary passes on: without `dropped`, those that Connection names, and `prefix`.
 
-    Args:
-        head: that was read.
-        dropped: names to leave out; it includes `HOP_BY_HOP`.
-        prefix: of names that are left out; or several.
+    `dropped` includes `HOP_BY_HOP`.
     """
     if b"connection" in head.named:
         named = {token.strip() for value in values(head.fields, b"connection") for token in value.lower().split(b",")}
@@ -178,12 +171,9 @@ def end_to_end(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PassedOn:
-    """Which fields an intermediary passes on: not these, nor those that Connection names, nor those of `VARYING`.
+    """Fields that an intermediary passes on: not these, nor those that Connection names, nor those of `VARYING`.
 
-    Attributes:
-        dropped: names; they include `HOP_BY_HOP`.
-        prefix: of names that are dropped; or several.
-        passes: whether one of the other names passes; None: all of them do.
+    `dropped` includes `HOP_BY_HOP`; `passes` judges the other names.
     """
 
     dropped: AbstractSet[bytes]
@@ -192,13 +182,13 @@ class PassedOn:
 
     def lines(self, head: RequestHead | ResponseHead) -> bytes:
         """Their lines, which are the same for all heads that are alike, and kept in their `alike` by this object."""
-        found: bytes | None = head.alike.get(self)
-        if found is None:
+        lines: bytes | None = head.alike.get(self)
+        if lines is None:
             fields = end_to_end(head, self.dropped | VARYING, prefix=self.prefix)
             passes = self.passes
-            found = lines_of(fields if passes is None else [field for field in fields if passes(field[0])])
-            head.alike[self] = found
-        return found
+            lines = lines_of(fields if passes is None else [field for field in fields if passes(field[0])])
+            head.alike[self] = lines
+        return lines
 
 
 def lines_of(fields: Iterable[tuple[bytes, bytes]]) -> bytes:

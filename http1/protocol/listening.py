@@ -28,7 +28,7 @@ _NOT_LISTENING: Final = "LISTEN_FDS: is not a listening TCP socket; write Listen
 
 
 def open_listeners(host: str, port: int, count: int = 1) -> list[socket.socket]:
-    """So many sockets that listen on one port; 0: any free one.
+    """`count` sockets that listen on one port; 0: any free one.
 
     While they are open, new connections wait, also where the process that serves one of them is replaced.
 
@@ -41,11 +41,11 @@ def open_listeners(host: str, port: int, count: int = 1) -> list[socket.socket]:
         number = first.getsockname()[1]
         try:
             opened.extend(_bind(host, number, shared=True) for _ in range(count))
-            for one in opened:
-                one.listen(BACKLOG)
+            for listening in opened:
+                listening.listen(BACKLOG)
         except BaseException:
-            for one in opened:
-                one.close()
+            for listening in opened:
+                listening.close()
             raise
     return opened
 
@@ -127,7 +127,6 @@ class Acceptor(ABC):
         self._loop.add_reader(listening.fileno(), self._accept, listening)
 
     def close(self) -> None:
-        """Takes no more; those that have arrived may go on."""
         for handle in self._resume.values():
             handle.cancel()
         self._resume.clear()
@@ -159,7 +158,7 @@ class Acceptor(ABC):
             self._take(accepted, address)
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Looks again in a moment, as where the system has no files left. A socket that was shut down has no more."""
+        """Tries again in a moment, as where the system has no files left. A socket that was shut down has no more."""
         self._loop.remove_reader(listening.fileno())
         if error.errno in _ENDED:
             return
@@ -173,11 +172,7 @@ class Acceptor(ABC):
 
 
 class PlainAcceptor(Acceptor):
-    """Takes connections without TLS.
-
-    Args:
-        made: makes the protocol of a connection, which is told of its end.
-    """
+    """Takes connections without TLS. `made`: makes the protocol of a connection."""
 
     def __init__(self, made: Callable[[], asyncio.BaseProtocol]) -> None:
         super().__init__()

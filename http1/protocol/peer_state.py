@@ -21,7 +21,7 @@ _RESET_AT_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 def is_gone(transport: asyncio.BaseTransport) -> bool | None:
-    """Whether the other side has closed or reset the connection; None: the system does not say."""
+    """Whether the other side has closed or reset the connection; None where the system does not report it."""
     opened = transport.get_extra_info("socket")
     if _INFO is None or opened is None:
         return None
@@ -32,7 +32,7 @@ def is_gone(transport: asyncio.BaseTransport) -> bool | None:
 
 
 def untaken_bytes(transport: asyncio.WriteTransport) -> int:
-    """Bytes that were written and not acknowledged; without those in the kernel, where the system does not say."""
+    """Bytes that were written and not acknowledged; those in the kernel only where the system counts them."""
     opened = transport.get_extra_info("socket")
     ours = transport.get_write_buffer_size()
     if opened is None or opened.family == socket.AF_UNIX or sys.platform != "linux":
@@ -45,15 +45,15 @@ def untaken_bytes(transport: asyncio.WriteTransport) -> int:
 
 
 def taken_bytes(transport: asyncio.BaseTransport) -> int | None:
-    """Bytes that the other side has acknowledged since the beginning; None: the system does not say."""
+    """Bytes that the other side has acknowledged since the beginning; None where the system does not count them."""
     opened = transport.get_extra_info("socket")
     if _INFO is None or opened is None:
         return None
     try:
-        told = opened.getsockopt(socket.IPPROTO_TCP, _INFO, _INFO_BYTES)
+        info = opened.getsockopt(socket.IPPROTO_TCP, _INFO, _INFO_BYTES)
     except OSError:  # a Unix socket, or closed
         return None
-    return int.from_bytes(told[_ACKED_AT:], sys.byteorder) if len(told) == _INFO_BYTES else None
+    return int.from_bytes(info[_ACKED_AT:], sys.byteorder) if len(info) == _INFO_BYTES else None
 
 
 def reset_at_close(transport: asyncio.BaseTransport) -> None:

@@ -1,76 +1,54 @@
 """Reads requests and responses from byte streams: httptools parses, heads and bodies go to a sink, in bounds.
 
 httptools (llhttp, strict) refuses what smuggles requests: a length beside chunks, two lengths, a bare line feed, a
-folded field. This adds bounds, what a message's framing is, and what a server must refuse beyond that.
+folded field. `framing` adds the bounds of heads, and what a server must refuse beyond that.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from math import inf
-from typing import Any, ClassVar, Final, NoReturn, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import httptools
 
 from http1.protocol.fast_paths import Known, KnownHeads, content_of, follow_only, last_content_of
-from http1.protocol.heads import SWITCHING, Fields, RequestHead, ResponseHead, request_bytes, values
+from http1.protocol.framing import (
+    MAX_FIELDS,
+    MAX_HEAD_BYTES,
+    MessageError,
+    asks_for_body,
+    first_values,
+    head_framing_alike,
+    head_too_large,
+    is_informational,
+    mostly_frames,
+    opens_websocket,
+    request_head,
+    response_head,
+)
+from http1.protocol.heads import NO_BODY, Fields, RequestHead, ResponseHead
 
-MAX_HEAD_BYTES: Final = 64 * 1024
-MAX_FIELDS: Final = 128
-MAX_BESIDE_BYTES: Final = 2**20  # and as many again as the body has: of chunks' heads, extensions and trailers
-_CHUNKED: Final = [b"chunked"]
-
-
-class MessageError(Exception):
-    """The peer's bytes are not an acceptable HTTP/1.1 message.
-
-    Attributes:
-        status: what a server answers.
-        code: a short word for the answer's body.
-    """
-
-    def __init__(self, status: int, code: str, message: str) -> None:
-        super().__init__(message)
-        self.status = status
-        self.code = code
+MAX_FRAME_BYTES: Final = 2**20  # and as many again as the body has: of chunks' heads, extensions and trailers
 
 
 class MessageReader(ABC):
-    """Fields of a head, pieces of a body, and their bounds. A subclass hands them to its sink.
-
-    Attributes:
-        on_body: the parser calls it with each piece of a body. A list's own method costs no frame for each event.
-    """
+    """Fields of a head, parts of a body, and their bounds. A subclass hands them to its sink."""
 
     __slots__ = (
-        *(
-            "_bare_bytes",
-            "_beside",
-            "_fields",
-            "_fresh",
-            "_in_head",
-            "_known",
-            "_left",
-            "_parser",
-            "_pieces",
-            "_problem",
-            "_sink",
-            "_trailers",
-        ),
-        "_unknown",
-        "on_body",
+        *("_bare_bytes", "_fields", "_frames", "_fresh", "_in_head", "_known", "_left", "_parser", "_parts"),
+        *("_sink", "_trailers", "_unknown", "on_body"),
     )
-    _most_beside: ClassVar[float] = MAX_BESIDE_BYTES
+    _most_frames: ClassVar[float] = MAX_FRAME_BYTES
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink
         self._fields: Fields = []
-        self._pieces: list[bytes] = []  # of a body, read since the sink was last called
-        self.on_body = self._pieces.append
+        self._parts: list[bytes] = []  # of a body, read since the sink was last called
+        self.on_body = self._parts.append
         self._bare_bytes = 0  # read since the last that was of use: heads, trailers, chunk extensions
-        self._beside = 0  # bytes of a body's frames, less those of the body
+        self._frames = 0  # bytes of a body's frames, less those of the body
         self._trailers = 0
         self._in_head = True
-        self._problem: MessageError | None = None
         self._parser: Any = None  # made for the first message that needs it
         self._fresh = False  # the parser is between two messages
         self._left = 0  # bytes of a body that does not go through the parser
@@ -97,10 +75,10 @@ class MessageReader(ABC):
         except httptools.HttpParserError as error:
             problem = self._cause_of(error)
         self._unknown = b""
-        if self._pieces:
-            problem = problem or self._count_beside()
+        if self._parts:
+            problem = problem or self._count_frames()
         elif self._bare_bytes > MAX_HEAD_BYTES and problem is None:
-            problem = _head_too_large() if self._in_head else _mostly_frames()
+            problem = head_too_large() if self._in_head else mostly_frames()
         self._hand_on(problem)
         return rest
 
@@ -111,11 +89,14 @@ class MessageReader(ABC):
         try:
             parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
-            return self._after_switch(data[upgrade.args[0] :])
-        return b""
+            switched_at = upgrade.args[0]
+        else:
+            return b""
+        # Not in the handler: it would become the context of what a callback then refuses, see `_cause_of`.
+        return self._after_switch(data[switched_at:])
 
     def _after_switch(self, rest: bytes) -> bytes:
-        """The parser ended with a head that asks to switch protocols; returns the bytes of the other protocol."""
+        """The parser ended with a head that requests a switch of protocols; returns the bytes of the other protocol."""
         return rest
 
     def close(self) -> None:
@@ -129,15 +110,15 @@ class MessageReader(ABC):
             return
         self._trailers += 1
         if self._trailers > MAX_FIELDS:
-            self._refuse(MessageError(400, "malformed", f"more than {MAX_FIELDS} trailers"))
+            raise MessageError(400, "malformed", f"more than {MAX_FIELDS} trailers")
 
     def _read_known(self, heads: KnownHeads[Any], data: bytes) -> tuple[Any, int] | None:
         """The head with which the bytes begin, mostly like the last one, and its size; None: it must be parsed."""
-        found = self._known.read(data) if self._known is not None else None
-        if found is None:
+        known_head = self._known.read(data) if self._known is not None else None
+        if known_head is None:
             known = self._known = heads.find(data)
-            found = known.read(data) if known is not None else None
-        return found
+            known_head = known.read(data) if known is not None else None
+        return known_head
 
     def _first_bytes(self) -> bytes:
         """The bytes that the complete head begins; empty for a head behind others of the same bytes."""
@@ -154,65 +135,34 @@ class MessageReader(ABC):
 
     @abstractmethod
     def _hand_on(self, problem: Exception | None) -> None:
-        """Hands on what was parsed: a head, the pieces of a body as one, an end. Then raises the problem, if any."""
+        """Hands on what was parsed: a head, the parts of a body as one, an end. Then raises the problem, if any."""
 
-    def _cause_of(self, error: httptools.HttpParserError) -> Exception:
+    @staticmethod
+    def _cause_of(error: httptools.HttpParserError) -> Exception:
         """What the parser or one of its callbacks refused; a defect of ours as it is."""
         if not isinstance(error, httptools.HttpParserCallbackError):
             return MessageError(400, "malformed", f"not a valid HTTP/1.1 message: {error}")
-        cause = error.__context__
-        return self._problem or (cause if isinstance(cause, Exception) else error)
+        return error.__context__ if isinstance(error.__context__, Exception) else error
 
-    def _count_beside(self) -> MessageError | None:
+    def _count_frames(self) -> MessageError | None:
         """Bytes of a body came: refuses one that is mostly frames, since each of them costs what a long one does."""
-        self._beside += self._bare_bytes - 2 * sum(map(len, self._pieces))
+        self._frames += self._bare_bytes - 2 * sum(map(len, self._parts))
         self._bare_bytes = 0
-        return _mostly_frames() if self._beside > self._most_beside else None
+        return mostly_frames() if self._frames > self._most_frames else None
 
     def _end_head(self) -> dict[bytes, bytes]:
         """Checks the bounds of a complete head; returns the first value of each field."""
-        fields = self._fields
-        if len(fields) > MAX_FIELDS:
-            self._refuse(MessageError(431, "too_many_fields", f"the head has more than {MAX_FIELDS} fields"))
-        # What came since the last bytes of use is at least as much.
-        if self._bare_bytes > MAX_HEAD_BYTES and sum(map(_field_bytes, fields)) > MAX_HEAD_BYTES:
-            self._refuse(_head_too_large())
+        named = first_values(self._fields, self._bare_bytes)
         self._in_head = False
-        self._bare_bytes = self._beside = 0
-        return dict(reversed(fields))
+        self._bare_bytes = self._frames = 0
+        return named
 
     def _taken(self) -> bytes:
-        """The pieces of a body as one; there is at least one."""
-        taken = b"".join(self._pieces)  # one alone is not copied
-        self._pieces.clear()
+        """The parts of a body as one; there is at least one."""
+        taken = b"".join(self._parts)  # one alone is not copied
+        self._parts.clear()
         return taken
 
-    def _refuse(self, problem: MessageError) -> NoReturn:
-        self._problem = problem
-        raise problem
-
-    def _check_coding(self) -> None:
-        """Refuses all transfer encodings but one: chunks."""
-        if [value.lower() for value in values(self._fields, b"transfer-encoding")] != _CHUNKED:
-            message = "the only transfer encoding that is accepted is chunked"
-            self._refuse(MessageError(501, "transfer_encoding", message))
-
-
-def _field_bytes(field: tuple[bytes, bytes]) -> int:
-    return len(field[0]) + len(field[1]) + 4
-
-
-def _mostly_frames() -> MessageError:
-    return MessageError(400, "malformed", "a body with too much beside its bytes; send it in larger chunks")
-
-
-def _head_too_large() -> MessageError:
-    return MessageError(431, "head_too_large", f"the head has more than {MAX_HEAD_BYTES} bytes")
-
-
-_VERSIONS: Final = ("1.1", "1.0")  # a request line without a version is HTTP/0.9 to the parser
-
-_WEBSOCKET: Final = b"websocket"  # the only protocol that anything here switches to
 
 _KNOWN_REQUESTS: Final = KnownHeads[RequestHead]()
 
@@ -220,8 +170,8 @@ _KNOWN_REQUESTS: Final = KnownHeads[RequestHead]()
 class RequestSink(Protocol):
     """Gets the parts of requests, in order."""
 
-    def request_head(self, head: RequestHead, *, whole: bool) -> None:
-        """A head is complete; `whole`: so is the request. Then its body is in the head, and nothing follows.
+    def request_head(self, head: RequestHead, *, complete: bool) -> None:
+        """A head is complete; `complete`: so is the request. Then its body is in the head, and nothing follows.
 
         What the sink takes of the body from the head is not handed to it once more.
         """
@@ -236,18 +186,20 @@ class RequestSink(Protocol):
 class RequestReader(MessageReader):
     """Reads a client's requests. A second request must not begin before the first was answered: see `busy`.
 
-    What follows a request in the same bytes is dropped, too, even where that was answered within the call: else the
-    requests of one read would keep the loop, and their answers memory.
+    Bytes behind a request in the same read are dropped, even where it was answered within the call: the requests of one
+    read would keep the loop, and their answers memory.
 
     Attributes:
-        begun: whether a part of a request has come, and the rest has not.
-        busy: whether a request is being answered; the owner resets it. What arrives meanwhile is dropped.
-        pipelined: whether something was dropped: the connection must end after the answer.
-        rest: what followed a request to switch protocols; the owner keeps it here until the switch.
-        on_url: the parser calls it with each part of a target.
+        in_request: a part of a request has come, and the rest has not.
+        busy: a request is being answered; the owner resets it. Until then input is dropped.
+        pipelined: input was dropped: the connection must end after the answer.
+        rest: the bytes behind a request to switch protocols; the owner keeps them here until the switch.
     """
 
-    __slots__ = ("_declined", "_ended", "_head", "_ignored", "_target", "begun", "busy", "on_url", "pipelined", "rest")
+    __slots__ = (
+        *("_declined", "_ended", "_head", "_ignored", "_target", "busy", "in_request", "on_url", "pipelined"),
+        *("rest",),
+    )
 
     def __init__(self, sink: RequestSink) -> None:
         super().__init__(sink)
@@ -260,7 +212,7 @@ class RequestReader(MessageReader):
         self._head: RequestHead | None = None  # until it is handed on
         self._ended = False  # whether an end is to be handed on
         self._fresh = True
-        self.begun = False
+        self.in_request = False
         self.busy = False
         self.pipelined = False
         self.rest = b""
@@ -285,47 +237,45 @@ class RequestReader(MessageReader):
             return self._count(data)
         if self.busy:
             return None
-        found = self._read_known(_KNOWN_REQUESTS, data)
-        if found is None:
+        known_head = self._read_known(_KNOWN_REQUESTS, data)
+        if known_head is None:
             self._unknown = data
             return None
-        head, start = found
+        head, start = known_head
         left = start + (head.length or 0) - len(data)
         if left < 0:  # a part of the next request
             return None
         self.busy = True
         if left:
-            self.begun, self._fresh, self._left = True, False, left
+            self.in_request, self._fresh, self._left = True, False, left
             if start < len(data):
                 head.first = memoryview(data)[start:]
-            self._sink.request_head(head, whole=False)
+            self._sink.request_head(head, complete=False)
             if head.take_first() is not None:
                 self._sink.request_body(data[start:])
         else:
             if head.length:
                 head.body = data[start:]
-            self._sink.request_head(head, whole=True)
+            self._sink.request_head(head, complete=True)
         return b""
 
     def _count(self, data: bytes) -> bytes:
-        """A part of a body whose head was known."""
         left = self._left - len(data)
         self._left = max(left, 0)
         self._sink.request_body(data[:left] if left < 0 else data)
         if left <= 0:
-            self.begun, self._fresh = False, True
+            self.in_request, self._fresh = False, True
             self.pipelined = self.pipelined or left < 0
             self._sink.request_end()
         return self.feed(data[left:]) if left < 0 else b""
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         if self._declined is not None:
             return
         if self._ended:
             self.pipelined = True  # before the answer, which may come within the call
             self._hand_on(None)
-        self.begun, self._fresh = True, False
+        self.in_request, self._fresh = True, False
         self._ignored = self.busy or self.pipelined
         if self.busy:
             self.pipelined = True
@@ -335,83 +285,44 @@ class RequestReader(MessageReader):
         self._in_head = True
 
     def on_headers_complete(self) -> None:
-        """The head is complete."""
         if self._declined is not None:
             return
         unknown, named = self._first_bytes(), self._end_head()
         parser, fields = self._parser, self._fields
         offers = parser.should_upgrade()
-        framing = _framing_of(named) if offers else b""
+        framing = head_framing_alike(named) if offers else b""
         # Behind a body, which a WebSocket's request has none of, the other protocol would begin too early.
-        switches = offers and not self._ignored and not framing and _opens_websocket(parser.get_method(), fields)
+        switches = offers and not self._ignored and not framing and opens_websocket(parser.get_method(), fields)
         self._declined = framing if offers and not switches else None
         if self._ignored:
             return
-        version, method = parser.get_http_version(), parser.get_method()
-        if version not in _VERSIONS:
-            message = "the only versions that are accepted are HTTP/1.0 and HTTP/1.1"
-            self._refuse(MessageError(505, "http_version", message))
-        new = version == "1.1"
-        chunked = b"transfer-encoding" in named
-        if chunked:
-            self._check_coding()
-            if not new:
-                self._refuse(MessageError(400, "malformed", "HTTP/1.0 has no transfer encoding"))
-        hosts = len(values(fields, b"host")) if len(named) < len(fields) else b"host" in named
-        if hosts > 1 or (not hosts and new):
-            self._refuse(MessageError(400, "host", "exactly one Host field is required"))
-        if method == b"CONNECT":
-            self._refuse(MessageError(501, "malformed", "the method CONNECT is not possible here"))
-        upgrade = _WEBSOCKET if switches else b""
-        # The parser ends with a request to switch protocols.
-        keep_alive = new and not upgrade and parser.should_keep_alive()
-        length = None if chunked else int(named.get(b"content-length", 0))  # the parser lets no two lengths pass
-        target = self._read_target(fields, named)
+        self._head = head = request_head(parser, b"".join(self._target), fields, named, switches)
         self.busy = True
-        self._head = head = RequestHead(method, target, fields, named, keep_alive, length, upgrade, new)
         self._fields = []  # they are the head's
         if unknown:
             _KNOWN_REQUESTS.learn(unknown, head)
 
-    def _read_target(self, fields: Fields, named: dict[bytes, bytes]) -> bytes:
-        """The target as paths are compared. The authority of an absolute one replaces Host (RFC 9112, 3.2.2)."""
-        target = b"".join(self._target)
-        if len(target) > MAX_HEAD_BYTES:
-            self._refuse(MessageError(431, "head_too_large", f"the head has more than {MAX_HEAD_BYTES} bytes"))
-        if target[:1] == b"/":
-            return target
-        scheme, mark, rest = target.partition(b"://")
-        if not mark or scheme.lower() not in (b"http", b"https"):
-            return target  # such as `*`
-        end = min((at for at in map(rest.find, (b"/", b"?", b"#")) if at >= 0), default=len(rest))
-        authority, path = rest[:end], rest[end:].partition(b"#")[0]
-        if authority:
-            fields[:] = [(b"host", authority), *(field for field in fields if field[0] != b"host")]
-            named[b"host"] = authority
-        return path if path[:1] == b"/" else b"/" + path
-
     def on_message_complete(self) -> None:
-        """The request is complete; the next one's head may begin."""
         if self._declined is not None:
             return  # the parser takes a body for the other protocol
         self._in_head = True
         self._bare_bytes = 0
-        self.begun, self._fresh = False, True
+        self.in_request, self._fresh = False, True
         self._ended = not self._ignored
 
     def _hand_on(self, problem: Exception | None) -> None:
         head, ended = self._head, self._ended
         self._head, self._ended = None, False
         if self._ignored and not ended:
-            self._pieces.clear()
+            self._parts.clear()
         if head is not None and ended:
             if head.length != 0:
-                head.body = self._taken() if self._pieces else b""
-            self._sink.request_head(head, whole=True)
+                head.body = self._taken() if self._parts else b""
+            self._sink.request_head(head, complete=True)
         else:
             if head is not None:
-                self._sink.request_head(head, whole=False)
-            if self._pieces:
+                self._sink.request_head(head, complete=False)
+            if self._parts:
                 self._sink.request_body(self._taken())
             if ended:
                 self._sink.request_end()
@@ -419,28 +330,7 @@ class RequestReader(MessageReader):
             raise problem from None
 
 
-def _opens_websocket(method: bytes, fields: Fields) -> bool:
-    """Whether a request that offers other protocols is one that a handler here switches for (RFC 6455, 4.1)."""
-    offered = {token.strip() for value in values(fields, b"upgrade") for token in value.lower().split(b",")}
-    return method == b"GET" and _WEBSOCKET in offered
-
-
-def _framing_of(named: dict[bytes, bytes]) -> bytes:
-    """A head after which the parser reads the same body, and which offers no other protocol; b"" without a body."""
-    length = named.get(b"content-length", b"0")
-    framing = (b"content-length", length)
-    if b"transfer-encoding" in named:
-        framing = (b"transfer-encoding", b"chunked")
-    elif not int(length):
-        return b""
-    return request_bytes(b"POST", b"/", [(b"host", b""), framing])
-
-
 MOST_HEADS: Final = 32  # of one answer: informational ones and the final one
-_CONTINUE: Final = 100
-_NEVER_FRAMED: Final = (100, 102, 103)  # behind other informational heads the parser reads a body that they state
-_FIRST_FINAL: Final = 200
-_LAST_FINAL: Final = 599
 _CHUNKED_HEAD: Final = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n"
 
 _KNOWN_RESPONSES: Final = KnownHeads[ResponseHead]()
@@ -456,33 +346,17 @@ class ResponseSink(Protocol):
         """A part of the body, never empty. `chunks`: the same as the chunks in which it came, where these are plain."""
 
     def response_end(self, *, clean: bool) -> None:
-        """The response is complete; `clean`: nothing that nothing asked for came behind it."""
+        """The response is complete; `clean`: no unrequested bytes came behind it."""
 
 
 class ResponseReader(MessageReader):
-    """Reads one response after another; `expect` precedes each. Informational responses are skipped.
-
-    Args:
-        sink: gets their parts.
-    """
+    """Reads one response after another; `expect` precedes each. Informational responses are skipped."""
 
     __slots__ = (
-        *(
-            "_between_chunks",
-            "_bodiless",
-            "_complete",
-            "_continued",
-            "_continues",
-            "_done",
-            "_head",
-            "_head_only",
-            "_heads",
-            "_informational",
-            "_until_close",
-            "_upgrade",
-        ),
+        *("_between_chunks", "_bodiless", "_complete", "_continued", "_continues", "_done", "_head"),
+        *("_head_only", "_heads", "_informational", "_until_close", "_upgrade"),
     )
-    _most_beside = inf  # an engine may send each letter of an answer as a chunk
+    _most_frames = inf  # an engine may send each letter of an answer as a chunk
 
     def __init__(self, sink: ResponseSink) -> None:
         super().__init__(sink)
@@ -494,7 +368,7 @@ class ResponseReader(MessageReader):
         self._head: ResponseHead | None = None  # until it is handed on
         self._informational = False
         self._continued: Callable[[], None] | None = None
-        self._continues = False  # the server asks for the body, and that was not handed on yet
+        self._continues = False  # the server requests the body, and that was not handed on yet
         self._until_close = False
         self._done = False
         self._complete = True  # whether the parser knows that the last response is, too
@@ -505,9 +379,9 @@ class ResponseReader(MessageReader):
         """The next response may come.
 
         Args:
-            head_only: the request was HEAD: there is no body whatever the head says.
-            upgrade: the request asked to switch protocols: a 101 is an answer, and the stream after it is not read.
-            continued: called when the server asks for the body (`100 Continue`).
+            head_only: the request was HEAD: there is no body whatever the head states.
+            upgrade: the request was for a switch of protocols: a 101 is an answer, and the stream after it is not read.
+            continued: called when the server requests the body (`100 Continue`).
         """
         if not self._complete:  # it still waits for a body
             self._parser = None
@@ -523,7 +397,6 @@ class ResponseReader(MessageReader):
             self._begin()
 
     def _begin(self) -> None:
-        """The parser will read the next response."""
         self._heads = self._trailers = self._bare_bytes = 0
         self._continues = self._until_close = self._informational = self._bodiless = False
 
@@ -531,7 +404,7 @@ class ResponseReader(MessageReader):
         return httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> bytes:
-        """As of all messages. A stream of chunks has no parser up to its first odd one."""
+        """As of all messages. A stream of plain chunks needs no parser."""
         if self._between_chunks:
             content = content_of(data)
             if content is not None:
@@ -545,7 +418,7 @@ class ResponseReader(MessageReader):
         return rest
 
     def _end_chunks(self, data: bytes) -> bool:
-        """Whether the plain chunks end with these bytes; else a parser stands where the one before did."""
+        """Whether the plain chunks end with these bytes; else a parser takes over."""
         self._between_chunks = False
         content = last_content_of(data)
         if content is None:
@@ -563,14 +436,14 @@ class ResponseReader(MessageReader):
         self._fresh = False
         if self._left:
             return self._count(data)
-        found = self._read_known(_KNOWN_RESPONSES, data)
-        if found is None:
+        known_head = self._read_known(_KNOWN_RESPONSES, data)
+        if known_head is None:
             self._unknown = data
             self._begin()
             return None
-        head, start = found
+        head, start = known_head
         left = start + (head.length or 0) - len(data)
-        if left < 0:  # what nothing asked for
+        if left < 0:  # unrequested bytes follow
             self._begin()
             return None
         self._left, self._done = left, not left
@@ -599,49 +472,34 @@ class ResponseReader(MessageReader):
         return self._done
 
     def on_message_begin(self) -> None:
-        """A response begins."""
         if self._done:
-            self._refuse(MessageError(502, "unasked", "a response arrived that nothing asked for"))
+            raise MessageError(502, "unasked", "a response arrived that nothing asked for")
         self._complete = False
         self._fields = []
         self._in_head = True
 
     def on_headers_complete(self) -> None:
-        """The head is complete."""
         unknown = self._first_bytes()
         self._heads += 1
         if self._heads > MOST_HEADS:
-            self._refuse(MessageError(502, "malformed", f"more than {MOST_HEADS} heads in one answer"))
-        parser = self._parser
-        status = parser.get_status_code()
-        switching = status == SWITCHING and self._upgrade
-        # Below 100 there is none: the parser takes a body after it, as after a final one.
-        self._informational = _CONTINUE <= status < _FIRST_FINAL and not switching
-        if self._informational and status != SWITCHING:
-            if status not in _NEVER_FRAMED and any(map(_frames_body, self._fields)):
-                self._refuse(MessageError(502, "malformed", "an informational answer with a body"))
-            self._continues = status == _CONTINUE and self._continued is not None
+            raise MessageError(502, "malformed", f"more than {MOST_HEADS} heads in one answer")
+        parser, fields, status = self._parser, self._fields, self._parser.get_status_code()
+        self._informational = is_informational(status)
+        if self._informational:
+            self._continues = asks_for_body(status, fields) and self._continued is not None
             return
-        if not (_FIRST_FINAL <= status <= _LAST_FINAL or switching):
-            self._refuse(MessageError(502, "status", f"status {status}"))
         named = self._end_head()
         chunked = b"transfer-encoding" in named
-        if chunked:
-            self._check_coding()
-        length = None if chunked or b"content-length" not in named else int(named[b"content-length"])
-        self._bodiless = self._head_only or status in (SWITCHING, 204, 304)
-        self._until_close = not self._bodiless and length is None and not chunked
-        keep_alive = parser.should_keep_alive() and not self._until_close and not switching
-        self._head = ResponseHead(status, self._fields, named, keep_alive, 0 if self._bodiless else length)
-        if self._bodiless:
-            self._done = True
+        head = response_head(parser, fields, named, head_only=self._head_only, upgrade=self._upgrade)
+        self._bodiless = self._done = self._head_only or status in NO_BODY
+        self._until_close = head.length is None and not chunked
+        self._head = head
         self._fields = []  # they are the head's
         if unknown:
-            _KNOWN_RESPONSES.learn(unknown, self._head)
+            _KNOWN_RESPONSES.learn(unknown, head)
             self._between_chunks = chunked and not self._bodiless and follow_only(unknown)
 
     def on_message_complete(self) -> None:
-        """The response is complete."""
         self._complete = True
         if not self._informational:
             self._done = True
@@ -650,25 +508,19 @@ class ResponseReader(MessageReader):
         if self._continues and self._continued is not None:
             self._continues = False
             self._continued()
-        pieces = self._pieces
-        if pieces and self._bodiless:
-            pieces.clear()
+        parts = self._parts
+        if parts and self._bodiless:
+            parts.clear()
             problem = problem or MessageError(502, "unasked", "a body where none is allowed")
         head = self._head
         if head is not None:
             self._head = None
-            head.alone = not pieces and not self._done
+            head.alone = not parts and not self._done
             self._sink.response_head(head)
-        if pieces:
-            self._sink.response_body(pieces.pop() if len(pieces) == 1 else self._taken())
+        if parts:
+            self._sink.response_body(parts.pop() if len(parts) == 1 else self._taken())
         # Once the response is complete, what follows it spoils the connection alone.
         if problem is not None and not (self._done and isinstance(problem, MessageError)):
             raise problem from None
         if self._done:
             self._sink.response_end(clean=problem is None)
-
-
-def _frames_body(field: tuple[bytes, bytes]) -> bool:
-    """Whether a field states that a body follows."""
-    name, value = field
-    return name == b"transfer-encoding" or (name == b"content-length" and bool(value.strip(b"0")))

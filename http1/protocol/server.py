@@ -23,8 +23,7 @@ class Server:
     """Serves on one port, from `listen` to `close`.
 
     Args:
-        service: what its connections share.
-        context: the certificate for the next handshake; None: it speaks no TLS.
+        context: the certificate for the next handshake; None without TLS.
         plain: with a certificate, whether connections without TLS are served, too.
     """
 
@@ -44,7 +43,7 @@ class Server:
 
     @property
     def port(self) -> int:
-        """The port that it listens on; 0: none."""
+        """The port that it listens on; 0 without one."""
         sockets = self._server.sockets if self._server is not None else ()
         return int(sockets[0].getsockname()[1]) if sockets else 0
 
@@ -57,7 +56,6 @@ class Server:
         await self.listen_on(open_listener(host, port))
 
     async def listen_on(self, bound: socket.socket) -> None:
-        """Listens on a bound socket."""
         self._bound = bound
         bound.listen(BACKLOG)
         server = self._acceptor or PlainAcceptor(self._made)
@@ -94,16 +92,15 @@ class Server:
             connection.drain()
 
     def connections(self) -> list[ServerConnection]:
-        """All open connections."""
         return list(self._connections)
 
     async def close(self, limit_s: float) -> None:
-        """Refuses new connections, and ends the others when they are at rest or the limit is over."""
+        """Refuses new connections, and ends open ones when they are at rest or the limit is over."""
         self.stop_listening()
         self.drain()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
-                while any(one.state is not State.CLOSED for one in self._connections):  # noqa: ASYNC110 - no event
+                while any(connection.state is not State.CLOSED for connection in self._connections):  # noqa: ASYNC110 - no event
                     await asyncio.sleep(_CLOSE_POLL_S)
         for connection in list(self._connections):
             if connection.state is not State.CLOSED:

@@ -1,18 +1,20 @@
 """The server's side of one HTTP/1.1 connection: one request at a time, read and handed over; malformed ones refused.
 
-Nothing here sets timers: the admission ends what is late with a head, the server sweeps the rest by `overdue`.
+Nothing here sets timers: the admission ends late heads, the server sweeps the rest by `overdue`.
 """
 
 import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 import structlog
 
 from http1.protocol import admission as connections
 from http1.protocol.admission import KEY, Connection, Refusal, Standing
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.framing import MessageError
+from http1.protocol.handler import Handler
 from http1.protocol.heads import (
     CONTINUE,
     COPIED_BYTES,
@@ -27,7 +29,7 @@ from http1.protocol.heads import (
     status_line,
 )
 from http1.protocol.peer_state import LOOK_S, is_gone, untaken_bytes
-from http1.protocol.reader import MessageError, RequestReader
+from http1.protocol.reader import RequestReader
 from http1.protocol.states import (
     ANSWERING,
     CLOSED,
@@ -44,10 +46,10 @@ from http1.protocol.states import (
 
 TIMED_OUT: Final = b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 _LAST_ANSWER_S: Final = 2.0
-_PROGRESS_BYTES: Final = 4096  # a client that takes so many is slow, and one that takes fewer holds us up
+_PROGRESS_BYTES: Final = 4096  # a client that takes this much is slow; one that takes less stalls
 _MOST_DROPPED_BYTES: Final = 64 * 1024  # that arrived before the answer was complete
 _BEFORE_A_REQUEST: Final = (IDLE, HEAD)
-_UNSERVED: Final = (connections.HEAD, connections.IDLE)
+_WITHOUT_REQUEST: Final = (connections.HEAD, connections.IDLE)
 _SERVED: Final = (None, None)  # not refused, and no connection yields
 _CLOSE: Final = b"connection: close\r\n"
 _CHUNKED: Final = b"transfer-encoding: chunked\r\n"
@@ -56,54 +58,14 @@ _UNDER_WAY: Final = (RECEIVING, ANSWERING)
 log = structlog.get_logger(__name__)
 
 
-class Handler(Protocol):
-    """Handles one request; the connection calls it.
-
-    Where it has taken the whole body from the head, `body` and `end` are not called.
-    """
-
-    def body(self, data: bytes) -> None:
-        """A part of the request's body; in a tunnel, bytes of the client."""
-
-    def end(self) -> None:
-        """The body is complete; not called where the head says that there is none."""
-
-    def gone(self) -> None:
-        """The client is gone before its answer was complete, or the connection was cut; at most once, and the last."""
-
-    def writable(self, *, ready: bool) -> None:
-        """Whether the client takes more of the answer; true at first."""
-
-
-class _Dropped:
-    """Handles a request that was answered at once: what is left of it is dropped."""
-
-    def body(self, data: bytes) -> None:
-        pass
-
-    def end(self) -> None:
-        pass
-
-    def gone(self) -> None:
-        pass
-
-    def writable(self, *, ready: bool) -> None:
-        pass
-
-
-DROPPED: Final = _Dropped()
-
-
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What the connections of one server share.
+    """The parts that the connections of one server share.
 
     Attributes:
-        handle: called with each request's head and its connection; returns what handles the rest of the request, or
+        handle: called with each request's head and its connection; returns the handler of the request's rest, or
             `DROPPED` where it was answered within the call.
         refused: returns the body of the answer to a malformed message, as JSON.
-        admission: bounds the connections.
-        progress: limits of time.
     """
 
     handle: Callable[[RequestHead, "ServerConnection"], Handler]
@@ -113,33 +75,13 @@ class Service:
 
 
 class ServerConnection(asyncio.Protocol):
-    """One client's connection.
-
-    Args:
-        service: what handles its requests.
-        opened: called with it when it is open and admitted.
-        closed: called with it when it is closed.
-        record: the admission's entry, where it has one already.
-
-    Attributes:
-        record: the admission's entry.
-    """
+    """One client's connection. `record`: the admission's entry, where it has one already."""
 
     __slots__ = (
-        *(
-            "_added",
-            "_admission",
-            "_bodiless",
-            "_chunked",
-            "_chunks",
-            "_closed",
-            "_connections",
-            "_draining",
-            "_dropped",
-            "_handler",
-        ),
-        *("_has_body", "_keep_alive", "_look", "_loop", "_method", "_opened", "_read_paused", "_reader", "_service"),
-        *("_since", "_started", "_state", "_transport", "_untaken", "_used", "_write_paused", "record"),
+        *("_added", "_admission", "_bodiless", "_chunked", "_chunks", "_closed", "_connections", "_draining"),
+        *("_dropped", "_handler", "_has_body", "_keep_alive", "_look", "_loop", "_method", "_opened"),
+        *("_read_paused", "_reader", "_service", "_since", "_started", "_state", "_transport", "_untaken"),
+        *("_used", "_write_paused", "record"),
     )
 
     def __init__(
@@ -180,22 +122,19 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def state(self) -> State:
-        """What it does now."""
         return self._state
 
     @property
     def started(self) -> bool:
-        """Whether the current answer's head is sent."""
         return self._started
 
     @property
     def answering(self) -> bool:
-        """Whether a request is under way."""
         return self._state in _UNDER_WAY
 
     @property
     def complete(self) -> bool:
-        """Whether the whole request has come; its body may be about to be handed over."""
+        """Whether the complete request has come; its body may be about to be handed over."""
         return self._state is ANSWERING
 
     def add_lines(self, lines: bytes) -> None:
@@ -203,7 +142,6 @@ class ServerConnection(asyncio.Protocol):
         self._added += lines
 
     def send_continue(self) -> None:
-        """Asks a client that expects it for the body."""
         if self._state is RECEIVING and not self._started:
             self._write(CONTINUE)
 
@@ -212,11 +150,9 @@ class ServerConnection(asyncio.Protocol):
     ) -> None:
         """Sends the answer's head.
 
-        Args:
-            status: 200 to 599.
-            fields: without those that frame the body; or their lines.
-            length: of the body; None: it is chunked, or ends with the connection where the client knows no chunks.
-            body: its beginning, which goes with the head.
+        `fields`: without those that frame the body; or their lines.
+        `length`: of the body; None: it is chunked, or ends with the connection where the client knows no chunks.
+        `body`: its start, which goes with the head.
         """
         transport = self._transport
         if transport is None or self._started or self._state not in _UNDER_WAY:
@@ -260,7 +196,6 @@ class ServerConnection(asyncio.Protocol):
             transport.writelines((b"%x\r\n" % size, data, b"\r\n"))
 
     def finish(self) -> None:
-        """The answer is complete."""
         state, reader = self._state, self._reader
         if state is CLOSED:
             return
@@ -279,12 +214,11 @@ class ServerConnection(asyncio.Protocol):
             self._connections.enter(self.record, connections.IDLE, self._since)
 
     def answer(self, status: int, fields: Iterable[tuple[bytes, bytes]] | bytes, body: bytes) -> None:
-        """A whole answer."""
         self.start(status, fields, length=len(body), body=body)
         self.finish()
 
     def switch(self, fields: Iterable[tuple[bytes, bytes]] | bytes) -> None:
-        """Answers a request to switch protocols, with these fields or lines: from now on bytes pass both ways."""
+        """Answers a request to switch protocols, with these fields or lines. From then on bytes pass both ways."""
         if self._started or self._state is not ANSWERING:
             return
         if self._reader.pipelined:  # a part of what the client sent is lost
@@ -303,6 +237,10 @@ class ServerConnection(asyncio.Protocol):
             self._transport.abort()
         self._end()
 
+    def evict(self) -> None:
+        """Ends the connection at once, and counts it among those that a bound closed."""
+        self._admission.close(self.record, "bound")
+
     def close(self) -> None:
         """Ends the connection after what was written. In mid-answer the client sees that the answer is broken."""
         if self._transport is not None:
@@ -320,7 +258,7 @@ class ServerConnection(asyncio.Protocol):
             self.close()
 
     def pause_reading(self) -> None:
-        """Reads no more of the body for now. Whether the client has gone is looked at meanwhile."""
+        """Reads no more of the body for now. Until it does, it polls the kernel for whether the client has gone."""
         if not self._read_paused and self._state in (RECEIVING, TUNNEL) and self._transport is not None:
             self._transport.pause_reading()
             self._read_paused = True
@@ -328,7 +266,6 @@ class ServerConnection(asyncio.Protocol):
                 self._look = self._loop.call_later(LOOK_S, self._look_at_client)
 
     def resume_reading(self) -> None:
-        """Goes on reading the body."""
         if self._read_paused and self._transport is not None:
             self._transport.resume_reading()
             self._read_paused = False
@@ -336,7 +273,7 @@ class ServerConnection(asyncio.Protocol):
         self._look_no_more()
 
     def _look_at_client(self) -> None:
-        """A client that leaves while nothing is read from it ends its request, as where all is read."""
+        """Ends the request of a client that leaves while nothing is read from it."""
         if not self._read_paused or self._transport is None or self._state is not RECEIVING:
             return
         gone = is_gone(self._transport)
@@ -351,7 +288,7 @@ class ServerConnection(asyncio.Protocol):
             look.cancel()
 
     def _pass_rest(self) -> None:
-        """What arrived with the request to switch protocols is the tunnel's first."""
+        """What arrived with the request to switch protocols is the first input of the tunnel."""
         rest, self._reader.rest = self._reader.rest, b""
         if rest and self._handler is not None:
             self._handler.body(rest)
@@ -385,16 +322,13 @@ class ServerConnection(asyncio.Protocol):
 
     @property
     def address(self) -> str:
-        """The client's address, without the port; empty: a Unix socket."""
         return self.record.address
 
     @property
     def secure(self) -> bool:
-        """Whether it speaks TLS."""
         return self._transport is not None and self._transport.get_extra_info("ssl_object") is not None
 
     def overdue(self, now: float) -> bool:
-        """Whether a limit of time is exceeded at loop time `now`."""
         if self._transport is not None and (self._write_paused or self._state is CLOSED):
             self._note_taken(self._transport, now)
         progress, spent = self._service.progress, now - self._since
@@ -418,13 +352,12 @@ class ServerConnection(asyncio.Protocol):
 
     # The reader's sink
 
-    def request_head(self, head: RequestHead, *, whole: bool) -> None:
-        """Hands the request over."""
-        if self._write_paused:  # the client asks again without taking what was answered
+    def request_head(self, head: RequestHead, *, complete: bool) -> None:
+        if self._write_paused:  # the client sends another request without taking what was answered
             self.close()
         if self._state not in _BEFORE_A_REQUEST:
             return
-        self._enter(ANSWERING if whole else RECEIVING)
+        self._enter(ANSWERING if complete else RECEIVING)
         self._method = head.method
         self._keep_alive = head.keep_alive
         self._chunks = head.chunks
@@ -434,13 +367,12 @@ class ServerConnection(asyncio.Protocol):
         handler = self._service.handle(head, self)
         if self._state in _UNDER_WAY:  # else it was answered within the call
             self._handler = handler
-        if self.record.state in _UNSERVED and self._state not in (IDLE, CLOSED):
+        if self.record.state in _WITHOUT_REQUEST and self._state not in (IDLE, CLOSED):
             self._connections.enter(self.record, connections.BUSY, self._since)
         if head.body is not None:  # the handler did not take it
             self._hand_over(head)
 
     def _hand_over(self, head: RequestHead) -> None:
-        """Calls the handler with a body that has come whole."""
         body = head.take_body()
         if body and self._handler is not None:
             self._handler.body(body)
@@ -448,15 +380,14 @@ class ServerConnection(asyncio.Protocol):
             self._handler.end()
 
     def request_body(self, data: bytes) -> None:
-        """Hands a part of the body on."""
         self._since = self._loop.time()
         if self._handler is not None:
             self._handler.body(data)
 
     def request_end(self) -> None:
-        """Tells the handler; it may have answered before."""
+        """Calls the handler, unless it has answered."""
         if self._state is RECEIVING:
-            self.resume_reading()  # only so is the end of the connection seen
+            self.resume_reading()  # else the end of the connection would not be noticed
             self._enter(ANSWERING)
             if self.record.state is connections.BODY:
                 self._connections.enter(self.record, connections.BUSY, self._since)
@@ -466,7 +397,6 @@ class ServerConnection(asyncio.Protocol):
     # The transport's protocol
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is open."""
         self._transport = cast("asyncio.Transport", transport)
         if not self.record.address:
             peer = transport.get_extra_info("peername")
@@ -475,7 +405,6 @@ class ServerConnection(asyncio.Protocol):
             self._opened(self)
 
     def data_received(self, data: bytes) -> None:
-        """Parses what arrived."""
         state = self._state
         if state is ANSWERING:
             self._drop_pipelined(len(data))
@@ -489,7 +418,7 @@ class ServerConnection(asyncio.Protocol):
             return
         try:
             rest = self._reader.feed(data)
-            if self._reader.begun and self._state is IDLE:
+            if self._reader.in_request and self._state is IDLE:
                 self._note_head()
             if rest:
                 self._reader.rest = rest
@@ -502,12 +431,11 @@ class ServerConnection(asyncio.Protocol):
             self._refuse(MessageError(500, "internal", "internal error; see the server's log"))
 
     def eof_received(self) -> bool:
-        """A client that closes its half of the connection has gone: nothing tells it from one that is dead."""
+        """Treats a client that closes its half as gone: it cannot be distinguished from a dead one."""
         self._end()
         return False
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """The connection is gone."""
         self._transport = None
         self._end()
         self._admission.lost(self.record)
@@ -515,7 +443,6 @@ class ServerConnection(asyncio.Protocol):
         self._closed(self)
 
     def pause_writing(self) -> None:
-        """The client does not take what was written."""
         self._write_paused = True
         self._untaken = 0
         self._since = self._loop.time()
@@ -523,7 +450,6 @@ class ServerConnection(asyncio.Protocol):
             self._handler.writable(ready=False)
 
     def resume_writing(self) -> None:
-        """The client takes more."""
         self._write_paused = False
         self._since = self._loop.time()
         if self._handler is not None:
@@ -543,7 +469,6 @@ class ServerConnection(asyncio.Protocol):
             self.abort()
 
     def _note_head(self) -> None:
-        """A part of a request's head has come on an idle connection."""
         self._enter(HEAD)
         if self.record.state is not connections.HEAD:  # a new connection has its time for a head already
             self._connections.enter(self.record, connections.HEAD, self._since)

@@ -6,7 +6,7 @@ from typing import Final
 
 
 class State(StrEnum):
-    """What a connection does."""
+    """Activity of a connection."""
 
     IDLE = "idle"  # no byte of a request yet
     HEAD = "head"  # a part of a head
@@ -49,12 +49,9 @@ class Progress:
 def late(state: State, spent: float, progress: Progress, *, read_paused: bool, write_paused: bool) -> bool:
     """Whether a connection has made no progress for too long.
 
-    Args:
-        state: of the connection.
-        spent: seconds in the state, or since the last progress in it.
-        progress: the limits.
-        read_paused: the handler takes no more of the body for now.
-        write_paused: the client takes no more of the answer.
+    `spent`: seconds in the state, or since the last progress in it.
+    `read_paused`: the handler takes no more of the body for now.
+    `write_paused`: the client takes no more of the answer.
     """
     stalled = write_paused and spent > progress.write_s
     match state:

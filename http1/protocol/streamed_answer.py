@@ -14,9 +14,7 @@ class StreamedAnswer:
     """Handles one request: `produce` is called with it, in a task that ends when the client is gone.
 
     Args:
-        connection: of the client.
-        produce: writes the answer; what it raises beside `SlowClientError` is given to `failed`.
-        failed: answers for an error. If the answer had begun, the connection is cut afterwards.
+        failed: answers for an error of `produce`; an answer that has started is cut afterwards.
         stall_s: how long a client may take nothing.
     """
 
@@ -37,7 +35,6 @@ class StreamedAnswer:
         self._task = asyncio.create_task(self._run(), name="streamed-answer")
 
     def start(self, status: int, fields: Iterable[tuple[bytes, bytes]]) -> None:
-        """Sends the head."""
         self._connection.start(status, fields, length=None)
 
     async def send(self, data: bytes) -> None:
@@ -69,16 +66,12 @@ class StreamedAnswer:
 
     # What the connection calls
 
-    def body(self, data: bytes) -> None:
-        """The request's body is of no interest."""
+    def body(self, data: bytes) -> None: ...
 
-    def end(self) -> None:
-        """As `body`."""
+    def end(self) -> None: ...
 
     def gone(self) -> None:
-        """The client is gone."""
         self._task.cancel()
 
     def writable(self, *, ready: bool) -> None:
-        """Whether the client takes more."""
         (self._ready.set if ready else self._ready.clear)()

@@ -34,10 +34,9 @@ class TlsAcceptor(Acceptor):
     """Takes the connections of a port that speaks TLS.
 
     Args:
-        admission: admits them.
         made: makes the protocol of a connection whose entry the admission has.
         context: the certificate for the next handshake.
-        plain: whether it takes connections without TLS, too; else these get an answer that says so.
+        plain: it takes connections without TLS, too; else these get an answer that explains it.
     """
 
     def __init__(
@@ -56,7 +55,6 @@ class TlsAcceptor(Acceptor):
         self._arriving: set[_Arriving] = set()
 
     def abort(self) -> None:
-        """Ends all handshakes."""
         for arriving in list(self._arriving):
             arriving.shut(late_head=False)
 
@@ -97,7 +95,7 @@ class TlsAcceptor(Acceptor):
             else:
                 await self._loop.connect_accepted_socket(made, arriving.accepted)
         except BaseException:
-            # A protocol that was told of its connection is told of its end. Repeating it changes nothing.
+            # A protocol whose connection was made must also lose it. Repeating that changes nothing.
             self.admission.lost(arriving.record)
             raise
 
@@ -134,7 +132,7 @@ class _Arriving:
             self.task.cancel()
 
     async def first_byte(self) -> int | None:
-        """What the client begins with, which stays to be read; None: it has closed."""
+        """The client's first byte, which stays to be read; None if it has closed."""
         loop = asyncio.get_running_loop()
         while True:
             try:
@@ -145,7 +143,7 @@ class _Arriving:
                 return data[0] if data else None
 
     async def refuse_plain(self, first: int) -> None:
-        """Answers what looks like HTTP, and reads on for a moment, so that a reset does not take the answer."""
+        """Answers HTTP without TLS, and reads on for a moment, so that a reset does not take the answer."""
         loop = asyncio.get_running_loop()
         if bytes((first,)).isalpha():
             self.accepted.send(PLAIN_REFUSED)  # fits into the buffer of a new connection

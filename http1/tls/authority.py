@@ -20,15 +20,11 @@ ALWAYS: Final = ("localhost", "127.0.0.1", "::1")  # names of every server
 
 
 class AuthorityError(Exception):
-    """The folder's files cannot be used; the message says what to do."""
+    """The folder's files cannot be used; the message has the remedy."""
 
 
 class Authority:
-    """The authority of a data folder. Everything that it writes only its user may read.
-
-    Args:
-        data_dir: the folder in which it has a folder of its own.
-    """
+    """The authority of a data folder, in a folder of its own. Only its user may read what it writes."""
 
     def __init__(self, data_dir: Path) -> None:
         folder = data_dir / FOLDER
@@ -38,7 +34,6 @@ class Authority:
 
     @property
     def exists(self) -> bool:
-        """Whether there is one."""
         return self.certificate.exists()
 
     @property

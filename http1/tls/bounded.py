@@ -29,17 +29,12 @@ class BoundedObject(ssl.SSLObject):
     _counted_since_s = float("-inf")
 
     def bound(self, arrived: ssl.MemoryBIO, incoming: ssl.MemoryBIO) -> Self:
-        """Tells it where the peer's bytes arrive, and where OpenSSL reads them."""
+        """Sets where the peer's bytes arrive, and where OpenSSL reads them."""
         self._arrived = arrived
         self._incoming = incoming
         return self
 
     def do_handshake(self) -> None:
-        """As of each `SSLObject`.
-
-        Raises:
-            SSLError: the peer's part is longer than any real one.
-        """
         while True:
             before = self._incoming.pending
             try:
@@ -55,11 +50,6 @@ class BoundedObject(ssl.SSLObject):
                 return
 
     def read(self, len: int = 1024, buffer: Any = None) -> Any:  # noqa: A002 - the name of the base
-        """As of each `SSLObject`.
-
-        Raises:
-            SSLError: the peer sent too much without content.
-        """
         while True:
             before = self._incoming.pending
             try:
@@ -78,7 +68,6 @@ class BoundedObject(ssl.SSLObject):
         return super().pending() + self._incoming.pending
 
     def unwrap(self) -> Any:
-        """As of each `SSLObject`."""
         while True:
             try:
                 return super().unwrap()
@@ -118,7 +107,6 @@ class BoundedContext(ssl.SSLContext):
         self.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
 
     def wrap_bio(self, incoming: ssl.MemoryBIO, *args: Any, **kwargs: Any) -> ssl.SSLObject:
-        """As of each context."""
         inner = ssl.MemoryBIO()
         made = super().wrap_bio(inner, *args, **kwargs)
         if not isinstance(made, BoundedObject):

@@ -31,13 +31,7 @@ class CertificateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A certificate in use.
-
-    Attributes:
-        context: for handshakes of a server.
-        expires_s: when it ends, in seconds since 1970.
-        fingerprint: SHA-256 of the certificate, as it is sent.
-    """
+    """A certificate in use. `expires_s`: in seconds since 1970; `fingerprint`: SHA-256 of the sent form."""
 
     context: ssl.SSLContext
     expires_s: float
@@ -67,21 +61,12 @@ def load(certificate: Path, key: Path) -> Loaded:
 
 
 class ServedCertificate:
-    """A certificate and its key in files; see `Loaded` for what they give.
-
-    Attributes:
-        problem: why the files cannot be used now, while an earlier certificate is; empty: they can.
-    """
+    """A certificate and its key in files. `problem`: why the files cannot be used now; empty: they can."""
 
     def __init__(self, certificate: Path, key: Path, *, poll_s: float = POLL_S) -> None:
-        """Reads both.
-
-        Raises:
-            CertificateError: they cannot be used.
-        """
         self._files = (certificate, key)
         self._poll_s = poll_s
-        self._seen = _state_of(self._files)
+        self._last_state = _state_of(self._files)
         self._loaded = load(certificate, key)
         self._warned_s = float("-inf")
         self.problem = ""
@@ -89,7 +74,6 @@ class ServedCertificate:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """For the next handshake."""
         return self._loaded.context
 
     def listening_context(self) -> ssl.SSLContext:
@@ -109,7 +93,6 @@ class ServedCertificate:
 
     @property
     def fingerprint(self) -> bytes:
-        """Of the certificate in use."""
         return self._loaded.fingerprint
 
     def state(self) -> str:
@@ -124,10 +107,10 @@ class ServedCertificate:
     def look(self) -> bool:
         """Reads the files again if they have changed. Returns whether another certificate is in use now."""
         state = _state_of(self._files)
-        if state == self._seen:
+        if state == self._last_state:
             self._warn()
             return False
-        self._seen = state
+        self._last_state = state
         try:
             loaded = load(*self._files)
         except CertificateError as error:
@@ -141,7 +124,7 @@ class ServedCertificate:
         return changed
 
     async def watch(self) -> None:
-        """Looks every few seconds, until it is cancelled."""
+        """Checks the files every few seconds, until it is cancelled."""
         while True:
             await asyncio.sleep(self._poll_s)
             await asyncio.to_thread(self.look)  # a file may be on a disk that hangs
@@ -159,7 +142,7 @@ class _EncryptedKeyError(Exception):
 
 
 def _refuse_passphrase() -> str:
-    """Else OpenSSL asks the terminal."""
+    """Raises: otherwise OpenSSL would prompt at the terminal."""
     raise _EncryptedKeyError
 
 
@@ -175,12 +158,12 @@ def _first_of(path: Path) -> x509.Certificate:
 
 def _state_of(files: tuple[Path, Path]) -> tuple[tuple[int, int, int] | None, ...]:
     """What changes with the files, also where a link to them is moved."""
-    found: list[tuple[int, int, int] | None] = []
+    states: list[tuple[int, int, int] | None] = []
     for file in files:
         try:
             status = file.stat()
         except OSError:
-            found.append(None)
+            states.append(None)
         else:
-            found.append((status.st_mtime_ns, status.st_size, status.st_ino))
-    return tuple(found)
+            states.append((status.st_mtime_ns, status.st_size, status.st_ino))
+    return tuple(states)

@@ -40,7 +40,7 @@ def make_authority(now: datetime, *, days: int = AUTHORITY_DAYS) -> Issued:
         data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
     )  # fmt: skip
     made = (
-        _begun(name, name, key.public_key(), now, days)
+        _builder(name, name, key.public_key(), now, days)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .sign(key, hashes.SHA256())
@@ -49,7 +49,7 @@ def make_authority(now: datetime, *, days: int = AUTHORITY_DAYS) -> Issued:
 
 
 def issue_server(authority: Issued, names: Sequence[str], now: datetime, *, days: int = SERVER_DAYS) -> Issued:
-    """A certificate for a server with these DNS names and addresses; behind it stands the authority's.
+    """A certificate for a server with these DNS names and addresses; the authority's follows it.
 
     Raises:
         ValueError: the authority's key cannot be read, or a name is neither a DNS name
@@ -60,7 +60,7 @@ def issue_server(authority: Issued, names: Sequence[str], now: datetime, *, days
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, names[0][:64])])
     made = (
-        _begun(subject, signer.subject, key.public_key(), now, days)
+        _builder(subject, signer.subject, key.public_key(), now, days)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -80,7 +80,7 @@ def make_self_signed(name: str, now: datetime) -> Issued:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
     made = (
-        _begun(subject, subject, key.public_key(), now, SELF_SIGNED_DAYS)
+        _builder(subject, subject, key.public_key(), now, SELF_SIGNED_DAYS)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
@@ -98,7 +98,7 @@ def public_key_hash(certificate: bytes) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a certificate says of itself."""
+    """What a certificate states."""
 
     names: tuple[str, ...]
     begins: datetime
@@ -121,7 +121,7 @@ def describe(certificate: bytes) -> Described:
     is_authority = False
     for extension in read.extensions:
         if isinstance(extension.value, x509.SubjectAlternativeName):
-            names = tuple(str(one.value) for one in extension.value)
+            names = tuple(str(name.value) for name in extension.value)
         elif isinstance(extension.value, x509.BasicConstraints):
             is_authority = extension.value.ca
     return Described(names, read.not_valid_before_utc, read.not_valid_after_utc, is_authority)
@@ -152,13 +152,15 @@ def _general(name: str) -> x509.GeneralName:
     except ValueError:
         pass
     labels = name.removeprefix("*.").split(".")
-    plain = all(one and one.replace("-", "").isalnum() and one.isascii() and one.strip("-") == one for one in labels)
+    plain = all(
+        label and label.replace("-", "").isalnum() and label.isascii() and label.strip("-") == label for label in labels
+    )
     if not plain or len(name) > _LONGEST_NAME:
         raise ValueError(f"{name!r} is not a DNS name and not an IP address; write one such as gpuward.example")
     return x509.DNSName(name)
 
 
-def _begun(
+def _builder(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, days: int
 ) -> x509.CertificateBuilder:
     return (

@@ -1,4 +1,4 @@
-"""What a client accepts: certificates of an authority, or exactly one certificate that it was told."""
+"""What a client accepts: certificates of an authority, or exactly one certificate."""
 
 import hashlib
 import ssl
@@ -10,7 +10,7 @@ from http1.tls.bounded import BoundedContext
 
 
 class Pinned(NamedTuple):
-    """Host and port of a server that has told the SHA-256 of its certificate."""
+    """Host and port of a server, and the SHA-256 of the certificate that it must show."""
 
     host: str
     port: int

@@ -85,7 +85,7 @@ class World:
         asks = gateway.asks(self.now)
         answer = self.store.exchange(name, asks, self.now)
         if not lose_answer:
-            gateway.told(asks, answer, self.now)
+            gateway.take_answer(asks, answer, self.now)
 
     def request(self, name: str) -> bool:
         gateway = self.gateways[name]
@@ -97,7 +97,7 @@ class World:
             self.talk(name)
             for share in use.shares.values():
                 share.waiting -= 1
-            found = gateway.begin(use, self.now, 3600.0, asked=True)
+            found = gateway.begin(use, self.now, 3600.0, requested=True)
         if isinstance(found, Ticket):
             self.passed.append(self.now)
             found.end()
@@ -110,13 +110,13 @@ class World:
         found = gateway.begin(use, self.now, 3600.0)
         if found is Must.ASK:
             self._talk_for(name, dict.fromkeys(use.shares, 1))
-            found = gateway.begin(use, self.now, 3600.0, asked=True)
+            found = gateway.begin(use, self.now, 3600.0, requested=True)
         if not isinstance(found, Ticket):
             return None
         refused = gateway.reserve(found, tokens, self.now, 3600.0)
         if refused is Must.ASK:
             self._talk_for(name, use.lacks(tokens))
-            refused = gateway.reserve(found, tokens, self.now, 3600.0, asked=True)
+            refused = gateway.reserve(found, tokens, self.now, 3600.0, requested=True)
         if refused is None:
             return found
         found.charge(0, self.now)

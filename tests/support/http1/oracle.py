@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 
 import h11
 
+from http1.protocol.framing import MessageError
 from http1.protocol.heads import RequestHead
-from http1.protocol.reader import MessageError, RequestReader
+from http1.protocol.reader import RequestReader
 
 Seen = list[tuple[object, ...]]
 ERROR = ("error",)
@@ -40,11 +41,11 @@ class Sink:
     keep_alive: bool = True
     switched: bool = False
 
-    def request_head(self, head: RequestHead, *, whole: bool) -> None:
+    def request_head(self, head: RequestHead, *, complete: bool) -> None:
         self.keep_alive, self.switched = head.keep_alive, bool(head.upgrade)
         given = tuple((name, value.lower() if name == b"transfer-encoding" else value) for name, value in head.fields)
         self.seen.append(("head", head.method, head.target, given))
-        if whole:
+        if complete:
             add_body(self.seen, head.take_body() or b"")
             self.request_end()
 

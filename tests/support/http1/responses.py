@@ -6,8 +6,9 @@ from typing import Any
 
 import h11
 
+from http1.protocol.framing import MessageError
 from http1.protocol.heads import ResponseHead
-from http1.protocol.reader import MessageError, ResponseReader
+from http1.protocol.reader import ResponseReader
 from support.fuzz.refusals import explained
 
 
@@ -25,7 +26,7 @@ class Answer:
     """One response as far as it was read. It is its own sink.
 
     Attributes:
-        how: `open`, `whole` or `refused`.
+        how: `open`, `complete` or `refused`.
         rest: what followed it in the same bytes; of ours after a switch of protocols alone.
         clean: whether nothing did.
     """

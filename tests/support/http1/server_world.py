@@ -6,8 +6,9 @@ import h11
 
 from http1.protocol.admission import Limits
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.handler import Handler
 from http1.protocol.heads import RequestHead
-from http1.protocol.server_connection import Handler, ServerConnection, Service
+from http1.protocol.server_connection import ServerConnection, Service
 from support.http1.transport import MemoryTransport
 
 POST = b"POST /x HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"

@@ -12,9 +12,10 @@ import uvloop
 
 from http1.protocol.admission import Limits
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.handler import DROPPED, Handler
 from http1.protocol.heads import RequestHead
 from http1.protocol.server import Server
-from http1.protocol.server_connection import DROPPED, Handler, ServerConnection, Service
+from http1.protocol.server_connection import ServerConnection, Service
 from http1.tls.certificate import ServedCertificate
 from http1.tls.issue import Issued, issue_server, make_authority
 

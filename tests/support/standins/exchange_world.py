@@ -25,8 +25,9 @@ from http1.protocol.admission import Limits
 from http1.protocol.client import ClientConnection, Pool
 from http1.protocol.connecting import ConnectError
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.handler import Handler
 from http1.protocol.heads import RequestHead
-from http1.protocol.server_connection import Handler, ServerConnection, Service
+from http1.protocol.server_connection import ServerConnection, Service
 from support.builders.models import model
 from support.http1.transport import MemoryTransport
 

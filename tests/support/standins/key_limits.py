@@ -29,7 +29,7 @@ class Place:
             self.buckets[ask.kind], grant = exchange(bucket, ask, str(number), members)
             self.at[ask.kind] = self.now
             grants.append(grant)
-        gateway.told(asks, SharesAnswer(1 / len(self.gateways), tuple(grants), DAY_LEFT_S), self.now)
+        gateway.take_answer(asks, SharesAnswer(1 / len(self.gateways), tuple(grants), DAY_LEFT_S), self.now)
 
     def request(self, number: int = 0) -> Ticket | Refused:
         gateway = self.gateways[number]
@@ -41,7 +41,7 @@ class Place:
             self.talk(number)
             for share in use.shares.values():
                 share.waiting -= 1
-            found = gateway.begin(use, self.now, DAY_LEFT_S, asked=True)
+            found = gateway.begin(use, self.now, DAY_LEFT_S, requested=True)
         assert not isinstance(found, Must)
         return found
 
@@ -59,7 +59,7 @@ class Place:
             self.talk(number)
             for kind, need in lacks.items():
                 use.shares[kind].waiting -= need
-            found = gateway.reserve(ticket, tokens, self.now, DAY_LEFT_S, asked=True)
+            found = gateway.reserve(ticket, tokens, self.now, DAY_LEFT_S, requested=True)
         assert not isinstance(found, Must)
         if isinstance(found, Refused):
             end(ticket, 0, self.now)

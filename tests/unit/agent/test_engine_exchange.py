@@ -10,8 +10,9 @@ from agent.engine_proxy.in_flight import InFlightRequests
 from http1.protocol.admission import Limits
 from http1.protocol.client import ClientConnection
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.handler import Handler
 from http1.protocol.heads import RequestHead
-from http1.protocol.server_connection import Handler, ServerConnection, Service
+from http1.protocol.server_connection import ServerConnection, Service
 from support.http1.transport import MemoryTransport
 from support.standins.exchange_world import MemoryPool, settle
 

@@ -18,7 +18,7 @@ from gateway.bodies.json_body import JsonBody, read_json
 from gateway.bodies.parameters import Parameters
 from gateway.requests.event_stream import CompleteEvents
 from gateway.usage.answer_usage import AnswerUsage, Tokens
-from gateway.usage.stream_usage import asks_for_usage, options_with_usage, without_usage_chunk
+from gateway.usage.stream_usage import options_with_usage, requests_usage, without_usage_chunk
 from gateway.usage.usage_record import UsageBatches
 from support.growth import assert_in_line, seconds
 
@@ -342,7 +342,7 @@ def test_an_error_event_is_seen() -> None:
 )
 def test_when_counts_are_asked_for(path: str, content: dict[str, Any], asks: bool) -> None:
     parameters = Parameters("m", content.get("stream"), content.get("stream_options"))
-    assert asks_for_usage(path, parameters) is asks
+    assert requests_usage(path, parameters) is asks
 
 
 @pytest.mark.parametrize(

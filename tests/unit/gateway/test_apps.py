@@ -12,8 +12,9 @@ from controller.live.key_ring import Principal
 from gateway.admission.router import Router
 from gateway.requests.states import State
 from http1.forwarded import TrustedProxies
+from http1.protocol.handler import Handler
 from http1.protocol.heads import RequestHead
-from http1.protocol.server_connection import Handler, ServerConnection
+from http1.protocol.server_connection import ServerConnection
 from schemas.key_limits import KeyLimits
 from schemas.manifest.serving import ServingLimits
 from support.builders.models import model
@@ -32,7 +33,7 @@ BEARER = "Authorization: Bearer gpw_x\r\n"
 
 
 class AppWorld(World):
-    """A custom server with paths of its own, behind the front."""
+    """A custom server with paths of its own, behind the router."""
 
     def __init__(self, csp: str = "sandbox", *, apps: bool = True, paths: tuple[str, ...] = ("/public",)) -> None:
         super().__init__()
@@ -45,10 +46,10 @@ class AppWorld(World):
         keys.owner = lambda _: self.owner
         keys.known = lambda _: self.owner if self.valid else None
         self.valid = True
-        self.front = Router(self.models, None, {}, TrustedProxies())  # type: ignore[arg-type] # nothing is passed on
+        self.router = Router(self.models, None, {}, TrustedProxies())  # type: ignore[arg-type] # nothing is passed on
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
-        handler = self.front.handle(head, connection)
+        handler = self.router.handle(head, connection)
         self.exchanges += [one for one in self.models.under_way if one not in self.exchanges]  # type: ignore[misc]
         return handler
 
@@ -312,7 +313,7 @@ async def asks_again(first: tuple[str, str, str], then: tuple[str, str, str]) ->
     """What the client gets for a request once another one was alone at a server that crashed."""
     world, crashes = AppWorld(), Crashes()
     world.models = replace(world.models, crashes=crashes)
-    world.front = Router(world.models, None, {}, TrustedProxies())  # type: ignore[arg-type] # nothing is passed on
+    world.router = Router(world.models, None, {}, TrustedProxies())  # type: ignore[arg-type] # nothing is passed on
     await world.ask(first[1], body=first[2], method=first[0])
     while world.engine is None:  # a long body is read in a thread
         await settle()

@@ -9,7 +9,7 @@ import orjson
 import pytest
 from prometheus_client import CollectorRegistry
 
-from gateway.control_plane.controller import Controller
+from gateway.control_plane.reverse_proxy import Controller
 from gateway.reporting.health import Health
 from http1.fetch import FetchError
 
@@ -41,7 +41,7 @@ def health(others: Mapping[int, bytes | None], asked: list[str], monkeypatch: py
 
     monkeypatch.setattr(Controller, "fetch", fetch)
     return Health(
-        Controller("/nowhere", "", SimpleNamespace()),  # type: ignore[arg-type]  # nothing connects
+        Controller("/nowhere", "", SimpleNamespace(), most_strangers=1),  # type: ignore[arg-type]  # nothing connects
         SimpleNamespace(problem=""),  # type: ignore[arg-type]  # nothing else of it is asked
         draining=lambda: False,
         loop_lag_s=lambda: 0.1,

@@ -27,7 +27,7 @@ class Gateway:
             self.limits._stirred.update(self.limits.keys)
         asks = self.limits.asks(self.now)
         grants = tuple(ShareGrant(ask.key, ask.kind, float(ask.want), 1000.0, 8) for ask in asks)
-        self.limits.told(asks, SharesAnswer(1.0, grants, DAY_LEFT_S), self.now)
+        self.limits.take_answer(asks, SharesAnswer(1.0, grants, DAY_LEFT_S), self.now)
         return sorted(asks, key=lambda ask: (ask.key, ask.kind))
 
     def begin(self, key: str) -> Ticket:
@@ -39,7 +39,7 @@ class Gateway:
             self.talk()
             for share in use.shares.values():
                 share.waiting -= 1
-            found = self.limits.begin(self.limits.use_of(key, LIMITS), self.now, DAY_LEFT_S, asked=True)
+            found = self.limits.begin(self.limits.use_of(key, LIMITS), self.now, DAY_LEFT_S, requested=True)
         assert not isinstance(found, Must | Refused)
         return found
 

@@ -131,9 +131,9 @@ def test_an_answer_that_is_lost_counts_nothing_twice() -> None:
     assert isinstance(ticket, Ticket)
     ticket.charge(400, place.now)
     gateway = place.gateways[0]
-    told, gateway.told = gateway.told, lambda *_: None  # type: ignore[method-assign]
+    take_answer, gateway.take_answer = gateway.take_answer, lambda *_: None  # type: ignore[method-assign]
     place.talk()
-    gateway.told = told  # type: ignore[method-assign]
+    gateway.take_answer = take_answer  # type: ignore[method-assign]
     place.talk()
     assert place.buckets[LimitKind.TOKENS].level == pytest.approx(600, abs=3)
 
@@ -177,11 +177,11 @@ def test_a_slow_store_refuses_nothing_this_gateways_part_decides(limits: KeyLimi
     gateway = place.gateways[0]
     use = gateway.use_of(KEY, limits)
     assert gateway.begin(use, place.now, DAY_LEFT_S) is Must.ASK
-    found = gateway.begin(use, place.now, DAY_LEFT_S, asked=True, answered=False)
+    found = gateway.begin(use, place.now, DAY_LEFT_S, requested=True, answered=False)
     assert isinstance(found, Ticket)
     assert gateway.fraction is None, "the store is not away"
     if limits.parallel:
-        tickets = [gateway.begin(use, place.now, DAY_LEFT_S, asked=True, answered=False) for _ in range(4)]
+        tickets = [gateway.begin(use, place.now, DAY_LEFT_S, requested=True, answered=False) for _ in range(4)]
         assert [type(one) for one in tickets].count(Ticket) == 4 / gateways - 1
     place.talk()
     passed = 1
@@ -206,14 +206,14 @@ def test_a_slot_that_is_given_back_just_after_a_denial_can_be_had_again() -> Non
 
 async def test_a_request_waits_for_a_slow_store_no_longer_than_it_may() -> None:
     database: Any = None  # no exchange ever ends
-    meter = QuotaClient(database)
+    client = QuotaClient(database)
     principal = Principal("k", "k", "inference", limits=KeyLimits(parallel=1))
-    assert meter.begin(principal, "/v1/chat/completions") is None, "the store must be asked"
-    first = await meter.wait(principal, "/v1/chat/completions", limit_s=0.01)
+    assert client.begin(principal, "/v1/chat/completions") is None, "the store must be asked"
+    first = await client.wait(principal, "/v1/chat/completions", limit_s=0.01)
     with pytest.raises(GatewayError, match="may have 1 requests at once"):
-        await meter.wait(principal, "/v1/chat/completions", limit_s=0.01)
+        await client.wait(principal, "/v1/chat/completions", limit_s=0.01)
     first.over()
-    assert meter.begin(principal, "/v1/chat/completions")
+    assert client.begin(principal, "/v1/chat/completions")
 
 
 @pytest.mark.parametrize(

@@ -42,10 +42,10 @@ async def asked(owner: Principal | None, *, late: bool = False) -> tuple[bytes, 
         loop=asyncio.get_running_loop(),
     )
     controller: Any = None  # nothing is passed on
-    front = Router(models, controller, {}, TrustedProxies())
+    router = Router(models, controller, {}, TrustedProxies())
     limits = Limits(most=9, most_unknown_per_address=9, most_bodies_per_client=9)
     admission = ConnectionAdmission(limits, name="test")
-    service = Service(front.handle, front.malformed, admission)
+    service = Service(router.handle, router.malformed, admission)
     transport = MemoryTransport(ServerConnection(service, opened=lambda _: None, closed=lambda _: None))
     transport.receive(ASK)
     await asyncio.sleep(0)

@@ -12,7 +12,7 @@ import pytest
 from controller.live.change_fanout import ChangeFanout
 from controller.live.key_ring import Principal
 from gateway.errors import GatewayError
-from gateway.quotas import quota_client as meter
+from gateway.quotas import quota_client
 from gateway.quotas.quota_client import QuotaClient
 from gateway.requests.request import DATABASE_S, Request
 from gateway.routing import live_routes
@@ -106,5 +106,5 @@ async def test_a_request_waits_for_a_share_no_longer_than_it_may(database: Froze
     owner = Principal("k", "k", "inference", limits=KeyLimits(rpm=6))
     began = time.monotonic()
     assert await limits.wait(owner, "/v1/chat/completions", LIMIT_S), "this gateway's part decides"
-    assert time.monotonic() - began < min(LIMIT_S + SLACK_S, meter.ANSWER_S + SLACK_S)
+    assert time.monotonic() - began < min(LIMIT_S + SLACK_S, quota_client.ANSWER_S + SLACK_S)
     await limits.stop()

@@ -1,4 +1,4 @@
-"""Parts of a gateway of several processes: joined metrics, bounds on bodies, lifelines."""
+"""Parts of a gateway of several processes: joined metrics, bounds on bodies, parent pipes."""
 
 import os
 import socket
@@ -8,7 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from prometheus_client.parser import text_string_to_metric_families
 
 from gateway.lifecycle.parent_pipe import Holder, holder_of
-from gateway.reporting.process_metrics import joined
+from gateway.reporting.health import joined
 from gateway.settings import part_of
 from http1.protocol.listening import open_listeners
 

@@ -194,3 +194,66 @@ def test_a_request_without_a_model_is_not_counted(monkeypatch: pytest.MonkeyPatc
         assert store.batches == []
 
     run_leaping(run)
+
+
+def test_an_answer_states_the_rest_of_its_limits_until_its_request_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        limits = KeyLimits(rpm=2)
+        client = Store(limits).client(monkeypatch)
+        client.start()
+        record = await client.wait(principal(limits), CHAT)
+        assert dict(client.headers(record))[b"x-ratelimit-limit-requests"] == b"2"
+        record.over()
+        assert client.headers(record) == []
+        await client.stop()
+
+    run_leaping(run)
+
+
+def test_a_key_that_is_forgotten_starts_with_new_shares(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        limits = KeyLimits(rpm=2)
+        client = Store(limits).client(monkeypatch)
+        client.start()
+        await client.wait(principal(limits), CHAT)
+        assert list(client.limited) == ["k"]
+        client.forget(["k"])
+        assert list(client.limited) == []
+        await client.stop()
+
+    run_leaping(run)
+
+
+def test_exchanges_keep_a_distance_however_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        limits = KeyLimits(parallel=1)
+        store = Store(limits)
+        client = store.client(monkeypatch)
+        client.start()
+        await client.wait(principal(limits), CHAT)
+        before, loop = store.exchanges, asyncio.get_running_loop()
+        began = loop.time()
+        for _ in range(10):
+            with pytest.raises(GatewayError):
+                await client.wait(principal(limits), CHAT)
+        assert loop.time() - began >= (store.exchanges - before - 1) * quota_client.SPACING_S
+        await client.stop()
+
+    run_leaping(run)
+
+
+def test_a_used_up_day_ends_at_midnight_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        limits = KeyLimits(tokens_per_day=1)
+        client = Store(limits).client(monkeypatch)
+        client.start()
+        record = await client.wait(principal(limits), CHAT)
+        assert record.ticket is not None
+        record.ticket.charge(5, asyncio.get_running_loop().time())
+        with pytest.raises(GatewayError, match="for today") as refused:
+            await client.wait(principal(limits), CHAT)
+        until_midnight_s = 86_400 - time.time() % 86_400
+        assert abs(int(refused.value.headers["Retry-After"]) - until_midnight_s) < 5
+        await client.stop()
+
+    run_leaping(run)

@@ -283,6 +283,18 @@ def test_a_share_lasts_for_two_seconds_of_the_latest_use(kind: LimitKind, capaci
     assert (ask.want, ask.ahead) == (wants[-1] + 7, wants[-1])
 
 
+def test_a_share_follows_falling_use_by_halves() -> None:
+    made = share(REQUESTS, 60_000, 1000, 0)
+    wants = []
+    for now, used in ((11.0, 0), (12.0, 100), (13.0, 20), (13.5, 10)):  # half a second is the shortest time measured
+        made.charge(used)
+        ask = made.ask(now)
+        assert ask is not None
+        wants.append(ask.want)
+        made.held = 1000.0
+    assert wants == [0, 200, 120, 80]
+
+
 def test_a_share_rests_once_its_use_is_long_past() -> None:
     made = share(REQUESTS, 6000, 100, 0)
     assert made.rests()

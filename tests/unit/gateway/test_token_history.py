@@ -138,3 +138,13 @@ def test_media_are_no_text(body: dict[str, Any], media: int, separators: tuple[s
 def test_many_marks_cost_no_more_than_text() -> None:
     text = b'{"a":[' + b'"data",' * 200_000 + b"1]}"
     assert prompt_bytes(text) == len(text)
+
+
+def test_a_mebibyte_of_prompts_and_what_precedes_it_counts_for_half_later() -> None:
+    measured = history([], ((2**20, 2**18),))
+    assert measured.reservation(4000, 1, 0) == 1000, "four bytes for each token"
+    measured.note_prompt(4, 1)
+    assert measured.reservation(4000, 1, 0) == 1000, "bytes and tokens are halved alike"
+    measured.note_prompt(2**19 - 2, 2**18 - 1)
+    half, later = 2**19 + 2, 2**19 - 2
+    assert measured.bytes_per_token == pytest.approx((half + later) / (half / 4 + later / 2), rel=1e-4)

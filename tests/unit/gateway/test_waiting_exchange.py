@@ -28,13 +28,14 @@ from http1.protocol import client as client_states
 from http1.protocol.admission import Limits
 from http1.protocol.client import ClientConnection, Pool
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.handler import Handler
 from http1.protocol.heads import RequestHead
-from http1.protocol.server_connection import Handler, ServerConnection, Service
+from http1.protocol.server_connection import ServerConnection, Service
 from schemas.key_limits import KeyLimits, LimitKind
 from support.builders.models import model
 from support.http1.transport import MemoryTransport
 
-DATABASE: Any = None  # the meter's tasks do not run
+DATABASE: Any = None  # the tasks of quotas do not run
 LIMITS = KeyLimits(parallel=99)
 END = b"0\r\n\r\n"
 ANSWERS = {
@@ -83,15 +84,15 @@ class World:
         routes: Any = SimpleNamespace(table=self.table, recheck=lambda _: asyncio.sleep(0))
         bodies = Bodies(10**6, 10**6)
         keys: Any = SimpleNamespace()
-        self.meter = QuotaClient(DATABASE)
-        self.meter._limits.away = True  # the key's slots are all this gateway's
+        self.quotas = QuotaClient(DATABASE)
+        self.quotas._limits.away = True  # the key's slots are all this gateway's
         self.models = Shared(
             keys,
             routes,
             self.pool,
             bodies,
             self.queues,
-            self.meter,
+            self.quotas,
             RequestMetrics(CollectorRegistry()),
             lambda *_: None,
         )
@@ -166,9 +167,9 @@ class World:
             assert self.queues.wakes() == {}
         elif not self.table.runs("m"):
             assert self.queues.wakes()
-        slots = self.meter._limits.use_of("k", LIMITS).shares[LimitKind.PARALLEL]
+        slots = self.quotas._limits.use_of("k", LIMITS).shares[LimitKind.PARALLEL]
         assert slots.spent == len(self.models.under_way), "each request gives its key's slot back, however it ends"
-        used = self.meter.batches._rows
+        used = self.quotas.batches._rows
         assert sum(counts.requests for counts in used.values()) == len(self.exchanges) - len(self.models.under_way)
         assert {name[2] for name in used} <= {"m"}, "under the deployment's name, also where an alias was asked"
         if not self.models.under_way:

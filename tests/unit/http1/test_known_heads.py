@@ -10,8 +10,9 @@ from http1.protocol import fast_paths as known_heads
 from http1.protocol import reader as request_reader
 from http1.protocol import reader as response_reader
 from http1.protocol.fast_paths import KnownHeads
+from http1.protocol.framing import MessageError
 from http1.protocol.heads import RequestHead, ResponseHead
-from http1.protocol.reader import MessageError, MessageReader, RequestReader, ResponseReader
+from http1.protocol.reader import MessageReader, RequestReader, ResponseReader
 
 START = b"POST /v1/x?a=b HTTP/1.1\r\nHost: a\r\nX-A:  b \r\n"
 STATUS = b"HTTP/1.1 200 OK\r\nServer: s\r\n"
@@ -24,9 +25,9 @@ class Sink:
         self.heads: list[Any] = []
         self.seen: list[object] = []
 
-    def request_head(self, head: RequestHead, *, whole: bool) -> None:
+    def request_head(self, head: RequestHead, *, complete: bool) -> None:
         self.heads.append(head)
-        self.seen.append(("head", whole, head.take_body()))
+        self.seen.append(("head", complete, head.take_body()))
 
     def request_body(self, data: bytes) -> None:
         self.seen.append(data)
@@ -108,8 +109,8 @@ def test_what_follows_a_body_is_the_next_request() -> None:
 
 def test_the_beginning_of_a_body_is_handed_on_once_and_uncopied_to_a_sink_that_takes_it() -> None:
     class Taking(Sink):
-        def request_head(self, head: RequestHead, *, whole: bool) -> None:
-            self.seen.append((whole, head.take_body(), head.take_first()))
+        def request_head(self, head: RequestHead, *, complete: bool) -> None:
+            self.seen.append((complete, head.take_body(), head.take_first()))
 
     begin = b"POST /a HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\n"
     for sink, first in ((Sink(), ("head", False, None)), (Taking(), (False, None, b"ab"))):
@@ -131,8 +132,8 @@ def test_a_request_behind_another_is_not_taken_for_it() -> None:
     """Both come at once, and the first is answered before the second is read, as a refusal is."""
 
     class Refusing(Sink):
-        def request_head(self, head: RequestHead, *, whole: bool) -> None:
-            super().request_head(head, whole=whole)
+        def request_head(self, head: RequestHead, *, complete: bool) -> None:
+            super().request_head(head, complete=complete)
             reader.busy = False
 
     one = b"POST /a HTTP/1.1\r\nHost: one\r\nAuthorization: Bearer A\r\nContent-Length: 2\r\n\r\n{}"

@@ -5,9 +5,10 @@ import gc
 from http1.protocol.admission import Limits
 from http1.protocol.client import ClientConnection
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.handler import DROPPED, Handler
 from http1.protocol.heads import RequestHead, ResponseHead
 from http1.protocol.reader import RequestReader, ResponseReader
-from http1.protocol.server_connection import DROPPED, Handler, ServerConnection, Service
+from http1.protocol.server_connection import ServerConnection, Service
 from support.http1.transport import MemoryTransport
 
 KINDS = (ClientConnection, ResponseReader, ServerConnection, RequestReader)

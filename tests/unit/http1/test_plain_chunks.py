@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from http1.protocol.fast_paths import content_of
+from http1.protocol.framing import MessageError
 from http1.protocol.heads import ResponseHead
-from http1.protocol.reader import _CHUNKED_HEAD, MessageError, ResponseReader
+from http1.protocol.reader import _CHUNKED_HEAD, ResponseReader
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 LAST = b"0\r\n\r\n"

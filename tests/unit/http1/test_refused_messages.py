@@ -2,7 +2,7 @@
 
 import pytest
 
-from http1.protocol.reader import MessageError
+from http1.protocol.framing import MessageError
 from http1.protocol.states import State
 from support.http1.server_world import POST, World
 

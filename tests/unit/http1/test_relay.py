@@ -7,8 +7,9 @@ from http1.protocol.admission import Limits
 from http1.protocol.client import ClientConnection
 from http1.protocol.connecting import ConnectError
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.handler import Handler
 from http1.protocol.heads import RequestHead, ResponseHead
-from http1.protocol.server_connection import Handler, ServerConnection, Service
+from http1.protocol.server_connection import ServerConnection, Service
 from http1.relay import CONNECTING, DONE, SENT, Relay
 from support.http1.transport import MemoryTransport
 

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from gateway.control_plane.controller import Controller
-from gateway.control_plane.reverse_proxy import ANSWER_LIMIT_S, OF_AGENTS, Passed
+from gateway.control_plane.reverse_proxy import ANSWER_LIMIT_S, OF_AGENTS, Controller, Passed
 from gateway.settings import addresses_of
 from http1.protocol import states as server_states
 from http1.protocol.admission import Limits
 from http1.protocol.client import ClientConnection, Pool
 from http1.protocol.connecting import ConnectError
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.handler import Handler
 from http1.protocol.heads import RequestHead
-from http1.protocol.server_connection import Handler, ServerConnection, Service
+from http1.protocol.server_connection import ServerConnection, Service
 from http1.relay import State
 from support.http1.transport import MemoryTransport
 
@@ -59,9 +59,9 @@ class World:
 
     def __init__(self) -> None:
         self.pool = MemoryPool()
-        self.controller = Controller("controller.sock", "", self.pool)
+        self.controller = Controller("controller.sock", "", self.pool, most_strangers=2)
         self.passed: list[Passed] = []
-        self.blocked = False
+        self.blocked = self.known = False
         self.dial()
 
     def dial(self) -> None:
@@ -74,7 +74,7 @@ class World:
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         connection.admit()
-        passed = Passed(self.controller, head, connection, [(b"x-request-id", b"r-1")])
+        passed = Passed(self.controller, head, connection, [(b"x-request-id", b"r-1")], known=self.known)
         self.passed.append(passed)
         passed.begin()
         return passed
@@ -187,6 +187,38 @@ async def test_a_controller_that_is_away_is_logged_once_a_minute(logs: list[Any]
     assert [line["event"] for line in logs] == ["request not passed on"]
 
 
+# Strangers
+
+
+async def test_the_oldest_request_without_a_key_yields_its_connection_to_the_controller() -> None:
+    world = World()
+    clients = []
+    for _ in range(3):
+        world.dial()
+        clients.append(world.transport)
+        await world.ask(PUT)
+    _, second, newest = world.passed
+    assert [one.state for one in world.passed] == [State.CUT, State.SENT, State.SENT]
+    assert [transport.closing for transport in clients] == [True, False, False]
+    assert world.pool.made[0].closing
+    assert set(world.controller.strangers) == {second, newest}
+    second.cut()
+    assert set(world.controller.strangers) == {newest}, "it is over"
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_keys_and_accepted_agents_do_not_yield_to_strangers(known: bool) -> None:
+    world = World()
+    world.known = known
+    kept = await world.ask(DIAL)
+    world.answer(SWITCH)
+    world.known = False
+    for _ in range(3):
+        world.dial()
+        await world.ask(PUT)
+    assert kept.state is State.TUNNEL
+
+
 # Several controllers
 
 
@@ -202,7 +234,7 @@ async def test_the_next_controller_is_asked_where_one_takes_no_connection() -> N
                 raise ConnectError("refused", 111)
             return await super().connect(address)
 
-    controller = Controller("a", "", Some(), others=deque(["b", "c"]))
+    controller = Controller("a", "", Some(), most_strangers=1, others=deque(["b", "c"]))
     for _ in range(2):
         await controller.connect()
     assert refused == ["a"]
@@ -222,7 +254,7 @@ async def test_one_that_is_silent_is_not_asked_next() -> None:
 async def test_where_all_are_away_each_is_asked_once() -> None:
     pool = MemoryPool()
     pool.refuses = True
-    controller = Controller("a", "", pool, others=deque(["b"]))
+    controller = Controller("a", "", pool, most_strangers=1, others=deque(["b"]))
     with pytest.raises(ConnectError):
         await controller.connect()
 

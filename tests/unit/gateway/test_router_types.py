@@ -1,4 +1,4 @@
-"""Which types of bodies the front lets pass: none that an engine might read otherwise than the gateway does."""
+"""Which types of bodies the router admits: none that an engine might read otherwise than the gateway does."""
 
 from typing import Any
 
@@ -7,8 +7,9 @@ from structlog.testing import capture_logs
 
 from gateway.admission.router import Router
 from http1.forwarded import TrustedProxies
+from http1.protocol.handler import Handler
 from http1.protocol.heads import RequestHead
-from http1.protocol.server_connection import Handler, ServerConnection
+from http1.protocol.server_connection import ServerConnection
 from support.standins.exchange_world import World, settle
 
 CHAT, FORMS = "/v1/chat/completions", "/v1/audio/transcriptions"
@@ -19,17 +20,17 @@ URL_ENCODED = "Content-Type: application/x-www-form-urlencoded"
 
 
 class FrontWorld(World):
-    """Its client's requests come by the front."""
+    """Its client's requests come through the router."""
 
     def __init__(self) -> None:
         super().__init__()
         keys: Any = self.models.keys
         keys.owner = lambda _: self.owner
         controller: Any = None  # nothing is passed on
-        self.front = Router(self.models, controller, {}, TrustedProxies())
+        self.router = Router(self.models, controller, {}, TrustedProxies())
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
-        return self.front.handle(head, connection)
+        return self.router.handle(head, connection)
 
 
 async def ask(path: str, body: bytes, *fields: str) -> tuple[bytes, int]:
