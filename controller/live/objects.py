@@ -78,7 +78,7 @@ def shown(view: View, redaction: Redaction = NOTHING_REDACTED) -> Shown:
         case WorkerView():
             dropped = any(condition.type == _SAMPLES_DROPPED for condition in view.status.conditions)
             by_clock = dropped or view.status.state == _QUARANTINED
-            if view.status.connected:  # a heartbeat changes `last_seen`, which alone is no update
+            if view.status.connected:  # a changed `last_seen` alone, as by a heartbeat, makes no update
                 mark = _without(view, last_seen=None)
         case PolicyView():  # while an action lasts, the seconds that it freed grow with the clock
             mark = _without(view, gpu_seconds_freed=0.0)
