@@ -6,7 +6,7 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from socket import SHUT_RDWR
 from socket import socket as Socket  # noqa: N812 - a class
 from typing import Any
@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 
 from agent.link.link import BACKOFF_FIRST_S, BACKOFF_MAX_S
+from rig.agent_messages import GIB, hello, inventory, process
 from schemas.wire import (
     CONNECT_PATH,
     JOIN_PATH,
@@ -25,8 +26,6 @@ from schemas.wire import (
     GpuSample,
     Heartbeat,
     Hello,
-    HostFacts,
-    Inventory,
     ProcessReport,
     ProcessSample,
     Readings,
@@ -41,45 +40,10 @@ from schemas.wire import (
 )
 
 LIMIT_S = 15.0
-GIB = 1024
 _SPREAD = 0.618  # of a period, between one host's messages and the next host's
 _MOST_USED_MIB = 40_000  # of a GPU
 
 Key = tuple[str, int]  # instance and epoch
-
-
-def gpu(uuid_: str, gib: int = 80, **fields: Any) -> DeviceFacts:
-    return DeviceFacts(uuid=uuid_, index=0, model="H100", memory_mib=gib * GIB, compute_capability="9.0", **fields)
-
-
-def inventory(gpus: Sequence[DeviceFacts] | None = (), *, host_gib: int = 1024, **host: Any) -> Inventory:
-    facts = {"os": "linux", "arch": "x86_64", "hostname": "h", "driver": "580.95", "cpu_milli": 64_000}
-    shape = HostFacts(**{**facts, "memory_mib": host_gib * GIB, **host})
-    return Inventory(host=shape, gpus=None if gpus is None else tuple(gpus))
-
-
-def process(instance: str, state: str = "running", *, seq: int = 1, epoch: int = 1, **fields: Any) -> ProcessReport:
-    given: dict[str, Any] = {"instance": instance, "epoch": epoch, "seq": seq, "state": state, "pid": 4711, **fields}
-    return ProcessReport(**given)
-
-
-def hello(
-    gpus: Sequence[DeviceFacts] | None = (),
-    *,
-    processes: Iterable[ProcessReport] = (),
-    boot_id: str = "boot-1",
-    shape: Inventory | None = None,
-    **fields: Any,
-) -> Hello:
-    given: dict[str, Any] = {
-        "agent_version": "1",
-        "boot_id": boot_id,
-        "proxy_port": 7070,
-        "inventory": shape or inventory(gpus),
-        "processes": tuple(processes),
-        **fields,
-    }
-    return Hello(**given)
 
 
 class AgentDouble:
