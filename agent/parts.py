@@ -27,8 +27,8 @@ from agent.link.controller_heartbeat import ControllerHeartbeat
 from agent.link.send_queue import SendQueue
 from agent.model_cache.answers import CacheAnswers
 from agent.model_cache.cache_folder import CacheFolder
+from agent.model_cache.cache_uses import UseMarks, agent_id
 from agent.model_cache.fetches import Fetches
-from agent.model_cache.use_marks import UseMarks, agent_id
 from agent.processes.account import container_user
 from agent.processes.cgroups import Cgroups, delegated_folder
 from agent.processes.engine_accounts import EngineAccounts

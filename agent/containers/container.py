@@ -15,8 +15,7 @@ import structlog
 
 from agent.clock import boot_clock
 from agent.containers.docker_engine import CALL_LIMIT_S, DockerAwayError, DockerEngine, DockerRefusalError
-from agent.containers.log_copy import LogCopy
-from agent.containers.log_follow import LogFollow
+from agent.containers.log_copy import LogCopy, LogFollow
 from agent.decide.containers import FirstProcess, NoWord, exit_code, has_ended
 from agent.processes.cgroups import OOM_KILLED
 from agent.processes.procfs import read_process, start_ticks

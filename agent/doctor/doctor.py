@@ -12,7 +12,8 @@ import structlog
 
 from agent.decide.doctor import controller, gpus, host
 from agent.decide.doctor.finding import Finding, fails, ok
-from agent.doctor import controller_probe, docker_probe, gpu_probes, host_probes, programs
+from agent.doctor import controller_probe, docker_probe, host_probes, programs
+from agent.doctor import host_probes as gpu_probes
 from agent.errors import AgentError, RefusedError
 from agent.gpus.simulated import load_host
 from agent.link.controllers import Controllers

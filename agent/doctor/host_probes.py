@@ -1,7 +1,9 @@
 """HostState about the host: cgroups, ports, disks, limits, and the agent of a data folder."""
 
 import errno
+import getpass
 import os
+import re
 import resource
 import shutil
 import socket
@@ -13,6 +15,7 @@ from typing import Final
 import msgspec
 import psutil
 
+from agent.decide.doctor.gpus import DriverFacts, NvmlFacts
 from agent.decide.doctor.host import (
     AgentFacts,
     CgroupFacts,
@@ -25,8 +28,9 @@ from agent.decide.doctor.host import (
 )
 from agent.decide.engine_accounts import parse_engine_user
 from agent.decide.engine_environment import SETTING, held_back
-from agent.errors import AgentError
-from agent.host_inventory.host import read_boot_id
+from agent.errors import AgentError, NoGpusError
+from agent.gpus.child_reader import ChildReader
+from agent.host_inventory.host import read_boot_id, real_host
 from agent.processes.cgroups import delegated_folder
 from agent.processes.engine_accounts import first_account
 from agent.processes.ports import FIRST_PORT, LAST_PORT
@@ -36,6 +40,62 @@ from agent.state.journal import LOCK_FILE, read_host_state
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _SHM: Final = "/dev/shm"  # noqa: S108 - its size is what is asked
+_MODULE: Final = re.compile(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)*)\s")
+_NVIDIA: Final = "0x10de"
+_DISPLAYS: Final = ("0x0300", "0x0302")
+_NODE: Final = re.compile(r"nvidia\d+")
+_CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm")
+
+
+def driver_facts(root: Path = Path("/")) -> DriverFacts:
+    """The driver as the kernel shows it. `root` is that of the host's file system."""
+    nodes = sorted(path for path in (root / "dev").glob("nvidia[0-9]*") if _NODE.fullmatch(path.name))
+    needed = [*nodes, *(root / "dev" / name for name in _CONTROL_NODES)]
+    denied = [str(path) for path in needed if path.exists() and not os.access(path, os.R_OK | os.W_OK)]
+    return DriverFacts(_module(root), _on_bus(root), len(nodes), tuple(denied), _user_name())
+
+
+def _module(root: Path) -> str | None:
+    try:
+        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = _MODULE.search(text)
+    return match[1] if match else None
+
+
+def _on_bus(root: Path) -> int | None:
+    found = 0
+    try:
+        for device in (root / "sys/bus/pci/devices").iterdir():
+            vendor, kind = (device / "vendor").read_text().strip(), (device / "class").read_text().strip()
+            found += vendor == _NVIDIA and kind.startswith(_DISPLAYS)
+    except OSError:
+        return None
+    return found
+
+
+def _user_name() -> str:
+    try:
+        return f"user {getpass.getuser()}"
+    except (KeyError, OSError):
+        return f"user {os.geteuid()}"
+
+
+async def nvml_facts() -> NvmlFacts:
+    """One reading through NVML, in a child of its own."""
+    host = real_host({})
+    reader = ChildReader(host=host.hostname, host_memory_mib=host.memory_mib)
+    try:
+        await reader.open()
+        gpus = await reader.read()
+        if gpus is None:
+            return NvmlFacts(error=reader.error() or "nvml_hang: the GPUs were not read in time")
+        return NvmlFacts(await reader.driver(), gpus)
+    except NoGpusError as error:
+        return NvmlFacts(error=reader.error() or str(error))
+    finally:
+        await reader.aclose()
 
 
 def cgroup_facts(agent: int | None, root: Path = _CGROUPS, proc: Path = Path("/proc")) -> CgroupFacts:

@@ -14,8 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from agent.errors import RefusedError, RejectedError, UnreachableError
-from agent.link.bounded_answer import read_at_most
-from agent.link.failure import why_unreachable
+from agent.link.failure import read_at_most, why_unreachable
 from http1.tls.authority import write_private
 from http1.tls.issue import public_key_hash
 from http1.tls.pinned import any_certificate, trusting

@@ -1,16 +1,29 @@
 """Finds out why a controller does not serve a connection."""
 
+import asyncio
 from typing import Final
 
 import aiohttp
 
 from agent.decide.unreachable import Unreachable, needs_tls, unreachable
-from agent.link.bounded_answer import read_at_most
 
 _ALIVE_PATH: Final = "/healthz"
 _LIMIT_S: Final = 5.0
 _MOST_BYTES: Final = 65_536
 _BAD_REQUEST: Final = 400
+
+
+async def read_at_most(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+    """The body, cut after that many bytes.
+
+    Raises:
+        aiohttp.ClientError: it broke off.
+        TimeoutError: the request's deadline has passed.
+    """
+    try:
+        return await response.content.readexactly(most_bytes)
+    except asyncio.IncompleteReadError as ended:
+        return ended.partial
 
 
 def why_unreachable(url: str, error: Exception) -> Unreachable:

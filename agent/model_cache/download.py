@@ -5,10 +5,12 @@ Nor does the library write anything here by itself: it would name files by what 
 resolved beneath the model's open folder.
 """
 
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +20,6 @@ from huggingface_hub.file_download import http_get, xet_get
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # not listed, documented
 
 from agent.model_cache.beneath import OpenFolder, is_beneath
-from agent.model_cache.selection import HubFile, chosen_files, hasher_of
 from schemas.exit_causes import Cause
 from schemas.hub import is_commit
 
@@ -29,6 +30,62 @@ _MOST_FILES: Final = 10_000
 PART: Final = ".part"  # of a blob that is being fetched
 _OPEN_TO_ALL: Final = 0o755  # engines of other accounts read it
 constants.DOWNLOAD_CHUNK_SIZE = 2**18  # the library's 10 MiB are lost at each interruption, and hide slow progress
+# Weights in other formats, which servers do not load where there are safetensors (`download_weights_from_hf` in vLLM's
+# weight_utils.py takes the first format that it finds, and ignores `original/`).
+_OTHER_WEIGHTS = (
+    "*.bin",
+    "*.pt",
+    "*.pth",
+    "*.ckpt",
+    "*.h5",
+    "*.msgpack",
+    "*.tflite",
+    "*.onnx",
+    "*.onnx_data",
+    "*.gguf",
+)
+_NEVER = (
+    "original/*",
+    "onnx/*",
+    "openvino/*",
+    "coreml/*",
+    ".git*",
+    "*.md",
+    "*.png",
+    "*.jpg",
+    "*.jpeg",
+    "*.gif",
+    "*.mp4",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of a repository."""
+
+    name: str  # path within the repository
+    size: int  # bytes
+    etag: str  # its name in the cache: the SHA-256 of large files, else Git's own hash
+    is_large: bool  # `etag` is the SHA-256 of its content
+
+
+def chosen_files(files: Iterable[HubFile]) -> list[HubFile]:
+    """The files to fetch. Where there are safetensors, weights in other formats are left out."""
+    wanted = [file for file in files if not _matches(file.name, _NEVER)]
+    if any(file.name.endswith(".safetensors") for file in wanted):
+        wanted = [file for file in wanted if not _matches(file.name, _OTHER_WEIGHTS)]
+    return wanted
+
+
+def hasher_of(file: HubFile) -> "hashlib._Hash":
+    """The hash whose digest of the content is the file's etag."""
+    if file.is_large:
+        return hashlib.sha256()
+    return hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)  # Git's, of the object
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 class DownloadError(Exception):

@@ -13,11 +13,10 @@ import structlog
 
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.cache_room import CacheRoom
-from agent.model_cache.cache_uses import CacheUses
+from agent.model_cache.cache_uses import CacheUses, UseMarks
 from agent.model_cache.fetch_errors import CODES_OF_CHILD, FetchError, code_of
 from agent.model_cache.fetch_process import FetchProcess, opened_place
 from agent.model_cache.progress import Progress
-from agent.model_cache.use_marks import UseMarks
 from schemas.exit_causes import Cause
 from schemas.hub import is_commit
 from schemas.wire import ModelFetch

@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from agent.decide.adoption import plan_adoption
 from agent.processes.cgroups import oom_message
-from agent.processes.end_record import EndRecord
-from agent.processes.engine_parent import EngineParent
+from agent.processes.engine_parent import EndRecord, EngineParent
 from agent.processes.lifecycle import EngineProcess
 from agent.processes.process_context import ProcessContext
 from agent.processes.process_group import ProcessGroup

@@ -14,8 +14,7 @@ from typing import Final, Self
 from agent.errors import ProgramMissingError, SpawnError
 from agent.host_inventory.installed_engines import PROGRAMS, lost_interpreter
 from agent.processes.account import Account
-from agent.processes.end_record import reserve_record
-from agent.processes.engine_parent import EngineParent
+from agent.processes.engine_parent import EngineParent, reserve_record
 from agent.processes.privileges import without_privileges
 from agent.processes.procfs import start_ticks
 from agent.processes.spawn import open_log, unreachable

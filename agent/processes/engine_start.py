@@ -12,8 +12,8 @@ from agent.errors import ProgramMissingError, SpawnError
 from agent.logs.redaction import secrets_of
 from agent.model_cache.hub_layout import with_snapshots
 from agent.processes.account import Account, own_account
-from agent.processes.end_record import EndRecord
 from agent.processes.engine_launch import EngineLaunch
+from agent.processes.engine_parent import EndRecord
 from agent.processes.kept_record import KeptRecord
 from agent.processes.process_context import ProcessContext
 from agent.processes.process_group import ProcessGroup

@@ -2,16 +2,18 @@
 
 import asyncio
 import contextlib
+import signal
 from collections import deque
-from collections.abc import Coroutine
-from typing import Any, Final
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, NamedTuple
 
 import structlog
 
+from agent.clock import Clock
 from agent.errors import SpawnError
 from agent.model_cache.fetch_errors import FetchError
-from agent.processes.end_cause import EndCause, end_cause, memory_back
 from agent.processes.engine_start import EngineStart
+from agent.processes.folders import InstanceFolders
 from agent.processes.health_watch import rotate_log, watch_health
 from agent.processes.kept_record import KeptRecord
 from agent.processes.process_context import ProcessContext
@@ -19,13 +21,62 @@ from agent.processes.procfs import oom_kills
 from agent.processes.running import Running
 from agent.state.process_records import ProcessKey, ProcessRecord, StopPlan, name_of
 from agent.tasks import wait_first
-from schemas.wire import StartOrder
+from schemas.exit_causes import KILLED_FOR_MEMORY, telling_line
+from schemas.wire import GPU_MEMORY_HELD, StartOrder
 
 _REQUESTS_SHARE: Final = 0.8  # share of the drain time for requests in flight; the rest follows SIGTERM
 _UNREADY_DRAIN_S: Final = 30.0  # a server that has never answered has no request to finish
 _KILL_LIMIT_S: Final = 5.0
 
 log = structlog.get_logger()
+_TAIL_LIMIT_S: Final = 5.0
+
+BACK_LIMIT_S: Final = 20.0
+_POLL_S: Final = 0.2
+
+
+class EndCause(NamedTuple):
+    """What is known of an end. `log_line`: the part of the message that is a line of the log; empty: none is."""
+
+    message: str
+    log_line: str = ""
+
+
+async def end_cause(
+    kept: KeptRecord, order: StartOrder, folders: InstanceFolders, group: Running, kills: deque[int]
+) -> EndCause:
+    """What is known of an end that nothing asked for: the kernel's kill, or the line of the log that tells most."""
+    if killed := group.oom_message(order.host_memory_mib):
+        return EndCause(killed)
+    if group.end != "exit":
+        return EndCause("")
+    if not group.counts_oom_kills and group.exit_code == -signal.SIGKILL and oom_kills() > kills[0]:
+        return EndCause(KILLED_FOR_MEMORY)
+    if group.exit_code == 0 and not order.needs_port:
+        return EndCause(kept.lasting_message)  # a task that is done
+    try:
+        async with asyncio.timeout(_TAIL_LIMIT_S):
+            tail = await asyncio.to_thread(folders.log_tail, kept.key, kept.redactor)
+    except OSError as error:  # TimeoutError is one
+        log.warning("log not read", instance=kept.key.instance, error=str(error))
+        return EndCause(kept.lasting_message)
+    line = telling_line(tail, group.exit_code)
+    return EndCause(line or kept.lasting_message, line)
+
+
+async def memory_back(key: ProcessKey, listing: Callable[[ProcessKey], tuple[str, ...]], clock: Clock) -> str:
+    """Waits until the driver lists an ended process on no GPU any more: only then is its memory back.
+
+    Returns:
+        Why the end is reported all the same, a code and a text; empty: the memory is back.
+    """
+    deadline_s = clock() + BACK_LIMIT_S
+    while gpus := listing(key):
+        if clock() >= deadline_s:
+            log.warning("GPU memory of an ended engine not back", instance=key.instance, gpus=gpus)
+            return f"{GPU_MEMORY_HELD}: {BACK_LIMIT_S:g} s after its end the driver still lists it on {gpus[0]}"
+        await asyncio.sleep(_POLL_S)
+    return ""
 
 
 class EngineProcess:

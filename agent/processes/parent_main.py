@@ -5,7 +5,7 @@ other work: `python -I -S parent_main.py RECORD`, outside the engine's session a
 account.
 
 Descriptors: 0 the channel to the agent, 1 and 2 the engine's log, and RECORD, where the end is recorded
-(`agent/processes/end_record.py`).
+(`agent/processes/engine_parent.py`).
 
     agent → parent   the order (`agent/processes/engine_launch.py`), after a line with its length in bytes
     parent → agent   "pid N": the engine's process exists and waits

@@ -9,8 +9,7 @@ from typing import Final
 import structlog
 
 from agent.processes.cgroups import Cgroup, oom_message
-from agent.processes.end_record import EndRecord, EngineEnd
-from agent.processes.engine_parent import EngineParent
+from agent.processes.engine_parent import EndRecord, EngineEnd, EngineParent
 from agent.processes.procfs import group_members, is_alive
 from agent.state.process_records import ProcessKey
 from schemas.exit_causes import KILLED_FOR_MEMORY

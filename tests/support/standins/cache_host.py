@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent.model_cache.cache_folder import CacheFolder
+from agent.model_cache.cache_uses import UseMarks
 from agent.model_cache.fetches import Fetches
 from agent.model_cache.hub_layout import folder_name
-from agent.model_cache.use_marks import UseMarks
 from schemas.wire import ModelFetch
 from support.standins.download_hub import COMMIT, DownloadHub
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.doctor import docker_probe, host_probes
-from agent.doctor.gpu_probes import driver_facts
+from agent.doctor.host_probes import driver_facts
 from agent.doctor.programs import _engine
 
 VERSIONS = {
