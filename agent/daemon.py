@@ -53,7 +53,7 @@ def main(settings: AgentSettings) -> int:
         return await run_agent(settings, stop=stop, on_started=lambda: manager.tell(READY))
 
     gc.collect()
-    gc.freeze()  # what is loaded now stays: a collection that looks at it delays every answer
+    gc.freeze()  # collections skip the loaded modules, which never become garbage
     gc.set_threshold(*_GC_THRESHOLDS)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(until_signalled(manager, serve))
@@ -72,11 +72,11 @@ async def run_agent(
     Cancelling it is like a crash: engines keep running, and the next agent on the same data folder adopts them.
 
     Args:
-        settings: validated settings.
-        stop: set it for a clean shutdown; `settings.on_exit` decides whether the engines stop.
-        on_ready: called once, at the controller's first welcome.
-        on_started: called once it looks after its engines, with a controller or without.
-        spoken: the protocols that it offers to the controller.
+        settings: `on_exit` decides whether a clean shutdown stops the engines.
+        stop: requests a clean shutdown.
+        on_ready: called at the controller's first welcome.
+        on_started: called once the agent supervises its engines, with a controller or without.
+        spoken: protocols that the agent offers.
 
     Returns:
         0 after a clean shutdown; 1 if the agent cannot run or was refused (the reason is logged).
@@ -142,7 +142,6 @@ async def _serve(
     proxy: Proxy,
     certificate: ServedCertificate | None,
 ) -> None:
-    """Runs until the stop or a refusal; then shuts the engines down unless `on_exit` keeps them."""
     linked = asyncio.create_task(link.run(), name="link")
     stopped = asyncio.create_task(stop.wait(), name="stop")
     sampled = asyncio.create_task(sampler.run(), name="sampler")
@@ -152,10 +151,10 @@ async def _serve(
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         if sampled.done():
-            await sampled  # its error ends the agent like a crash: the engines keep running
+            await sampled  # raises: the agent ends as in a crash, and the engines keep running
         supervisor.refuse_starts()
         proxy.refuse_requests()
-        await link.leave()  # at once, so that nothing more is placed here
+        await link.leave()  # before the drain, so that nothing more is placed here
         if settings.on_exit == "stop":
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(_EXIT_STOP_LIMIT_S):

@@ -1,7 +1,7 @@
-"""Copies what a container prints into the instance's log, where `gpuward logs` reads it.
+"""Copies a container's output into the instance's log, where `gpuward logs` reads it.
 
-Docker keeps each piece with its time. The time of the last copied piece, and how many have it, stand beside the log:
-an agent that comes later continues from there.
+Docker keeps each piece with its time. A mark next to the log has the time of the last copied piece and how many pieces
+share it, so that a later agent continues from there.
 """
 
 import asyncio
@@ -20,22 +20,17 @@ from agent.containers.docker_engine import DockerAwayError, DockerEngine, Docker
 from agent.logs.log_index import LogIndex
 
 _TIME: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z ")
-MOST_BYTES: Final = 4 * 2**20  # that are read and not written yet; and one piece more
-_SILENT_S: Final = 120.0  # then the stream is opened again: it may be dead
+MOST_BYTES: Final = 4 * 2**20  # read and not written yet, plus one piece
+_SILENT_S: Final = 120.0  # then the stream may be dead and is opened again
 _FLUSH_S: Final = 0.1
 _RETRY_S: Final = (0.2, 1.0, 2.0, 5.0)
-_LAST_WORDS_RETRY_S: Final = 0.2
+_LAST_OUTPUT_RETRY_S: Final = 0.2
 
 log = structlog.get_logger()
 
 
 class LogCopy:
-    """The log of one container.
-
-    Args:
-        log: the instance's file.
-        index: of that file, which gets Docker's times.
-    """
+    """The log of one container. `index` gets Docker's times."""
 
     def __init__(self, log: Path, index: LogIndex | None = None) -> None:
         self._log = log
@@ -49,12 +44,12 @@ class LogCopy:
         self.begin()
 
     def begin(self) -> None:
-        """A new stream comes, from `since` on: its first pieces are those that the log has already."""
+        """Starts a new stream from `since` on. Its first pieces are in the log already."""
         self._known, self._left = self._last, self._count
 
     @property
     def since(self) -> str:
-        """From when on pieces are wanted: the second of the last one, counted from 1970."""
+        """The second of the last piece, since 1970: the new stream starts there."""
         try:
             last = datetime.fromisoformat(self._last.decode("ascii").partition(".")[0])
         except ValueError:
@@ -62,13 +57,7 @@ class LogCopy:
         return str(int(last.replace(tzinfo=UTC).timestamp()))
 
     def write(self, pieces: list[bytes]) -> None:
-        """Appends pieces, without those that it has already. Blocks.
-
-        Only the first pieces of a stream are compared: the clock may be set back, and parts of a line share a time.
-
-        Raises:
-            OSError: the disk is full; nothing is written, and the stream must be read again.
-        """
+        """Appends new pieces. Blocks. On OSError nothing is written, and the stream must be read again."""
         fresh = [(time, text) for time, text in map(_split, pieces) if not self._has(time)]
         if not fresh:
             return
@@ -92,6 +81,7 @@ class LogCopy:
 
     def _has(self, time: bytes) -> bool:
         """Whether the log has this piece of the stream already."""
+        # Only the first pieces are compared: the clock may be set back, and parts of a line share a time.
         if not time or not self._left:
             return False
         if time > self._known:
@@ -106,19 +96,19 @@ class LogCopy:
         part.write_bytes(b"%b %d" % (last, count))
         part.replace(self._mark)
 
-    def say(self, text: str) -> None:
-        """Appends a line of the agent's own. Blocks."""
+    def append_line(self, text: str) -> None:
+        """Appends a line of the agent. Blocks."""
         with self._log.open("ab") as file:
             file.write(f"gpuward: {text}\n".encode())
 
     def forget(self) -> None:
-        """Removes the mark, once nothing can come any more."""
+        """Removes the mark of an ended container."""
         self._mark.unlink(missing_ok=True)
         self._mark.with_suffix(".since-part").unlink(missing_ok=True)
 
 
 def _ends(size: int, pieces: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, int]]:
-    """The log's size after each piece that has a time, and that time in milliseconds."""
+    """Size of the log after each piece with a time, and that time in milliseconds since 1970."""
     second, begin_ms = b"", 0
     for time, text in pieces:
         size += len(text)
@@ -130,7 +120,7 @@ def _ends(size: int, pieces: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, i
 
 
 def _split(piece: bytes) -> tuple[bytes, bytes]:
-    """The time, so written that it can be compared, and what was printed; without a time all of it."""
+    """A comparable time (empty if none) and the output."""
     match = _TIME.match(piece)
     if match is None:
         return b"", piece
@@ -138,7 +128,7 @@ def _split(piece: bytes) -> tuple[bytes, bytes]:
 
 
 class LogFollow:
-    """The log of one container."""
+    """Follows a container's output over restarts of Docker and lost connections, until the container has ended."""
 
     def __init__(self, engine: DockerEngine, name: str, copy: LogCopy) -> None:
         self.held_bytes = 0
@@ -151,27 +141,25 @@ class LogFollow:
         self._has_space = asyncio.Event()
 
     def begin(self) -> None:
-        """The container runs: there may be something to read."""
         self._wanted.set()
 
     def end(self) -> None:
-        """The container has ended: `run` returns after its last words."""
+        """The container has ended: `run` returns after its last output."""
         self._over.set()
         self._wanted.set()
 
     async def run(self) -> None:
-        """Copies until the container has ended; continues after Docker was away."""
         delays = iter(_RETRY_S)
         while True:
             await self._wanted.wait()
             began_s = boot_clock()
-            over = self._over.is_set()  # read before the copy, which then includes the last words
+            over = self._over.is_set()  # read before the copy, which then includes the last output
             try:
                 await self._copy_stream()
             except (DockerAwayError, DockerRefusalError) as error:
                 if over and isinstance(error, DockerRefusalError):
                     return
-            except Exception as error:  # noqa: BLE001 - the engine runs on when the disk is full
+            except Exception as error:  # noqa: BLE001 - the engine continues on a full disk
                 log.warning("log not copied", container=self._name, error=str(error))
             else:
                 if over:
@@ -180,14 +168,14 @@ class LogFollow:
                     delays = iter(_RETRY_S)
             delay_s = next(delays, _RETRY_S[-1])
             if over:
-                await asyncio.sleep(_LAST_WORDS_RETRY_S)
+                await asyncio.sleep(_LAST_OUTPUT_RETRY_S)
                 continue
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(delay_s):
                     await self._over.wait()
 
     async def _copy_stream(self) -> None:
-        """Copies until the stream ends, or is silent for so long that it may be dead."""
+        """Copies until the stream ends, or is silent for `_SILENT_S`."""
         self._copy.begin()
         self._take()
         reading = asyncio.create_task(self._read(), name=f"log of {self._name}")
@@ -207,7 +195,7 @@ class LogFollow:
             async for piece in read:
                 while self.held_bytes >= MOST_BYTES:
                     self._has_space.clear()
-                    await self._has_space.wait()  # until the disk has taken what is held
+                    await self._has_space.wait()  # until the held pieces are written
                 self._held.append(piece)
                 self.held_bytes += len(piece)
 

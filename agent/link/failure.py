@@ -1,4 +1,4 @@
-"""Finds out why a controller does not serve a connection."""
+"""Answers of controllers, read within a bound, and why a controller does not serve a connection."""
 
 import asyncio
 from typing import Final
@@ -14,12 +14,7 @@ _BAD_REQUEST: Final = 400
 
 
 async def read_at_most(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
-    """The body, cut after that many bytes.
-
-    Raises:
-        aiohttp.ClientError: it broke off.
-        TimeoutError: the request's deadline has passed.
-    """
+    """The body, cut to `most_bytes`. Raises aiohttp.ClientError or TimeoutError."""
     try:
         return await response.content.readexactly(most_bytes)
     except asyncio.IncompleteReadError as ended:
@@ -27,7 +22,7 @@ async def read_at_most(response: aiohttp.ClientResponse, most_bytes: int) -> byt
 
 
 def why_unreachable(url: str, error: Exception) -> Unreachable:
-    """What a connection to this address failed of; aiohttp wraps the error that matters."""
+    """The cause of a failed connection, which aiohttp wraps."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):
@@ -36,10 +31,8 @@ def why_unreachable(url: str, error: Exception) -> Unreachable:
 
 
 async def why_answered(session: aiohttp.ClientSession, url: str, status: int) -> str:
-    """What it means that this address answered an agent's connection with this status.
-
-    A port that speaks TLS answers each plain request with 400, also the simplest one. So that one is asked.
-    """
+    """Why a controller answers an agent's connection with this status."""
+    # A port that speaks TLS answers 400 to each plain request, also to the simplest.
     if status == _BAD_REQUEST and url.startswith("http:") and await _refuses_all(session, url):
         return str(needs_tls(url))
     return f"{url} answers {status}"

@@ -1,4 +1,4 @@
-"""Keeps the agent connected: connects, serves a session until it is lost, and connects again."""
+"""Keeps the agent connected: connects, serves a session until it is lost, and reconnects."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ _PING_TICK_S: Final = 0.25
 
 
 class Session:
-    """Serves the connection. `on_ack` is called at each acknowledgement of reports."""
+    """Serves one welcomed connection. `on_ack` is called at each acknowledgement of reports."""
 
     def __init__(self, context: LinkContext, channel: Channel, welcome: Welcome, on_ack: Callable[[], None]) -> None:
         self._context = context
@@ -47,7 +47,7 @@ class Session:
         Raises:
             UnreachableError: the connection is lost.
             SendQueueFullError: the controller does not read.
-            RefusedError: the controller refuses this agent for good.
+            RefusedError: the controller refuses this agent permanently.
         """
         await wait_first(
             receive_all(self._context, self._channel, self._on_ack),
@@ -108,11 +108,7 @@ class Link:
         self._backoff = wait_random_exponential(multiplier=BACKOFF_FIRST_S, max=BACKOFF_MAX_S)
 
     async def run(self) -> None:
-        """Stays connected or connecting until cancelled.
-
-        Raises:
-            RefusedError: the controller refuses this agent for good.
-        """
+        """Runs until cancelled. Raises RefusedError if the controller refuses this agent permanently."""
         loop = asyncio.get_running_loop()
         while True:
             channel, welcome = await self._connect()
@@ -133,13 +129,13 @@ class Link:
             )
 
     async def reconnect(self, why: str) -> None:
-        """Ends the present connection, so that the next one's hello tells what has changed."""
+        """Ends the present connection, so that the next hello reports a change."""
         if self._channel is not None:
             log.info("connecting again", worker=self._context.name, reason=why)
             await self._channel.close()
 
     async def flush(self, limit_s: float) -> None:
-        """Waits until the controller has acknowledged all ended processes; ends early without a connection."""
+        """Waits until the controller has acknowledged all ended processes; returns early without a connection."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 while self._channel is not None and any(not r.alive for r in self._context.journal.unacknowledged()):
@@ -147,13 +143,13 @@ class Link:
                     await self._acknowledged.wait()
 
     async def leave(self) -> None:
-        """Announces the clean shutdown, now and on each connection until its end. Reports go on."""
+        """Announces the clean shutdown, now and on each later connection. Reports continue."""
         self._leaving = True
         if self._channel is not None:
             await self._say_goodbye(self._channel)
 
     async def goodbye(self) -> None:
-        """Ends the connection, if there is one; the shutdown was announced."""
+        """Ends the connection after an announced shutdown."""
         if self._channel is not None:
             await self._channel.close()
 
@@ -171,13 +167,13 @@ class Link:
         return await retrying(connect, self._context)
 
     def _wait_s(self, state: RetryCallState) -> float:
-        """Until the next attempt. A controller to which too many connect at once gives each agent its turn."""
+        """Seconds until the next attempt. A busy controller gives each agent its turn by `retry_after_s`."""
         error = None if state.outcome is None else state.outcome.exception()
         turn_s = error.retry_after_s if isinstance(error, UnreachableError) else 0.0
         return turn_s + self._rng.uniform(0, 1.0) if turn_s else float(self._backoff(state))
 
     def _log_failure(self, state: RetryCallState) -> None:
-        """Logs the first failure, and every one with another reason. The next attempt asks the next controller."""
+        """Logs each reason once, and chooses the next controller."""
         self._context.controllers.move_on()
         error = None if state.outcome is None else state.outcome.exception()
         if str(error) in self._failures:

@@ -1,4 +1,4 @@
-"""Launches one engine through a parent of its own. Nothing of it runs before its pid is journalled."""
+"""Launches one engine through a parent of its own. The engine runs only after its pid is journalled."""
 
 import asyncio
 import errno
@@ -32,16 +32,16 @@ class EngineLaunch:
 
     Args:
         argv: the program and its arguments.
-        env: the whole environment.
+        env: the complete environment.
         work: the working folder.
-        log: what it prints is appended here.
-        record: where its parent records how it ended.
+        log: gets the output.
+        record: gets the end, written by the parent.
         account: as which it runs, without capabilities; None: as the agent.
     """
 
-    pid: int  # of the engine, which is also the number of its session and group once it runs
-    start_ticks: int  # its start
-    parent: EngineParent  # its parent; the caller closes it
+    pid: int  # of the engine, also of its session and group
+    start_ticks: int
+    parent: EngineParent  # the caller closes it
 
     def __init__(
         self,
@@ -60,10 +60,9 @@ class EngineLaunch:
         self._record = record
         self._account = account
         self._channel: socket.socket | None = None
-        self.waits = True  # it has not been let go, so it ends with this context
+        self.waits = True  # for `go`, so it ends with this context
 
     async def __aenter__(self) -> Self:
-        """Starts the parent. Raises SpawnError if it could not be started."""
         try:
             self._channel, parent = self._start_parent()
         except (OSError, ValueError) as error:
@@ -71,14 +70,14 @@ class EngineLaunch:
         try:
             async with asyncio.timeout(_LIMIT_S):
                 await asyncio.get_running_loop().sock_sendall(self._channel, self._order())
-                word, _, pid = (await self._answer()).partition(b" ")
+                kind, _, pid = (await self._answer()).partition(b" ")
         except OSError as error:  # TimeoutError is one
             self._give_up(parent)
             raise SpawnError(f"cannot start {self._argv[0]!r}: its parent: {error!r}") from error
         except BaseException:
             self._give_up(parent)
             raise
-        ticks = start_ticks(int(pid)) if word == b"pid" else None
+        ticks = start_ticks(int(pid)) if kind == b"pid" else None
         if ticks is None:
             self._give_up(parent)
             raise SpawnError(f"cannot start {self._argv[0]!r}: its parent has ended")
@@ -86,11 +85,10 @@ class EngineLaunch:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """What waits still ends; what runs continues."""
         self.close()
 
     def close(self) -> None:
-        """As leaving the context."""
+        """Ends a waiting process; a running engine continues."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
@@ -110,7 +108,7 @@ class EngineLaunch:
                 await loop.sock_sendall(self._channel, b"go %d\n" % self.start_ticks)
                 answer = await self._answer()
         except OSError:  # TimeoutError is one
-            return  # the parent is dead or hangs: whether the engine runs shows its pid, which is watched
+            return  # the parent is dead or hangs; the watched pid shows whether the engine runs
         if answer not in (b"", b"ok"):
             raise self._failure(answer)
 
@@ -151,7 +149,7 @@ class EngineLaunch:
         return process.pid
 
     def _order(self) -> bytes:
-        """Texts between NULs, which none of them can contain: account, folder, number of words, words, variables."""
+        """Texts separated by NUL: account, folder, number of arguments, arguments, variables."""
         account = self._account
         ids = () if account is None else (account.uid, account.gid, *account.groups)
         texts = [" ".join(map(str, ids)), str(self._work), str(len(self._argv)), *self._argv]
@@ -160,7 +158,7 @@ class EngineLaunch:
         return b"%d\n%b" % (len(order), order)
 
     async def _answer(self) -> bytes:
-        """The parent's next line, or what it has written before its end, without the end of the line."""
+        """The parent's next line, or its output before its end, without the line feed."""
         if self._channel is None:
             raise AssertionError("the launch is over")
         answer = b""
@@ -183,7 +181,7 @@ class EngineLaunch:
 
 
 def _is_nowhere(program: str, env: Mapping[str, str]) -> bool:
-    """Whether no folder of the search path has it: one that is closed to all makes a search end in EACCES."""
+    """Whether no folder of the search path has it. A search ends in EACCES if a folder is closed to all."""
     if "/" in program:
         return False
     folders = env.get("PATH", os.defpath).split(os.pathsep)
@@ -191,12 +189,12 @@ def _is_nowhere(program: str, env: Mapping[str, str]) -> bool:
 
 
 def missing_program(program: str, env: Mapping[str, str]) -> str:
-    """The reason code, why the program cannot be run, and what installs it. A shell's words for it are kept."""
+    """The reason code, why the program cannot be run, and what installs it."""
     engine = next((name for name, known in PROGRAMS.items() if known == program), None)
-    found = shutil.which(program, path=env.get("PATH"))
-    interpreter = None if found is None else lost_interpreter(found)
-    if found is not None and interpreter is not None:
-        why = f"{found} names an interpreter that is not there: {interpreter}"
+    file = shutil.which(program, path=env.get("PATH"))
+    interpreter = None if file is None else lost_interpreter(file)
+    if file is not None and interpreter is not None:
+        why = f"{file} names an interpreter that is not there: {interpreter}"
     else:
         why = f"{os.strerror(errno.ENOENT)}: {program!r}" + ("" if "/" in program else " on the search path of engines")
     how = INSTALL.get(engine or "")

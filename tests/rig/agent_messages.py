@@ -1,4 +1,4 @@
-"""Messages of agents, with values that a test need not name."""
+"""Messages of agents, with default values."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -13,8 +13,8 @@ def gpu(uuid_: str, gib: int = 80, **fields: Any) -> DeviceFacts:
 
 
 def inventory(gpus: Sequence[DeviceFacts] | None = (), *, host_gib: int = 1024, **host: Any) -> Inventory:
-    facts = {"os": "linux", "arch": "x86_64", "hostname": "h", "driver": "580.95", "cpu_milli": 64_000}
-    shape = HostFacts(**{**facts, "memory_mib": host_gib * GIB, **host})
+    defaults = {"os": "linux", "arch": "x86_64", "hostname": "h", "driver": "580.95", "cpu_milli": 64_000}
+    shape = HostFacts(**{**defaults, "memory_mib": host_gib * GIB, **host})
     return Inventory(host=shape, gpus=None if gpus is None else tuple(gpus))
 
 

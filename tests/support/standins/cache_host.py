@@ -56,7 +56,7 @@ class Host:
         """Fetches a model for the process; returns whether the hub was asked."""
         env = {**self.env, "HF_TOKEN": token} if token else self.env
         async with asyncio.timeout(60):
-            return (await self.fetches.provide(self.user, model, env, stall_s, self.told.append)).asked
+            return (await self.fetches.provide(self.user, model, env, stall_s, self.told.append)).from_hub
 
     async def uses(self, user: str, model: ModelFetch = MODEL) -> None:
         """A live process of this agent gets a model."""

@@ -48,7 +48,7 @@ class HangingEngine:
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(container_start, "_RETRY_S", 0.01)
-    monkeypatch.setattr(container_start, "_TELL_AFTER_S", 0.05)
+    monkeypatch.setattr(container_start, "_REPORT_AFTER_S", 0.05)
 
 
 async def given_up(engine: HangingEngine) -> tuple[asyncio.Task[None], list[str], ContainerStart]:
