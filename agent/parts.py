@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 
@@ -157,7 +156,7 @@ def process_context(
         in_flight=requests.in_flight,
         clock=boot_clock,
         boot_id=host.boot_id,
-        cgroups=Cgroups(_cgroup_folder(settings)),
+        cgroups=Cgroups(delegated_folder() if settings.cgroup == "auto" else settings.cgroup_folder()),
         accounts=host.accounts,
         allotting=asyncio.Lock(),
         inventory=host.inventory,
@@ -186,11 +185,6 @@ def _worker(settings: AgentSettings, journal: Journal) -> tuple[str, HostFacts, 
     worker = load_host(settings.simulate, name)
     host = simulated_host(worker, settings.labels, settings.reserve_host_memory)
     return worker.name, host, SimulatedReader(worker, journal.live, boot_clock)
-
-
-def _cgroup_folder(settings: AgentSettings) -> Path | None:
-    """The folder of engines' control groups; None: engines get none."""
-    return delegated_folder() if settings.cgroup == "auto" else settings.cgroup_folder()
 
 
 def _warn_of_accounts(accounts: EngineAccounts, settings: AgentSettings) -> None:

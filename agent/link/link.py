@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import Callable
 from typing import Final
@@ -27,71 +28,6 @@ _FAILURES_KEPT: Final = 64
 log = structlog.get_logger()
 _PING_S: Final = 3.0
 _PING_TICK_S: Final = 0.25
-
-
-class Session:
-    """Serves one welcomed connection. `on_ack` is called at each acknowledgement of reports."""
-
-    def __init__(self, context: LinkContext, channel: Channel, welcome: Welcome, on_ack: Callable[[], None]) -> None:
-        self._context = context
-        self._channel = channel
-        self._heartbeat_s = welcome.heartbeat_s
-        self._on_ack = on_ack
-        context.sampler.period_s = welcome.sample_s
-        context.backlog.rewind()
-        context.inventory.dismiss(welcome.dismissed)
-
-    async def run(self) -> None:
-        """Serves until the connection is lost.
-
-        Raises:
-            UnreachableError: the connection is lost.
-            SendQueueFullError: the controller does not read.
-            RefusedError: the controller refuses this agent permanently.
-        """
-        await wait_first(
-            receive_all(self._context, self._channel, self._on_ack),
-            self._send(),
-            self._send_samples(),
-            self._send_heartbeats(),
-            self._ping(),
-        )
-
-    async def _send(self) -> None:
-        while True:
-            await self._channel.send(await self._context.send_queue.next())
-
-    async def _send_samples(self) -> None:
-        while True:
-            periods = await self._context.backlog.next()
-            await self._channel.send(Samples(sent_s=self._context.clock(), periods=periods))
-
-    async def _send_heartbeats(self) -> None:
-        context, seq = self._context, 0
-        while True:
-            await asyncio.sleep(self._heartbeat_s)
-            inventory = await context.inventory.read()
-            if context.inventory.mark_reported(inventory):
-                context.send_queue.add(InventoryChanged(inventory=inventory))
-            seq += 1
-            beat = Heartbeat(
-                seq=seq,
-                sent_s=context.clock(),
-                gpus=inventory.gpus,
-                gpus_error=inventory.gpus_error,
-                process=read_figures(context.collections, context.settings.data_dir),
-            )
-            context.send_queue.add(beat)
-
-    async def _ping(self) -> None:
-        """Pings often enough for the process with the shortest fence."""
-        waited_s = 0.0
-        while True:
-            await asyncio.sleep(_PING_TICK_S)
-            waited_s += _PING_TICK_S
-            if waited_s >= min(_PING_S, self._context.supervisor.shortest_fence_s / 4):
-                await self._channel.ping()
-                waited_s = 0.0
 
 
 class Link:
@@ -192,4 +128,62 @@ class Link:
             self._on_ready = None
         if self._leaving:
             await self._say_goodbye(channel)
-        await Session(self._context, channel, welcome, self._acknowledged.set).run()
+        await _serve_session(self._context, channel, welcome, self._acknowledged.set)
+
+
+async def _serve_session(context: LinkContext, channel: Channel, welcome: Welcome, on_ack: Callable[[], None]) -> None:
+    """Serves a welcomed connection until it is lost. `on_ack` is called at each acknowledgement of reports.
+
+    Raises:
+        UnreachableError: the connection is lost.
+        SendQueueFullError: the controller does not read.
+        RefusedError: the controller refuses this agent permanently.
+    """
+    context.sampler.period_s = welcome.sample_s
+    context.backlog.rewind()
+    context.inventory.dismiss(welcome.dismissed)
+    await wait_first(
+        receive_all(context, channel, on_ack),
+        _send_messages(context, channel),
+        _send_samples(context, channel),
+        _queue_heartbeats(context, welcome.heartbeat_s),
+        _ping(context, channel),
+    )
+
+
+async def _send_messages(context: LinkContext, channel: Channel) -> None:
+    while True:
+        await channel.send(await context.send_queue.next())
+
+
+async def _send_samples(context: LinkContext, channel: Channel) -> None:
+    while True:
+        periods = await context.backlog.next()
+        await channel.send(Samples(sent_s=context.clock(), periods=periods))
+
+
+async def _queue_heartbeats(context: LinkContext, period_s: float) -> None:
+    for seq in itertools.count(1):
+        await asyncio.sleep(period_s)
+        inventory = await context.inventory.read()
+        if context.inventory.mark_reported(inventory):
+            context.send_queue.add(InventoryChanged(inventory=inventory))
+        beat = Heartbeat(
+            seq=seq,
+            sent_s=context.clock(),
+            gpus=inventory.gpus,
+            gpus_error=inventory.gpus_error,
+            process=read_figures(context.collections, context.settings.data_dir),
+        )
+        context.send_queue.add(beat)
+
+
+async def _ping(context: LinkContext, channel: Channel) -> None:
+    """Pings often enough for the process with the shortest fence."""
+    waited_s = 0.0
+    while True:
+        await asyncio.sleep(_PING_TICK_S)
+        waited_s += _PING_TICK_S
+        if waited_s >= min(_PING_S, context.supervisor.shortest_fence_s / 4):
+            await channel.ping()
+            waited_s = 0.0

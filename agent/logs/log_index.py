@@ -47,7 +47,7 @@ class LogIndex:
     def begin(self) -> None:
         """The process starts, so that its log is observed from the first byte."""
         with self.lock:
-            if not self._ends and not self._size():
+            if not self._ends and not size_of(self._log):
                 self._polled_ms = _now_ms()
                 self._rewrite()
 
@@ -106,17 +106,9 @@ class LogIndex:
     def _end(self) -> int:
         return self._ends[-1] if self._ends else self.base
 
-    def _size(self) -> int:
-        try:
-            return self._log.stat().st_size
-        except FileNotFoundError:
-            return 0
-
     def _truncated(self) -> None:
         """An agent died within a rotation, before the index knew of it."""
-        kept = 0
-        with contextlib.suppress(FileNotFoundError):
-            kept = self._log.with_suffix(".log.1").stat().st_size
+        kept = size_of(self._log.with_suffix(".log.1"))
         self.rotated(min(kept, self._end), self._end - self.base)
 
     def _append(self, entries: list[tuple[int, int]]) -> None:
@@ -160,7 +152,7 @@ class LogIndex:
                 head, content = file.read(_HEAD.size), file.read(_ENTRY.size * 2 * MOST_ENTRIES)
         except FileNotFoundError:
             self._stale = True
-            self.rotated_base, self.base = 0, self._rotated_size()
+            self.rotated_base, self.base = 0, size_of(self._log.with_suffix(".log.1"))
             return
         if len(head) < _HEAD.size or not head.startswith(_MARK):
             self._stale = True
@@ -174,11 +166,13 @@ class LogIndex:
                 self._times.append(at_ms)
         self._polled_ms = self._times[-1] & ~_INEXACT if self._times else 0
 
-    def _rotated_size(self) -> int:
-        try:
-            return self._log.with_suffix(".log.1").stat().st_size
-        except FileNotFoundError:
-            return 0
+
+def size_of(path: Path) -> int:
+    """Bytes; 0 if the file is missing."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _now_ms() -> int:

@@ -61,13 +61,12 @@ class PlainLog:
             seam = missed or self._position == self._index.base
             text = b""
             if self._position < self._index.base:
-                text = _read(
-                    self._rotated, self._position - self._index.rotated_base, self._index.base - self._position
-                )
+                most = min(self._index.base - self._position, _CHUNK_BYTES)
+                text = read_at(self._rotated, self._position - self._index.rotated_base, most)
                 if not text:  # it is gone
                     self._position, seam = self._index.base, True
             if not text:
-                text = _read(self._log, self._position - self._index.base, _CHUNK_BYTES)
+                text = read_at(self._log, self._position - self._index.base, _CHUNK_BYTES)
             self._position += len(text)
         if not text:
             return None
@@ -78,11 +77,12 @@ class PlainLog:
         return self._stream.end()
 
 
-def _read(path: Path, offset: int, most: int) -> bytes:
+def read_at(path: Path, offset: int, most: int) -> bytes:
+    """At most `most` bytes; empty if the file is missing."""
     try:
         with path.open("rb") as file:
-            file.seek(offset)
-            return file.read(min(most, _CHUNK_BYTES))
+            file.seek(max(offset, 0))
+            return file.read(most)
     except FileNotFoundError:
         return b""
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from agent.logs.log_index import LogIndex
-from agent.logs.plain_log import CUT, LINE_BYTES
+from agent.logs.log_index import LogIndex, size_of
+from agent.logs.plain_log import CUT, LINE_BYTES, read_at
 from agent.logs.redaction import Redactor
 
 LINES_MAX: Final = 1_000_000  # as in the API; the files, which rotate, bound reads
@@ -76,7 +76,7 @@ class TimedLog:
 
     def _last_lines(self, number: int, first: int) -> int:
         """The position of the last `number` lines, no earlier than `first`."""
-        end = self._index.base + _size(self._files[1])
+        end = self._index.base + size_of(self._files[1])
         if number <= 0:
             return end
         at, left = end, number + (self._bytes(max(end - 1, first), 1) in (b"\n", b"\r"))
@@ -102,29 +102,13 @@ class TimedLog:
         """Output from a position on, of one file; empty at the end."""
         rotated, log = self._files
         if position < self._index.base:
-            text = _read(rotated, position - self._index.rotated_base, min(most, self._index.base - position))
+            text = read_at(rotated, position - self._index.rotated_base, min(most, self._index.base - position))
             if text:
                 return text
             position = self._index.base if position != self._position else self._skip()
-        return _read(log, position - self._index.base, most)
+        return read_at(log, position - self._index.base, most)
 
     def _skip(self) -> int:
         """The rotated log is gone: continues with the present log."""
         self._position, self._rest, self._cut, self._skips = self._index.base, b"", True, False
         return self._position
-
-
-def _read(path: Path, offset: int, most: int) -> bytes:
-    try:
-        with path.open("rb") as file:
-            file.seek(max(offset, 0))
-            return file.read(most)
-    except FileNotFoundError:
-        return b""
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except FileNotFoundError:
-        return 0

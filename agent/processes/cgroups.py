@@ -45,12 +45,12 @@ class Cgroup:
 
     def add(self, pid: int) -> None:
         """Adds a process, whose later children are members too. Raises OSError."""
-        self._write("cgroup.procs", str(pid))
+        _write(self.path / "cgroup.procs", str(pid))
 
     def kill(self) -> None:
         """Kills all members atomically, including new children. Does nothing on older kernels."""
         with suppress(OSError):
-            self._write("cgroup.kill", "1")
+            _write(self.path / "cgroup.kill", "1")
 
     def members(self) -> tuple[int, ...]:
         """Pids; empty also if the group is gone."""
@@ -65,7 +65,7 @@ class Cgroup:
         """Sets a limit, unless its controller is missing."""
         if (self.path / name).exists():
             with suppress(OSError):
-                self._write(name, value)
+                _write(self.path / name, value)
 
     def remove(self) -> None:
         """The group must be empty."""
@@ -77,9 +77,6 @@ class Cgroup:
             return (self.path / name).read_text(encoding="ascii")
         except OSError:
             return ""
-
-    def _write(self, name: str, text: str) -> None:
-        _write(self.path / name, text)
 
 
 class Cgroups:
