@@ -23,13 +23,8 @@ async def output_of(
 ) -> tuple[str, str]:
     """Output of a program, and why it failed (empty if it did not). Its process group is killed after `limit_s`.
 
-    Args:
-        argv: program and arguments.
-        limit_s: limit of time.
-        env: None: the agent's own environment.
-        given: its input, at most a few KiB.
-        stderr: include stderr. Otherwise the reason quotes no output.
-        most_bytes: output beyond this size is not read.
+    `given` is its input, at most a few KiB. Without `stderr` the reason quotes no output. Output beyond `most_bytes` is
+    not read.
     """
     try:
         process = await asyncio.create_subprocess_exec(

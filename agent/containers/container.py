@@ -35,14 +35,9 @@ _MOST_BYTES: Final = 65_536
 class Container:
     """The container of one process, created by this agent or adopted. `open` starts the watch.
 
-    Args:
-        engine: Docker.
-        name: of the container.
-        copy: gets its log.
-        on_pid: gets the pid and the start of its first process.
-        bridge: Docker forwards its port, as far as is known before Docker's first answer.
-        known: Docker has answered for it.
-        earlier_boot: it was started before the host's last boot.
+    `on_pid` gets the pid and the start of the first process. `bridge`: Docker forwards its port, as far as is known
+    before Docker's first answer. `known`: Docker has answered for it. `earlier_boot`: it was started before the host's
+    last boot.
     """
 
     def __init__(

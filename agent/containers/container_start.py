@@ -30,11 +30,7 @@ class ContainerStart:
         self._start_sent = False  # from now on it may run
 
     async def run(self) -> None:
-        """Creates and starts it.
-
-        Raises:
-            DockerRefusalError, DockerAwayError: it failed, and nothing is left.
-        """
+        """Raises DockerRefusalError or DockerAwayError, with nothing left of the container."""
         try:
             for init in (True, False):
                 try:

@@ -124,10 +124,9 @@ class DockerEngine:
     async def pull(
         self, reference: str, auth: Mapping[str, str] | None, stall_s: float
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Docker's messages while it pulls an image. Closing the generator ends the pull; complete layers stay.
+        """Docker's messages while it pulls an image; TimeoutError if none came for `stall_s`.
 
-        Raises:
-            TimeoutError: no message came for `stall_s`.
+        Closing the generator ends the pull; complete layers stay.
         """
         from aiodocker.utils import compose_auth_header  # noqa: PLC0415 - as in `_call`
 

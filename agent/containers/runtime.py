@@ -100,22 +100,18 @@ class ContainerRuntime:
         report: Callable[[str], object],
         offline: bool = False,
     ) -> tuple[Container, str | None] | None:
-        """Creates and starts the container of a process.
+        """Creates and starts the container of a process; SpawnError if it fails, with nothing left of it.
 
         Args:
             record: names the process and its port.
-            order: what to run.
+            order: names the program, image and folders.
             on_pid: as for `Container`.
             given_up: the process shall stop. Docker is waited for only if the container may run.
             report: gets the reason for a delay of giving up.
             offline: the model is here, and the engine must not use the hub.
 
         Returns:
-            The container, and the digest by which its image can be pulled again, if it has one. None: the start was
-            given up, and nothing of it can run.
-
-        Raises:
-            SpawnError: it did not start, and nothing of it is left.
+            The container, and the digest by which its image can be pulled again, if any. None: the start was given up.
         """
         prepared: list[_Prepared] = []
 
@@ -290,9 +286,6 @@ async def engine_network(engine: DockerEngine, owner: str) -> EngineNetwork:
     """The network for a container, created if it is missing. Concurrent calls could create two.
 
     Docker's own bridge and the host's network are no substitutes: there engines reach one another.
-
-    Raises:
-        DockerAwayError, DockerRefusalError: networks cannot be listed or created.
     """
     networks = await engine.networks()
     if not has_bridges(networks):

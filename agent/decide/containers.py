@@ -91,7 +91,7 @@ def key_of(labels: Mapping[str, str]) -> ProcessKey | None:
 
 
 def container_argv(order: StartOrder, port: int | None, *, bridge: bool) -> list[str]:
-    """The argv with {port}, {host}, {python} and {simulated_engine} fill_in in.
+    """The argv with {port}, {host}, {python} and {simulated_engine} filled in.
 
     In a bridge the engine listens on every address of the container: only the host's 127.0.0.1 leads there.
     """

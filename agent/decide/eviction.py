@@ -57,14 +57,9 @@ def choose_evictions(
     free_bytes: int,
     limit_bytes: int | None,
 ) -> list[CachedRevision] | None:
-    """The revisions to evict, the longest unused first; None if the model does not fit even then.
+    """The revisions to evict, the longest unused first; None if all downloads do not fit even then.
 
-    Args:
-        revisions: of the cache.
-        in_use: never evicted.
-        needed_bytes: still to be written by all downloads.
-        free_bytes: of the disk.
-        limit_bytes: of the cache; None: the disk is the limit.
+    `needed_bytes` are still to be written. `limit_bytes` None: the disk is the limit.
     """
     lacking = needed_bytes - free_bytes
     if limit_bytes is not None:

@@ -34,8 +34,7 @@ def config_trouble(config: Any) -> str:
 def helper_for(config: Mapping[str, Any], registry: str) -> str | None:
     """The helper that keeps the login: the registry's, else the general one; None: the file itself keeps it.
 
-    Raises:
-        ValueError: the name of the helper is not valid.
+    Raises ValueError for an invalid name.
     """
     own = config.get("credHelpers")
     named = [own[name] for name in _names_of(registry) if own.get(name)] if isinstance(own, Mapping) else []

@@ -30,16 +30,7 @@ async def controller_facts(
     timeout_s: float = _LIMIT_S,
     tls: ssl.SSLContext | bool = True,
 ) -> ControllerFacts:
-    """Probes the controller.
-
-    Args:
-        url: None: unknown.
-        journal: state of the agent; None: it has no journal.
-        readable: the agent's data folder is readable.
-        token: the agent has a join token.
-        timeout_s: of each request.
-        tls: verifies the controller's certificate.
-    """
+    """Probes the controller, with `timeout_s` for each request. `readable`: the agent's data folder is readable."""
     facts = ControllerFacts(url, token=token)
     if url is None:
         return facts

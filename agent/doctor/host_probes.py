@@ -133,13 +133,7 @@ def isolation_facts(user: str | None, folders: Iterable[Path]) -> IsolationFacts
 
 
 def environment_facts(agent: int | None, here: Mapping[str, str], listed: tuple[str, ...]) -> EnvironmentFacts:
-    """Variables that engines do not get.
-
-    Args:
-        agent: pid of the running agent; None: none runs, or it is hidden from this user.
-        here: environment of an agent that starts here; used if none runs.
-        listed: the setting `engine_environment` here.
-    """
+    """Variables that engines do not get: of the running agent with this pid, else of an agent that starts `here`."""
     if agent is None:
         return EnvironmentFacts(held_back(here, listed), running=False)
     try:

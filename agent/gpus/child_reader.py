@@ -64,12 +64,9 @@ class NvmlChild:
         self._process: asyncio.subprocess.Process | None = None
 
     async def query(self, question: bytes) -> ChildAnswer:
-        """After an error or a cancellation the child must be killed: an answer may be late.
+        """Raises OSError, EOFError or ValueError (an invalid answer).
 
-        Raises:
-            OSError: it cannot be started or written to.
-            EOFError: it has ended.
-            ValueError: its answer is invalid.
+        After an error or a cancellation the child must be killed: an answer may be late.
         """
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(
@@ -105,13 +102,8 @@ class NvmlChild:
 class ChildReader(GpuReader):
     """Queries a child. A child that hangs, dies or has a broken library is replaced after a backoff.
 
-    Args:
-        argv: of the child; empty: this package's NVML reader.
-        limit_s: of one reading; a child's first reading may take longer, in the background.
-        clock: seconds since the host's boot.
-        host: a unique name.
-        host_memory_mib: size of GPUs that share the host's memory.
-        verdicts: keeps GPUs that Xids have condemned; None: they are forgotten with this reader.
+    `argv` empty: this package's NVML reader. `limit_s` is for one reading; a child's first reading may take longer, in
+    the background. Without `verdicts` condemned GPUs are forgotten with this reader. The rest: see `KnownGpus`.
     """
 
     def __init__(

@@ -50,12 +50,10 @@ class _Gpu:
 
 
 class KnownGpus:
-    """The host's GPUs.
+    """The host's GPUs. `condemned` was kept by an earlier agent of this boot, by UUID.
 
-    Args:
-        host: a unique name, part of the UUID of GPUs whose own was never read.
-        host_memory_mib: size of GPUs that share the host's memory.
-        condemned: kept by an earlier agent of this boot, by UUID.
+    `host` is a unique name, part of the UUID of GPUs whose own was never read. `host_memory_mib` is the size of GPUs
+    that share the host's memory.
     """
 
     def __init__(

@@ -70,12 +70,7 @@ class Channel:
         spoken: Protocols = SPOKEN,
         tls: ssl.SSLContext | bool = True,
     ) -> "Channel":
-        """Connects, and offers the protocols in `spoken`. `tls` verifies the controller's certificate.
-
-        Raises:
-            UnauthorizedError: the credential is refused.
-            UnreachableError: no connection is possible now.
-        """
+        """Connects, and offers the protocols in `spoken`. Raises UnauthorizedError or UnreachableError."""
         try:
             async with asyncio.timeout(_CONNECT_LIMIT_S):
                 ws = await session.ws_connect(
@@ -103,12 +98,7 @@ class Channel:
         await _send(self._ws.ping())
 
     async def receive(self, limit_s: float) -> ControllerMessage | None:
-        """The controller's next message; None for a ping or pong.
-
-        Raises:
-            InvalidMessageError: the message is invalid.
-            UnreachableError: nothing came in time, or the connection is closed.
-        """
+        """The next message; None for a ping or pong. Raises InvalidMessageError or UnreachableError."""
         async with time_limit(limit_s, f"the controller is silent for {limit_s:g} s"):
             frame = await self._ws.receive()
         if frame.type is aiohttp.WSMsgType.PING:

@@ -27,11 +27,7 @@ _OK: Final = 200
 class Controllers:
     """Starts with a random controller, so that agents spread, and stays with one that answers.
 
-    Args:
-        urls: at least one.
-        authority: file with the authority of their certificates; None: see `learn`.
-        data_dir: keeps the authority that a join token named.
-        rng: chooses the first.
+    `authority` is the file with the authority of their certificates; None: see `learn`, which keeps it in `data_dir`.
     """
 
     def __init__(
@@ -67,12 +63,8 @@ class Controllers:
     async def learn(self, session: aiohttp.ClientSession, key_hash: str) -> None:
         """Fetches and keeps the authority whose public key has this SHA-256, which came with the join token.
 
-        The controller is not trusted yet, but cannot choose another authority.
-
-        Raises:
-            RefusedError: the controller's address is without TLS, or the file cannot be written.
-            RejectedError: the controller has another authority, or none.
-            UnreachableError: the controller cannot be reached.
+        The controller is not trusted yet, but cannot choose another authority. Raises RefusedError, RejectedError (it
+        has another authority, or none) or UnreachableError.
         """
         if urlsplit(self.url).scheme != "https":
             raise RefusedError(

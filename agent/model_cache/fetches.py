@@ -76,17 +76,10 @@ class Fetches:
     async def provide(
         self, user: str, fetch: ModelFetch, own: Mapping[str, str], stall_s: float, report: Report
     ) -> Provided:
-        """Returns once the model is in the cache and this token may read it. Cancelling ends only the caller's wait.
+        """Returns once the model is in the cache and this token may read it. Raises FetchError.
 
-        Args:
-            user: the process, as named in `in_use`.
-            fetch: the model.
-            own: the deployment's variables, such as its token and the hub's address.
-            stall_s: limit of time without progress.
-            report: gets progress, as text.
-
-        Raises:
-            FetchError: the model is not available.
+        Cancelling ends only the caller's wait. `user` is the process, as named in `in_use`, and `own` the deployment's
+        variables, such as its token and the hub's address. `stall_s` limits the time without progress.
         """
         env = {**os.environ, **{name: value for name, value in own.items() if _is_of_hub(name)}}
         token = env.get("HF_TOKEN") or env.get("HUGGING_FACE_HUB_TOKEN") or ""

@@ -30,13 +30,8 @@ _OF_THE_LOADER: Final = "LD_LIBRARY_PATH"  # this Python may need it
 class EngineLaunch:
     """An async context: entering starts the parent and a process that waits for `go`; without `go` it ends.
 
-    Args:
-        argv: the program and its arguments.
-        env: the complete environment.
-        work: the working folder.
-        log: gets the output.
-        record: gets the end, written by the parent.
-        account: as which it runs, without capabilities; None: as the agent.
+    `env` is complete. The parent writes the engine's end into `record`. `account` None: the agent's; else the engine
+    runs without capabilities.
     """
 
     pid: int  # of the engine, also of its session and group
@@ -94,12 +89,7 @@ class EngineLaunch:
             self._channel = None
 
     async def go(self) -> None:
-        """Runs the engine.
-
-        Raises:
-            ProgramMissingError: the program is not there.
-            SpawnError: it could not be run; the message names the program or folder.
-        """
+        """Runs the engine. Raises ProgramMissingError, or another SpawnError that names the program or folder."""
         if self._channel is None:
             raise AssertionError("the launch is over")
         loop, self.waits = asyncio.get_running_loop(), False

@@ -67,8 +67,7 @@ async def end_cause(
 async def memory_back(key: ProcessKey, listing: Callable[[ProcessKey], tuple[str, ...]], clock: Clock) -> str:
     """Waits until the driver lists an ended process on no GPU: only then its memory is free.
 
-    Returns:
-        A code and a text after the limit, else empty.
+    Returns a code and a text after the limit, else an empty text.
     """
     deadline_s = clock() + BACK_LIMIT_S
     while gpus := listing(key):

@@ -66,13 +66,8 @@ def why_unreadable(
 ) -> str:
     """The first unreachable path with a remedy; empty if all are reachable. Blocks.
 
-    Missing paths are ignored: the engine's own error names them.
-
-    Args:
-        account: of the engine.
-        reads: folders and files that the engine reads.
-        enters: working folders.
-        mounted: they are mounted into a container, so their parents do not matter.
+    Missing paths are ignored: the engine's own error names them. `reads` are folders and files, `enters` are working
+    folders. `mounted`: they are mounted into a container, so their parents do not matter.
     """
     if account.uid == 0:
         return ""

@@ -46,8 +46,8 @@ class ProcessGroup:
 
         Args:
             pid: of the leader.
-            key: in its marker.
-            folder: in its marker.
+            key: in its marker, as is `folder`.
+            folder: see above.
             cgroup: of the process and its children.
             uid: if only this instance's processes have it, else None.
             parent: of the leader; closed by this object. None: it has died, or never existed.
