@@ -75,13 +75,11 @@ class LogReader:
         if epoch is not None:
             return next((log for log in logs if log.epoch == epoch), None)
         newest = logs[0].epoch if logs else None
-        if previous and newest is not None and not self._lives(instance, newest):
+        lives = any((record.instance, record.epoch) == (instance, newest) for record in self._journal.live())
+        if previous and newest is not None and not lives:
             return logs[0]  # between two starts the last start is the previous one
         logs = [log for log in logs if (log.epoch != newest) == previous]
         return logs[0] if logs else None
-
-    def _lives(self, instance: str, epoch: int) -> bool:
-        return any((record.instance, record.epoch) == (instance, epoch) for record in self._journal.live())
 
     async def _answer_timed(
         self,

@@ -119,9 +119,8 @@ class StallWatch:
         if answered is None or self._order.probe is None or self._generate is None:
             return None
         took = now - self._probed_s
-        if self._active_s > self._probed_s or (
-            any(not wait.ended for wait in evidence.waits) and not _idle_for(evidence, took)
-        ):
+        idle = evidence.gpus_idle is not None and evidence.gpus_idle >= took
+        if self._active_s > self._probed_s or (any(not wait.ended for wait in evidence.waits) and not idle):
             return None  # it works on other requests, or may
         self._failed += 1
         if self._failed <= self._order.probe.failures:
@@ -130,10 +129,6 @@ class StallWatch:
             return None
         self.why = f"{NO_ANSWER}: no token within {self._generate.timeout_s:g} s, {self._failed} times in a row"
         return False
-
-
-def _idle_for(evidence: Evidence, seconds: float) -> bool:
-    return evidence.gpus_idle is not None and evidence.gpus_idle >= seconds
 
 
 async def watch_health(

@@ -89,7 +89,7 @@ def _watch(pid: int, ticks: int, record: int) -> None:
         if not _take_signal(signals, _LOOK_S):
             kills = [kills[1], _oom_kills()]
     ended_at = time.time()
-    code = _exit_code(ended)
+    code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status  # as in Python's subprocess
     # A host that shuts down signals all processes before one of them can end.
     asked = signal.SIGTERM in signals | signal.sigpending()
     known = (pid, ticks, code, ended_at, _json(asked), _json(_oom_kills() > kills[0]))
@@ -98,11 +98,6 @@ def _watch(pid: int, ticks: int, record: int) -> None:
         _take_signal(signals, _UNREAD_LOOK_S)
     _, _, used = os.wait4(pid, 0)
     _write_record(record, known, used)
-
-
-def _exit_code(ended: os.waitid_result) -> int:
-    """As in Python's subprocess: negative for a signal."""
-    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 def _take_signal(signals: set[int], limit_s: float) -> bool:

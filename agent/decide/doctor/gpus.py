@@ -1,6 +1,6 @@
 """Findings about GPUs: the driver, its library, each GPU, and GPUs in containers. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -119,7 +119,7 @@ def judge_gpus(nvml: NvmlFacts) -> Iterator[Finding]:
         else:
             yield fails("gpu", f"{name}: {gpu.health_reason}", _remedy(gpu.health_reason))
     if well:
-        yield ok("gpu", f"{_number(well, 'GPU')} well: {_models(nvml.gpus)}")
+        yield ok("gpu", f"{_number(well, 'GPU')} well: {', '.join(dict.fromkeys(gpu.model for gpu in nvml.gpus))}")
     lazy = [str(gpu.index) for gpu in nvml.gpus if gpu.details is not None and gpu.details.persistence is False]
     if lazy:
         text = f"persistence mode is off (GPU {', '.join(lazy)}): the driver starts again for each first process"
@@ -169,10 +169,6 @@ def docker_runtime(docker: DockerFacts) -> RuntimeFacts:
 def _remedy(reason: str) -> str:
     code = reason.partition(":")[0]
     return next((texts[code].remedy for texts in REASONS.values() if code in texts), "Check the host: `nvidia-smi`.")
-
-
-def _models(gpus: Sequence[DeviceFacts]) -> str:
-    return ", ".join(dict.fromkeys(gpu.model for gpu in gpus))
 
 
 def _number(count: int, what: str) -> str:
