@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from agent.containers.container import Container
-from agent.containers.container_start import ContainerStart
+from agent.containers.container import Container, ContainerStart
 from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
 from agent.containers.image_pull import provide_image
 from agent.containers.log_copy import LogCopy
@@ -42,10 +41,10 @@ from schemas.hub import OWN_CACHE
 from schemas.wire import ContainerOrder, StartOrder
 
 SWEEP_S: Final = 30.0
-
-log = structlog.get_logger()
 _NO_BRIDGE: Final = "Docker has no bridge network here"
 _INSTEAD: Final = "the container uses the host's, where it listens on 127.0.0.1"
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,12 +27,12 @@ _BACKOFF_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
 _RENEW_AFTER_S: Final = (20.0, 60.0, 300.0)
 _CODES: Final = {18: "driver_mismatch", NO_LIBRARY: "nvml_library_missing"}
 _MOST_TEXT: Final = 300
-
-log = structlog.get_logger()
 _MAX_LINE_BYTES: Final = 4 * 2**20
 _REAP_LIMIT_S: Final = 1.0
 _EVERY_S: Final = 60.0
 _MOST_CAUSES: Final = 1_000
+
+log = structlog.get_logger()
 
 
 class RareLog:

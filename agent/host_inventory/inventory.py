@@ -25,13 +25,14 @@ _READ_LIMIT_S: Final = 5.0
 _FULL_PERCENT: Final = 100.0
 _MOST_MIB: Final = 2**40
 _MAX_LABELS: Final = 64  # a controller refuses more
-log = structlog.get_logger()
 _READINGS: Final = {"used_mib": None, "utilization": None, "health": "ok", "health_reason": "", "details": None}
 _MOST_FOREIGN: Final = 32
 _DETAILS_EVERY: Final = 3  # reports
 _BUILDS: Final = EngineBuilds()  # of this host; `up` runs many simulated hosts in one process
 BUSY_PERCENT: Final = 5.0
 _READ_EVERY_S: Final = 5.0
+
+log = structlog.get_logger()
 
 
 class IdleGpus:

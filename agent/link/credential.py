@@ -30,8 +30,6 @@ from schemas.wire import (
 )
 
 _TOKEN_FILE_MAX_CHARS: Final = 4_096
-
-log = structlog.get_logger()
 # Longer than the controller's limit: earlier versions refuse to repeat a join whose answer was lost.
 _JOIN_LIMIT_S: Final = 45.0
 _CONNECT_LIMIT_S: Final = 15.0
@@ -40,6 +38,8 @@ _CREDENTIAL_TAKEN: Final = "credential_taken"
 _TLS_REQUIRED: Final = "tls_required"
 _SERVER_ERROR: Final = 500
 _ANSWER_MAX_BYTES: Final = 65_536
+
+log = structlog.get_logger()
 
 
 class _ApiError(msgspec.Struct):

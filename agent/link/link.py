@@ -24,10 +24,10 @@ BACKOFF_FIRST_S: Final = 0.2
 BACKOFF_MAX_S: Final = 10.0
 _SHORT_SESSION_S: Final = 5.0
 _FAILURES_KEPT: Final = 64
-
-log = structlog.get_logger()
 _PING_S: Final = 3.0
 _PING_TICK_S: Final = 0.25
+
+log = structlog.get_logger()
 
 
 class Link:

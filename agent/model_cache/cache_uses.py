@@ -20,10 +20,10 @@ from agent.model_cache.beneath import OpenFolder, PlaceBeneath
 from agent.model_cache.cache_folder import CacheFolder
 
 _SAVE_LIMIT_S: Final = 15.0
-
-log = structlog.get_logger()
 _ID_FILE: Final = "cache-agent"
 _WANTED_FOR_S: Final = 60.0  # a fetching agent writes more often
+
+log = structlog.get_logger()
 
 
 def agent_id(data_dir: Path) -> str:

@@ -31,11 +31,10 @@ _ALIVE_AFTER_S: Final = 0.2  # a process without a port counts as running after 
 _FIRST_PROBES_S: Final = (0.1, 0.1, 0.1, 0.15, 0.25)  # short at first, to notice a fast start
 _PORT_PROBE: Final = ProbeOrder(path="", period_s=5.0, timeout_s=2.0, failures=3)  # timing if the order has no probe
 _LOG_CHECK_S: Final = 1.0
-
-log = structlog.get_logger()
-
 _CANCEL_LIMIT_S: Final = 1.0
 _SAME_S: Final = 0.05  # two ages of one event differ by the time between two reads of clocks
+
+log = structlog.get_logger()
 
 
 class StallWatch:

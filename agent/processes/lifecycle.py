@@ -27,12 +27,12 @@ from schemas.wire import GPU_MEMORY_HELD, StartOrder
 _REQUESTS_SHARE: Final = 0.8  # share of the drain time for requests in flight; the rest follows SIGTERM
 _UNREADY_DRAIN_S: Final = 30.0  # a server that has never answered has no request to finish
 _KILL_LIMIT_S: Final = 5.0
-
-log = structlog.get_logger()
 _TAIL_LIMIT_S: Final = 5.0
 
 BACK_LIMIT_S: Final = 20.0
 _POLL_S: Final = 0.2
+
+log = structlog.get_logger()
 
 
 class EndCause(NamedTuple):
