@@ -151,25 +151,25 @@ class DockerEngine:
                     yield message
 
     async def log(self, name: str, since: str, silent_s: float) -> AsyncGenerator[bytes, None]:
-        """A container's output in pieces, each with its time in front; a huge piece is cut.
+        """A container's output in frames, each with its time in front; a huge frame is cut.
 
         It ends when the container has ended, or after `silent_s` without output: then the connection may be dead.
         `since` is in seconds since 1970.
         """
         async with self._call(None) as docker:
-            # Not aiodocker's logs, which lose the borders of pieces.
+            # Not aiodocker's logs, which lose the borders of frames.
             url = await self._url(docker, f"containers/{name}/logs")
             params = {"stdout": "1", "stderr": "1", "follow": "1", "timestamps": "1", "since": since}
             with contextlib.suppress(asyncio.IncompleteReadError, _StalledError):
-                # Docker may send the head of its response only with the first piece.
+                # Docker may send the head of its response only with the first frame.
                 async with _within(silent_s):
                     response = await docker.session.get(url, params=params, timeout=_STREAM)
                 async with response:
                     await _check(response)
                     while True:
                         async with _within(silent_s):
-                            piece = await _piece(response.content)
-                        yield piece
+                            frame = await _frame(response.content)
+                        yield frame
 
     def _connected(self, docker: "type[Docker]") -> "Docker":
         """A client without a bound of connections: each container has two long calls, and other calls must not wait."""
@@ -232,14 +232,14 @@ async def _within(limit_s: float) -> AsyncIterator[None]:
         raise _StalledError from error
 
 
-async def _piece(content: aiohttp.StreamReader) -> bytes:
+async def _frame(content: aiohttp.StreamReader) -> bytes:
     header = await content.readexactly(_HEADER_BYTES)
     length = int.from_bytes(header[4:], "big")
-    piece = await content.readexactly(min(length, _MOST_LINE_BYTES))
-    left = length - len(piece)
+    frame = await content.readexactly(min(length, _MOST_LINE_BYTES))
+    left = length - len(frame)
     while left:
         left -= len(await content.readexactly(min(left, _MOST_LINE_BYTES)))
-    return piece
+    return frame
 
 
 async def _unless_missing(call: Any) -> dict[str, Any] | None:

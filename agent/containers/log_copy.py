@@ -1,6 +1,6 @@
 """Copies a container's output into the instance's log, where `gpuward logs` reads it.
 
-Docker keeps each piece with its time. A mark next to the log has the time of the last copied piece and how many pieces
+Docker keeps each frame with its time. A mark next to the log has the time of the last copied frame and how many frames
 share it, so that a later agent continues from there.
 """
 
@@ -20,7 +20,7 @@ from agent.containers.docker_engine import DockerAwayError, DockerEngine, Docker
 from agent.logs.log_index import LogIndex
 
 _TIME: Final = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z ")
-MOST_BYTES: Final = 4 * 2**20  # read and not written yet, plus one piece
+MOST_BYTES: Final = 4 * 2**20  # read and not written yet, plus one frame
 _SILENT_S: Final = 120.0  # then the stream may be dead and is opened again
 _FLUSH_S: Final = 0.1
 _RETRY_S: Final = (0.2, 1.0, 2.0, 5.0)
@@ -37,28 +37,28 @@ class LogCopy:
         self._index = index or LogIndex(log)
         self._index.begin()
         self._mark = log.with_suffix(".since")
-        self._last, self._count = b"", 0  # the time of the last piece, and how many pieces in a row have it
+        self._last, self._count = b"", 0  # the time of the last frame, and how many frames in a row have it
         with contextlib.suppress(OSError, ValueError):
             last, _, count = self._mark.read_bytes().partition(b" ")
             self._last, self._count = last, int(count or b"1")
         self.begin()
 
     def begin(self) -> None:
-        """Starts a new stream from `since` on. Its first pieces are in the log already."""
+        """Starts a new stream from `since` on. Its first frames are in the log already."""
         self._known, self._left = self._last, self._count
 
     @property
     def since(self) -> str:
-        """The second of the last piece, since 1970: the new stream starts there."""
+        """The second of the last frame, since 1970: the new stream starts there."""
         try:
             last = datetime.fromisoformat(self._last.decode("ascii").partition(".")[0])
         except ValueError:
             return "0"
         return str(int(last.replace(tzinfo=UTC).timestamp()))
 
-    def write(self, pieces: list[bytes]) -> None:
-        """Appends new pieces. Blocks. On OSError nothing is written, and the stream must be read again."""
-        fresh = [(time, text) for time, text in map(_split, pieces) if not self._has(time)]
+    def write(self, frames: list[bytes]) -> None:
+        """Appends new frames. Blocks. On OSError nothing is written, and the stream must be read again."""
+        fresh = [(time, text) for time, text in map(_split, frames) if not self._has(time)]
         if not fresh:
             return
         last, count = self._last, self._count
@@ -80,8 +80,8 @@ class LogCopy:
         self._last, self._count = last, count
 
     def _has(self, time: bytes) -> bool:
-        """Whether the log has this piece of the stream already."""
-        # Only the first pieces are compared: the clock may be set back, and parts of a line share a time.
+        """Whether the log has this frame of the stream already."""
+        # Only the first frames are compared: the clock may be set back, and parts of a line share a time.
         if not time or not self._left:
             return False
         if time > self._known:
@@ -107,10 +107,10 @@ class LogCopy:
         self._mark.with_suffix(".since-part").unlink(missing_ok=True)
 
 
-def _ends(size: int, pieces: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, int]]:
-    """Size of the log after each piece with a time, and that time in milliseconds since 1970."""
+def _ends(size: int, frames: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, int]]:
+    """Size of the log after each frame with a time, and that time in milliseconds since 1970."""
     second, begin_ms = b"", 0
-    for time, text in pieces:
+    for time, text in frames:
         size += len(text)
         if time:
             if time[:19] != second:
@@ -119,12 +119,12 @@ def _ends(size: int, pieces: list[tuple[bytes, bytes]]) -> Iterator[tuple[int, i
             yield size, begin_ms + int(time[20:23])
 
 
-def _split(piece: bytes) -> tuple[bytes, bytes]:
+def _split(frame: bytes) -> tuple[bytes, bytes]:
     """A comparable time (empty if none) and the output."""
-    match = _TIME.match(piece)
+    match = _TIME.match(frame)
     if match is None:
-        return b"", piece
-    return match[1] + b"." + (match[2] or b"").ljust(9, b"0"), piece[match.end() :]
+        return b"", frame
+    return match[1] + b"." + (match[2] or b"").ljust(9, b"0"), frame[match.end() :]
 
 
 class LogFollow:
@@ -192,12 +192,12 @@ class LogFollow:
 
     async def _read(self) -> None:
         async with contextlib.aclosing(self._engine.log(self._name, self._copy.since, _SILENT_S)) as read:
-            async for piece in read:
+            async for frame in read:
                 while self.held_bytes >= MOST_BYTES:
                     self._has_space.clear()
-                    await self._has_space.wait()  # until the held pieces are written
-                self._held.append(piece)
-                self.held_bytes += len(piece)
+                    await self._has_space.wait()  # until the held frames are written
+                self._held.append(frame)
+                self.held_bytes += len(frame)
 
     def _take(self) -> list[bytes]:
         taken, self._held, self.held_bytes = self._held, [], 0

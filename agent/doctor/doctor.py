@@ -114,7 +114,7 @@ async def _within(check: str, limit_s: float, probe: Callable[[], Awaitable[list
     except TimeoutError:
         text = f"no result within {limit_s:g} s"
         return [fails(check, text, "See whether the disk, the driver or the network hangs: `dmesg`.")]
-    except Exception as error:  # noqa: BLE001 - one check that fails must not hide the others
+    except Exception as error:  # noqa: BLE001 - a failing check must not hide other findings
         return [fails(check, f"it cannot be examined: {error!r}", "Run `gpuward doctor` again as root.")]
 
 
