@@ -4,7 +4,7 @@ from typing import Final
 
 from schemas.units import format_bytes
 
-_TELL_EVERY_S: Final = 5.0
+_REPORT_EVERY_S: Final = 5.0
 _RATE_OVER_S: Final = 10.0
 
 
@@ -33,7 +33,7 @@ class Progress:
         """Progress of another process that fetches the model; returns a text, empty if one was reported recently."""
         if there != self._bytes:
             self._bytes, self._moved_at = there, now
-        if now - self._reported_at < _TELL_EVERY_S:
+        if now - self._reported_at < _REPORT_EVERY_S:
             return ""
         self._reported_at = now
         return f"{self._name}: another process of this host does so, {format_bytes(there)} are there"
@@ -50,7 +50,7 @@ class Progress:
             self._samples.append((now, there))
             while len(self._samples) > 1 and now - self._samples[1][0] >= _RATE_OVER_S:
                 self._samples.pop(0)
-        if now - self._reported_at < _TELL_EVERY_S:
+        if now - self._reported_at < _REPORT_EVERY_S:
             return ""
         self._reported_at = now
         if not self._total:

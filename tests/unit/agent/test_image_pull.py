@@ -33,7 +33,7 @@ class SilentEngine:
 
 
 async def test_the_last_word_before_a_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_TELL_EVERY_S", 0.1)
+    monkeypatch.setattr(progress, "_REPORT_EVERY_S", 0.1)
     monkeypatch.setattr(image_pull, "_REPORT_S", 0.02)
     told: list[str] = []
     with pytest.raises(SpawnError, match="no progress for 0"):
