@@ -250,7 +250,8 @@ class ContainerRuntime:
 
     async def _remove_strays(self, engine: DockerEngine) -> None:
         containers = await engine.list_of(self.owner())
-        live = {record.key for record in self._journal.live()}  # after the list, so that a new container is no stray
+        # After the list, so that a new container does not count as a stray.
+        live = {record.key for record in self._journal.live()}
         for container in containers:
             key = key_of(container["labels"])
             if key is None or key not in live:

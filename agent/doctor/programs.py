@@ -59,7 +59,7 @@ async def _engine(name: str, package: str, file: str, env: Mapping[str, str] = o
 
 
 def _interpreter(file: str) -> str | None:
-    """The Python of a script; None if the file is no Python script."""
+    """The Python of a script; None for other files."""
     try:
         with Path(file).open("rb") as script:
             match = _SHEBANG.match(script.readline(512))

@@ -147,7 +147,7 @@ def judge_isolation(facts: IsolationFacts) -> Finding:
 
 
 def judge_environment(facts: EnvironmentFacts) -> Finding:
-    """Variables that engines do not get. That is no error: engines need few."""
+    """Variables that engines do not get; most engines need few."""
     if not facts.readable:
         text = "the running agent's environment is not readable for this user"
         return warning("environment", text, "Run `gpuward doctor` as the agent's user, such as root.")
