@@ -7,9 +7,6 @@ Clock = Callable[[], float]
 
 
 def boot_clock() -> float:
-    """Seconds since boot.
-
-    The loop's monotonic clock would stand still while the host sleeps; a fence must not. The clock is the same in
-    every process, so the journal's times are valid for the next agent.
-    """
+    # Not the loop's clock, which stops while the host sleeps: a fence must not. All processes share this clock, so the
+    # journal's times are valid for the next agent.
     return time.clock_gettime(time.CLOCK_BOOTTIME)

@@ -1,4 +1,4 @@
-"""The agent's errors, by type."""
+"""Errors of the agent."""
 
 from typing import Final
 
@@ -6,15 +6,15 @@ INSTALL_EXTRA: Final = "install what the agent needs: pip install 'gpuward[agent
 
 
 class AgentError(Exception):
-    """The agent cannot run; the message says what to do. The agent ends with exit code 1."""
+    """The agent cannot run and ends with exit code 1; the message names the remedy."""
 
 
 class DataFolderError(AgentError):
-    """The data folder cannot be used: another agent holds it, or it belongs to another worker."""
+    """Another agent holds the data folder, or it belongs to another worker."""
 
 
 class SettingError(AgentError):
-    """A setting asks for what this host does not have, or does not let this agent do."""
+    """A setting requires what this host lacks or does not permit."""
 
 
 class NoGpusError(AgentError):
@@ -22,29 +22,29 @@ class NoGpusError(AgentError):
 
 
 class RefusedError(AgentError):
-    """The controller refused the join token or the credential for good."""
+    """The controller refused the join token or the credential permanently."""
 
 
 class UnreachableError(Exception):
-    """The controller cannot be reached or cannot serve now; a later attempt may succeed, after `retry_after_s`."""
+    """The controller cannot be reached or cannot serve now. Retry after `retry_after_s`."""
 
     retry_after_s: float = 0.0
 
 
 class CredentialTakenError(UnreachableError):
-    """The credential that this agent has chosen is or was another worker's: it joins with a new one."""
+    """The chosen credential is or was another worker's. The agent joins with a new one."""
 
 
 class RejectedError(UnreachableError):
-    """The controller answers, but does not serve this agent now; the message says why."""
+    """The controller answers, but does not serve this agent now."""
 
 
 class CredentialReplacedError(UnreachableError):
-    """The controller has handed over a new credential: the agent connects again with it."""
+    """The controller has issued a new credential. The agent reconnects with it."""
 
 
 class SpawnError(Exception):
-    """A process could not be started; the message is reported as the reason."""
+    """A process could not be started. The message is reported as the reason."""
 
 
 class ProgramMissingError(SpawnError):

@@ -1,17 +1,16 @@
-"""The parts of one agent by concern. Each opener puts the end of what it opens on the stack."""
+"""Opens the parts of one agent. Each opener registers its cleanup on the exit stack."""
 
 import asyncio
 import contextlib
 import os
 from dataclasses import dataclass
-from pathlib import Path
 
 import structlog
 
 from agent.clock import boot_clock
 from agent.containers.docker_engine import DockerEngine
 from agent.containers.runtime import ContainerRuntime
-from agent.decide.engine_environment import SETTING, held_back, in_words
+from agent.decide.engine_environment import SETTING, format_names, held_back
 from agent.doctor.docker_probe import KnownRuntimes
 from agent.engine_proxy.certificate import proxy_certificate
 from agent.engine_proxy.in_flight import InFlightRequests
@@ -27,8 +26,8 @@ from agent.link.controller_heartbeat import ControllerHeartbeat
 from agent.link.send_queue import SendQueue
 from agent.model_cache.answers import CacheAnswers
 from agent.model_cache.cache_folder import CacheFolder
+from agent.model_cache.cache_uses import UseMarks, agent_id
 from agent.model_cache.fetches import Fetches
-from agent.model_cache.use_marks import UseMarks, agent_id
 from agent.processes.account import container_user
 from agent.processes.cgroups import Cgroups, delegated_folder
 from agent.processes.engine_accounts import EngineAccounts
@@ -50,35 +49,31 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class HostParts:
-    """What the agent keeps in its data folder, and what it knows of its host and its GPUs."""
+    """The data folder, the host and its GPUs."""
 
-    collections: GcWatch  # what its garbage collector did
+    collections: GcWatch
     journal: Journal
     name: str  # of the worker
     boot_id: str
     folders: InstanceFolders
-    accounts: EngineAccounts  # as which engines run
+    accounts: EngineAccounts
     inventory: InventoryWatch
-    heartbeat: ControllerHeartbeat  # of the controller, which outlives a restart of the agent
+    heartbeat: ControllerHeartbeat
 
 
 @dataclass(frozen=True, slots=True)
 class RequestParts:
-    """What requests to engines pass, and what counts them."""
+    """The proxy, and the counters of requests."""
 
-    in_flight: InFlightRequests  # requests at the proxy now
-    certificate: ServedCertificate | None  # that the proxy shows; None: it speaks no TLS
+    in_flight: InFlightRequests
+    certificate: ServedCertificate | None  # of the proxy; None: it speaks no TLS
     proxy: Proxy
-    counter: RequestCounter  # counts at the proxy and in engines
-    prober: Prober  # asks engines whether they are ready
+    counter: RequestCounter
+    prober: Prober
 
 
 async def open_host(settings: AgentSettings, stack: contextlib.AsyncExitStack) -> HostParts:
-    """Opens the journal and the GPUs, and reads what the host has.
-
-    Raises:
-        AgentError: the data folder, the GPUs or the settings cannot be used.
-    """
+    """Raises AgentError if the data folder, the GPUs or the settings cannot be used."""
     collections = GcWatch()
     stack.callback(collections.close)
     journal = Journal(settings.data_dir)
@@ -119,7 +114,6 @@ async def open_fetches(settings: AgentSettings, host: HostParts, stack: contextl
 
 
 def open_containers(settings: AgentSettings, host: HostParts, stack: contextlib.AsyncExitStack) -> ContainerRuntime:
-    """Containers on this host's Docker engine, which is asked when one is needed."""
     address = settings.docker_address()
     docker = None if address is None else DockerEngine(address)
     if docker is not None:
@@ -154,7 +148,6 @@ def process_context(
     containers: ContainerRuntime,
     send_queue: SendQueue,
 ) -> ProcessContext:
-    """What processes of engines share; their reports go into the queue."""
     return ProcessContext(
         journal=host.journal,
         folders=host.folders,
@@ -163,7 +156,7 @@ def process_context(
         in_flight=requests.in_flight,
         clock=boot_clock,
         boot_id=host.boot_id,
-        cgroups=Cgroups(_cgroup_folder(settings)),
+        cgroups=Cgroups(delegated_folder() if settings.cgroup == "auto" else settings.cgroup_folder()),
         accounts=host.accounts,
         allotting=asyncio.Lock(),
         inventory=host.inventory,
@@ -177,7 +170,7 @@ def process_context(
 
 
 def _worker(settings: AgentSettings, journal: Journal) -> tuple[str, HostFacts, GpuReader]:
-    """The worker's name, its host and what reads its GPUs: real ones, or simulated ones."""
+    """The worker's name, its host, and a reader of its real or simulated GPUs."""
     known = journal.host_state.worker
     if known is not None and settings.name is not None and settings.name != known:
         raise DataFolderError(
@@ -194,13 +187,8 @@ def _worker(settings: AgentSettings, journal: Journal) -> tuple[str, HostFacts, 
     return worker.name, host, SimulatedReader(worker, journal.live, boot_clock)
 
 
-def _cgroup_folder(settings: AgentSettings) -> Path | None:
-    """Where engines' control groups are made; None: nowhere."""
-    return delegated_folder() if settings.cgroup == "auto" else settings.cgroup_folder()
-
-
 def _warn_of_accounts(accounts: EngineAccounts, settings: AgentSettings) -> None:
-    """Reports at the start what does not isolate engines, or will stop them."""
+    """Warns where engines are not isolated, or may not enter a folder that they need."""
     account = accounts.any
     if account is None:
         log.warning("engines run as the agent and can read its data folder; see --engine-user", uid=os.geteuid())
@@ -211,6 +199,6 @@ def _warn_of_accounts(accounts: EngineAccounts, settings: AgentSettings) -> None
 
 
 def _log_held_back(settings: AgentSettings) -> None:
-    """Names what engines do not get of this environment: a missing variable shows late, in an engine's error."""
+    # Logged at the start, since a missing variable shows late, in an engine's error.
     if names := held_back(os.environ, settings.engine_environment):
-        log.info("variables not passed on to engines", variables=in_words(names), setting=SETTING)
+        log.info("variables not passed on to engines", variables=format_names(names), setting=SETTING)

@@ -21,15 +21,10 @@ async def output_of(
     stderr: bool = True,
     most_bytes: int = 65_536,
 ) -> tuple[str, str]:
-    """The output of a program, up to a bound, and why it failed, or nothing. Its group is killed at the limit.
+    """Output of a program, and why it failed (empty if it did not). Its process group is killed after `limit_s`.
 
-    Args:
-        argv: program and arguments.
-        limit_s: seconds after which it is killed.
-        env: its environment; None: the agent's own.
-        given: what it reads; at most a few KiB.
-        stderr: whether what it prints there counts too. Otherwise nothing of its text stands in the reason.
-        most_bytes: of its text; what follows is not read.
+    `given` is its input, at most a few KiB. Without `stderr` the reason quotes no output. Output beyond `most_bytes` is
+    not read.
     """
     try:
         process = await asyncio.create_subprocess_exec(
@@ -47,7 +42,7 @@ async def output_of(
     try:
         async with asyncio.timeout(limit_s):
             if process.stdin is not None:
-                with contextlib.suppress(ConnectionError):  # it ended without reading; its code says why
+                with contextlib.suppress(ConnectionError):  # it ended without reading; its exit code shows why
                     give(process.stdin, given)
                 process.stdin.close()
             text = (await _read(process.stdout, most_bytes)).decode(errors="replace")
@@ -56,7 +51,7 @@ async def output_of(
         return "", f"it does not answer within {limit_s:g} s"
     finally:
         if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have become another user's
+            with contextlib.suppress(ProcessLookupError, PermissionError):  # it may have changed its user
                 os.killpg(process.pid, signal.SIGKILL)
         await _end(process, process.stdout)
     last = f": {(text.strip().splitlines() or [''])[-1][:200]}" if stderr else ""
@@ -64,7 +59,7 @@ async def output_of(
 
 
 async def _end(process: asyncio.subprocess.Process, stream: asyncio.StreamReader) -> None:
-    """Reads what is left and reaps it. asyncio waits for the end of the pipe, which another process may keep open."""
+    # Bounded, since asyncio waits for the end of the pipe, which another process may keep open.
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(_END_LIMIT_S):
             while await stream.read(_DROP_BYTES):
@@ -73,7 +68,7 @@ async def _end(process: asyncio.subprocess.Process, stream: asyncio.StreamReader
 
 
 async def _read(stream: asyncio.StreamReader, most_bytes: int) -> bytes:
-    """All that comes until its end, up to the bound: one read gives only what is there."""
+    """Reads up to the end or the bound; a single read returns only what is buffered."""
     text = b""
     while len(text) < most_bytes and (piece := await stream.read(most_bytes - len(text))):
         text += piece
@@ -81,11 +76,8 @@ async def _read(stream: asyncio.StreamReader, most_bytes: int) -> bytes:
 
 
 def give(stdin: asyncio.StreamWriter, data: bytes) -> None:
-    """Writes to a program, without waiting.
-
-    Raises:
-        BrokenPipeError: it has ended. asyncio's own loop says so in `drain` alone; uvloop says it by a RuntimeError.
-    """
+    """Writes to a program, without waiting. Raises BrokenPipeError if it has ended."""
+    # asyncio's own loop raises only in `drain`, and uvloop raises a RuntimeError.
     if stdin.is_closing():
         raise BrokenPipeError(errno.EPIPE, "the program has ended")
     stdin.write(data)

@@ -28,7 +28,7 @@ def _default_data_dir() -> Path:
 
 
 def _default_cache_dir() -> Path:
-    """Outside the data folder, since engines read it. A cache that the host has already is used."""
+    """An existing cache, else a folder outside the data folder, since engines read it."""
     if known := os.environ.get("HF_HUB_CACHE"):
         return Path(known)
     if home := os.environ.get("HF_HOME"):
@@ -39,7 +39,7 @@ def _default_cache_dir() -> Path:
 
 
 def default_docker_address() -> str | None:
-    """`DOCKER_HOST`, or the usual socket; None: it names an engine on another host."""
+    """`DOCKER_HOST`, or the usual socket; None if it names another host."""
     address = os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock"
     return address if address.startswith("unix://") else None
 
@@ -51,8 +51,8 @@ def host_label(hostname: str | None = None) -> str:
 
 
 def _listed(value: object) -> object:
-    """`A, B_*` as a list."""
-    return [one.strip() for one in value.split(",") if one.strip()] if isinstance(value, str) else value
+    """Splits `A, B_*`."""
+    return [entry.strip() for entry in value.split(",") if entry.strip()] if isinstance(value, str) else value
 
 
 def _is_loopback(host: str | None) -> bool:
@@ -66,36 +66,35 @@ class AgentSettings(BaseSettings):
     """The settings of one agent.
 
     Attributes:
-        controller_url: the controller's address, such as http://10.0.0.1:8080; or those of several, with commas.
-        join_token: needed at the first start only.
-        join_token_file: a file with the token; read when the token is needed.
-        name: the worker's name. None: the journal's, else the host's name.
-        simulate: file of simulated hosts; the agent simulates the host with its name.
+        controller_url: the controllers' addresses, such as http://10.0.0.1:8080, separated by commas.
+        join_token: required only at the first start.
+        join_token_file: a file with the token, read when required.
+        name: the worker's name. None: as journalled, else the host's name.
+        simulate: file of simulated hosts; the agent simulates the host of its name.
         data_dir: folder of the journal, the logs and the engines' working folders; one agent per folder.
         advertise: HOST or HOST:PORT where the controller reaches the proxy. None: the agent's source address.
         proxy_host: address that the proxy binds.
         proxy_port: port that the proxy binds; 0: the previous start's port, else any free one.
-        on_exit: what a clean shutdown does with the engines.
+        on_exit: whether a clean shutdown stops the engines.
         labels: the worker's labels, for placement.
         cache_dir: folder for models of the hub, shared by all deployments of the host.
-        cache_limit: most that the cache may hold (MiB); None: the disk is the limit.
-        offline: models of the hub are taken from the cache only.
+        cache_limit: largest size of the cache (MiB); None: the disk is the limit.
+        offline: take models of the hub only from the cache.
         reserve_host_memory: host memory (MiB) that placement must not use.
         reserve_gpu_memory: memory (MiB) of each GPU that placement must not use; an exclusive claim includes it.
         cgroup: `auto`: engines get control groups where systemd has delegated some; `off`; or a folder of version 2.
-        docker: `auto`: the engine of `DOCKER_HOST` or the usual socket, but none for a simulated host; `off`; or its
+        docker: `auto`: the engine of `DOCKER_HOST` or the usual socket, except for a simulated host; `off`; or its
             address, such as unix:///var/run/docker.sock.
-        container_user: `UID` or `UID:GID` as which containers run; only an agent of root may name another user. None:
-            as `engine_user` says, else as the agent, for root without capabilities.
-        engine_user: account as which engines run, `USER[:GROUP]`; or a range of uids `FIRST-LAST[:GROUP]`, of which
-            each instance gets one of its own. None: as the agent.
-        engine_environment: variables of the agent's environment that engines get beside those that all agents pass
-            on: names, and `PREFIX*` for all that begin so, separated by commas. A credential passes only by its full
-            name, and no `GPUWARD_*` does.
-        tls_cert: certificate of the proxy, in PEM. None: the agent makes one for itself.
+        container_user: `UID` or `UID:GID` of containers; only an agent of root may name another user. None:
+            as `engine_user`, else as the agent, for root without capabilities.
+        engine_user: account of engines, `USER[:GROUP]`; or a range of uids `FIRST-LAST[:GROUP]`, of which each instance
+            gets its own. None: the agent's.
+        engine_environment: additional variables of the agent's environment for engines: names and `PREFIX*`, separated
+            by commas. A credential passes only by its full name, and no `GPUWARD_*` passes.
+        tls_cert: certificate of the proxy, in PEM. None: self-signed by the agent.
         tls_key: its key.
-        proxy_tls: whether callers of the proxy are told a certificate, and so speak TLS. `auto`: unless the
-            controller is on this host and no other address is advertised.
+        proxy_tls: whether the agent reports a certificate to the proxy's callers, which then speak TLS. `auto`: unless
+            the controller is on this host and no other address is advertised.
         ca: the authority of the controller's certificate, in PEM. None: the one that the join token named, else the
             system's.
         log_format: format of the logs that `daemon.main` writes.
@@ -205,7 +204,7 @@ class AgentSettings(BaseSettings):
         return value
 
     @model_validator(mode="after")
-    def _one_token_source(self) -> Self:
+    def _single_token_source(self) -> Self:
         if self.join_token is not None and self.join_token_file is not None:
             raise ValueError("join_token and join_token_file: both are set; set one of them")
         return self
@@ -216,28 +215,28 @@ class AgentSettings(BaseSettings):
         return self
 
     def speaks_tls(self) -> bool:
-        """Whether callers of the proxy are told its certificate."""
+        """Whether the proxy has a certificate."""
         if self.proxy_tls != "auto":
             return self.proxy_tls == "on"
         known = [*self.controller_urls, *([] if self.advertise is None else [f"//{self.advertise}"])]
         return not all(_is_loopback(urlsplit(address).hostname) for address in known)
 
     def cgroup_folder(self) -> Path | None:
-        """The folder that `cgroup` names; None: it names none."""
+        """The folder in `cgroup`; None for `auto` and `off`."""
         return Path(self.cgroup) if self.cgroup.startswith("/") else None
 
     def engine_account(self) -> EngineUser | None:
-        """What `engine_user` says; None: engines run as the agent."""
+        """None: engines run as the agent."""
         return None if self.engine_user is None else parse_engine_user(self.engine_user)
 
     def docker_address(self) -> str | None:
-        """Where the Docker engine of this host listens; None: no containers are run."""
+        """None: the agent runs no containers."""
         if self.docker == "off" or (self.docker == "auto" and self.simulate is not None):
             return None
         return default_docker_address() if self.docker == "auto" else self.docker
 
     def advertised(self, bound_port: int) -> str | None:
-        """The address for the controller; `bound_port` is added if the setting names no port."""
+        """The address for the controller, with `bound_port` unless the setting has a port."""
         if self.advertise is None or re.search(r"[^:\]]:\d+$|\]:\d+$", self.advertise):
             return self.advertise
         return f"{self.advertise}:{bound_port}"

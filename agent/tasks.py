@@ -1,4 +1,4 @@
-"""Waiting: for a blocking call in a thread, and for the first of several coroutines."""
+"""Blocking calls in threads, and a wait for the first of several coroutines."""
 
 import asyncio
 import threading
@@ -9,9 +9,9 @@ _Result = TypeVar("_Result")
 
 
 async def in_background(call: Callable[[], _Result]) -> _Result:
-    """Runs a call that may hang, such as on a dead network disk; returns or raises what it does.
+    """Runs a call that may hang, such as on a dead network disk, in a daemon thread.
 
-    A caller that is cancelled leaves the call behind, in a thread that does not keep the process alive at its end.
+    Cancelling the caller abandons the call.
     """
     loop = asyncio.get_running_loop()
     done: asyncio.Future[_Result] = loop.create_future()
@@ -37,10 +37,7 @@ async def in_background(call: Callable[[], _Result]) -> _Result:
 
 
 async def in_thread(call: Callable[[], _Result], undo: Callable[[_Result], object], name: str) -> _Result:
-    """Runs a call in a thread; returns or raises what it does.
-
-    A caller that is cancelled does not wait: the call continues, and `undo` gets its result.
-    """
+    """Runs a call in a thread. If the caller is cancelled, the call continues and `undo` gets its result."""
     running = asyncio.create_task(asyncio.to_thread(call), name=name)
 
     def take_back(ended: asyncio.Task[_Result]) -> None:
@@ -55,12 +52,10 @@ async def in_thread(call: Callable[[], _Result], undo: Callable[[_Result], objec
 
 
 async def wait_first(*coroutines: Coroutine[Any, Any, Any], limit_s: float | None = None) -> None:
-    """Runs all; returns when the first has ended or `limit_s` has passed. The others are cancelled and awaited.
+    """Returns when the first has ended or `limit_s` has passed. The rest are cancelled and awaited.
 
-    `limit_s` may be None if one of the coroutines has a limit of its own, or if the wait lasts as long as a process.
-
-    Raises:
-        Exception: what one of those that ended first raised.
+    Raises an exception of a coroutine that ended first. `limit_s` may be None if one of the coroutines has a limit of
+    its own, or if the wait lasts as long as a process.
     """
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:

@@ -1,4 +1,4 @@
-"""The host's Docker engine. Each call has a deadline; an engine that is away is told from one that refuses."""
+"""The host's Docker engine. Each call has a deadline, and errors distinguish away from refused."""
 
 import asyncio
 import contextlib
@@ -15,24 +15,24 @@ if TYPE_CHECKING:
     from aiodocker import Docker
 
 CALL_LIMIT_S: Final = 20.0
-START_LIMIT_S: Final = 120.0  # a storage driver that copies takes its time for a large image
+START_LIMIT_S: Final = 120.0  # a storage driver that copies is slow for a large image
 WAIT_LIMIT_S: Final = 30.0
 _CONNECT_LIMIT_S: Final = 5.0
 _AWAY: Final = 900  # aiodocker: it cannot connect
 _NOT_FOUND: Final = 404
 _CONFLICT: Final = 409
 _HEADER_BYTES: Final = 8
-_MOST_WORDS: Final = 1_000
+_MOST_TEXT: Final = 1_000
 _MOST_LINE_BYTES: Final = 2**20
 _STREAM: Final = aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_LIMIT_S)
 
 
 class DockerAwayError(Exception):
-    """Docker does not answer: what it runs is unknown."""
+    """Docker does not answer, so the state of containers is unknown."""
 
 
 class DockerRefusalError(Exception):
-    """Docker answers, and does not do it; the message is its own."""
+    """Docker refuses; the message is its own."""
 
     def __init__(self, status: int, message: str) -> None:
         super().__init__(message)
@@ -40,10 +40,7 @@ class DockerRefusalError(Exception):
 
 
 class DockerEngine:
-    """A client that connects when it is first needed.
-
-    Each call raises DockerAwayError if Docker does not answer, and DockerRefusalError if it refuses.
-    """
+    """A client that connects at its first use. Each call may raise DockerAwayError or DockerRefusalError."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -60,23 +57,23 @@ class DockerEngine:
                         await self._connector.close()
 
     async def inspect(self, name: str) -> dict[str, Any] | None:
-        """What is known of a container; None: there is none of that name."""
+        """Docker's description of a container; None if no container has the name."""
         async with self._call(CALL_LIMIT_S) as docker:
             return await _unless_missing(docker.containers.container(name).show())
 
     async def list_of(self, owner: str) -> list[dict[str, Any]]:
-        """The names and labels of an agent's containers, whether they run or not."""
+        """Names and labels of an agent's containers, running or not."""
         async with self._call(CALL_LIMIT_S) as docker:
             filters = f'{{"label": ["{AGENT_LABEL}={owner}"]}}'
-            found = await docker.containers.list(all=True, filters=filters)
-            # One that is being removed may have no name any more.
+            # A container that is being removed may have no name any more.
             return [
-                {"name": (one["Names"] or [one["Id"]])[0].lstrip("/"), "labels": one["Labels"] or {}} for one in found
+                {"name": (listed["Names"] or [listed["Id"]])[0].lstrip("/"), "labels": listed["Labels"] or {}}
+                for listed in await docker.containers.list(all=True, filters=filters)
             ]
 
     async def networks(self) -> list[dict[str, Any]]:
         async with self._call(CALL_LIMIT_S) as docker:
-            return [dict(one) for one in await docker.networks.list()]
+            return [dict(network) for network in await docker.networks.list()]
 
     async def create_network(self, config: Mapping[str, Any]) -> None:
         async with self._call(CALL_LIMIT_S) as docker:
@@ -91,7 +88,7 @@ class DockerEngine:
             await docker.containers.container(name).start()
 
     async def wait(self, name: str) -> None:
-        """Returns when it has ended or is gone, or after `WAIT_LIMIT_S`."""
+        """Returns when the container has ended or is gone, or after `WAIT_LIMIT_S`."""
         try:
             async with self._call(WAIT_LIMIT_S + CALL_LIMIT_S) as docker:
                 with contextlib.suppress(TimeoutError):
@@ -102,7 +99,7 @@ class DockerEngine:
                 raise
 
     async def signal(self, name: str, signal: str) -> None:
-        """Sends it a signal; nothing happens if it does not run."""
+        """Does nothing if the container does not run."""
         try:
             async with self._call(CALL_LIMIT_S) as docker:
                 await docker.containers.container(name).kill(signal=signal)
@@ -111,7 +108,7 @@ class DockerEngine:
                 raise
 
     async def remove(self, name: str) -> None:
-        """Kills and removes it with its unnamed volumes; nothing happens if it is gone."""
+        """Kills and removes a container with its unnamed volumes; does nothing if it is gone."""
         try:
             async with self._call(START_LIMIT_S) as docker:
                 await docker.containers.container(name).delete(force=True, v=True)
@@ -120,24 +117,23 @@ class DockerEngine:
                 raise
 
     async def image(self, reference: str) -> dict[str, Any] | None:
-        """What is known of an image of the host; None: it is not here."""
+        """Docker's description of an image; None if this host lacks it."""
         async with self._call(CALL_LIMIT_S) as docker:
             return await _unless_missing(docker.images.inspect(reference))
 
     async def pull(
         self, reference: str, auth: Mapping[str, str] | None, stall_s: float
     ) -> AsyncGenerator[dict[str, Any], None]:
-        """Docker's words while it fetches an image. Closing it ends the fetch; layers that are whole stay.
+        """Docker's messages while it pulls an image; TimeoutError if none came for `stall_s`.
 
-        Raises:
-            TimeoutError: it has sent nothing for `stall_s`.
+        Closing the generator ends the pull; complete layers stay.
         """
         from aiodocker.utils import compose_auth_header  # noqa: PLC0415 - as in `_call`
 
         headers = {} if auth is None else {"X-Registry-Auth": compose_auth_header(dict(auth), registry_of(reference))}
         params = {"fromImage": reference, **({} if has_tag(reference) else {"tag": "latest"})}
         async with self._call(None) as docker:
-            # aiodocker's own pull leaves the connection open when it is given up, and Docker would continue.
+            # Not aiodocker's pull, which leaves the connection open when it is cancelled: Docker would continue.
             url = await self._url(docker, "images/create")
             async with docker.session.post(url, params=params, headers=headers, timeout=_STREAM) as response:
                 await _check(response)
@@ -149,38 +145,34 @@ class DockerEngine:
                         raise _StalledError from error
                     if not line:
                         return
-                    word = orjson.loads(line)
-                    if word.get("error"):
-                        raise DockerRefusalError(0, str(word["error"]))
-                    yield word
+                    message = orjson.loads(line)
+                    if message.get("error"):
+                        raise DockerRefusalError(0, str(message["error"]))
+                    yield message
 
     async def log(self, name: str, since: str, silent_s: float) -> AsyncGenerator[bytes, None]:
-        """What a container prints, each piece with the time before it; of a huge piece only the beginning.
+        """A container's output in frames, each with its time in front; a huge frame is cut.
 
-        It ends when the container has ended, or when nothing has come for `silent_s`: then the connection may be dead.
-
-        Args:
-            name: of the container.
-            since: seconds since 1970; pieces from then on come.
-            silent_s: seconds.
+        It ends when the container has ended, or after `silent_s` without output: then the connection may be dead.
+        `since` is in seconds since 1970.
         """
         async with self._call(None) as docker:
-            # aiodocker's own reading of logs cannot tell where a piece ends.
+            # Not aiodocker's logs, which lose the borders of frames.
             url = await self._url(docker, f"containers/{name}/logs")
             params = {"stdout": "1", "stderr": "1", "follow": "1", "timestamps": "1", "since": since}
             with contextlib.suppress(asyncio.IncompleteReadError, _StalledError):
-                # Docker may send the head of its answer only with the first piece.
+                # Docker may send the head of its response only with the first frame.
                 async with _within(silent_s):
                     response = await docker.session.get(url, params=params, timeout=_STREAM)
                 async with response:
                     await _check(response)
                     while True:
                         async with _within(silent_s):
-                            piece = await _piece(response.content)
-                        yield piece
+                            frame = await _frame(response.content)
+                        yield frame
 
     def _connected(self, docker: "type[Docker]") -> "Docker":
-        """A client without a bound of connections: each container has two calls that last, and others must not wait."""
+        """A client without a bound of connections: each container has two long calls, and other calls must not wait."""
         kind, _, path = self.address.partition("://")
         if kind != "unix":
             return docker(self.address, timeout=_STREAM)
@@ -188,7 +180,7 @@ class DockerEngine:
         return docker("unix://localhost", connector=self._connector, timeout=_STREAM)
 
     async def _url(self, docker: "Docker", path: str) -> str:
-        """The address of a call that aiodocker has not. It knows the version of the API after the first call."""
+        """The address of a call that aiodocker lacks. It knows the API's version after its first call."""
         if docker.api_version == "auto":
             async with asyncio.timeout(CALL_LIMIT_S):
                 await docker.containers.list(limit=1)
@@ -196,7 +188,7 @@ class DockerEngine:
 
     @asynccontextmanager
     async def _call(self, limit_s: float | None) -> AsyncIterator["Docker"]:
-        """A client; its errors become ours. `limit_s` None: the caller has limits of its own."""
+        """Translates errors of the client. `limit_s` None: the caller sets limits."""
         from aiodocker import Docker, DockerError  # noqa: PLC0415 - an agent without containers does not load it
 
         try:
@@ -224,11 +216,11 @@ async def _check(response: aiohttp.ClientResponse) -> None:
     text = await response.text()
     with contextlib.suppress(ValueError, AttributeError):
         text = str(orjson.loads(text).get("message", text))
-    raise DockerRefusalError(response.status, text[:_MOST_WORDS])
+    raise DockerRefusalError(response.status, text[:_MOST_TEXT])
 
 
 class _StalledError(Exception):
-    """Nothing was said for too long."""
+    """No data came in time."""
 
 
 @asynccontextmanager
@@ -240,21 +232,21 @@ async def _within(limit_s: float) -> AsyncIterator[None]:
         raise _StalledError from error
 
 
-async def _piece(content: aiohttp.StreamReader) -> bytes:
+async def _frame(content: aiohttp.StreamReader) -> bytes:
     header = await content.readexactly(_HEADER_BYTES)
     length = int.from_bytes(header[4:], "big")
-    piece = await content.readexactly(min(length, _MOST_LINE_BYTES))
-    left = length - len(piece)
+    frame = await content.readexactly(min(length, _MOST_LINE_BYTES))
+    left = length - len(frame)
     while left:
         left -= len(await content.readexactly(min(left, _MOST_LINE_BYTES)))
-    return piece
+    return frame
 
 
-async def _unless_missing(asked: Any) -> dict[str, Any] | None:
+async def _unless_missing(call: Any) -> dict[str, Any] | None:
     from aiodocker import DockerError  # noqa: PLC0415 - as above
 
     try:
-        answer: dict[str, Any] = await asked
+        answer: dict[str, Any] = await call
     except DockerError as error:
         if error.status == _NOT_FOUND:
             return None

@@ -1,4 +1,4 @@
-"""Fetches the image of a container, with progress in words and a deadline since the last of it."""
+"""Pulls the image of a container, with reported progress and a deadline since the last progress."""
 
 import asyncio
 import contextlib
@@ -15,47 +15,45 @@ from agent.tasks import wait_first
 from schemas.exit_causes import Cause
 from schemas.wire import PULLING, ContainerOrder
 
-_LOOK_S: Final = 1.0  # Docker says nothing while a registry is silent; what is there is told all the same
-_COMES: Final = "Downloading"
-_IS_HERE: Final = ("Download complete", "Pull complete", "Already exists", "Verifying Checksum")
+_REPORT_S: Final = 1.0  # independent of Docker's messages, which stop while a registry is silent
+_DOWNLOADING: Final = "Downloading"
+_DOWNLOADED: Final = ("Download complete", "Pull complete", "Already exists", "Verifying Checksum")
 _NO_PROGRESS: Final = ("Retrying in", "Waiting")
 
 
-class PullWords:
-    """What Docker has said of the layers of one image."""
+class PulledLayers:
+    """The layers of one image, as Docker has reported them."""
 
     def __init__(self) -> None:
-        self._layers: dict[str, tuple[int, int]] = {}  # bytes that are here, and all, by layer
+        self._layers: dict[str, tuple[int, int]] = {}  # downloaded and all bytes, by layer
 
     @property
     def total(self) -> int:
-        """Bytes of the layers whose size is known."""
+        """Bytes of all layers of known size."""
         return sum(total for _, total in self._layers.values())
 
     @property
-    def there(self) -> int:
-        """Bytes that are here."""
-        return sum(there for there, _ in self._layers.values())
+    def downloaded(self) -> int:
+        return sum(downloaded for downloaded, _ in self._layers.values())
 
-    def take(self, word: Mapping[str, Any]) -> bool:
-        """Takes one word; returns whether it tells of progress."""
-        layer, status = str(word.get("id", "")), str(word.get("status", ""))
-        detail = word.get("progressDetail") or {}
-        if status == _COMES and detail.get("total"):
+    def take(self, message: Mapping[str, Any]) -> bool:
+        """Takes one message; returns whether it reports progress."""
+        layer, status = str(message.get("id", "")), str(message.get("status", ""))
+        detail = message.get("progressDetail") or {}
+        if status == _DOWNLOADING and detail.get("total"):
             self._layers[layer] = (int(detail.get("current") or 0), int(detail["total"]))
-        elif status in _IS_HERE and layer in self._layers:
+        elif status in _DOWNLOADED and layer in self._layers:
             total = self._layers[layer][1]
             self._layers[layer] = (total, total)
         return not status.startswith(_NO_PROGRESS)
 
 
 async def provide_image(
-    engine: DockerEngine, container: ContainerOrder, stall_s: float, tell: Callable[[str], None]
+    engine: DockerEngine, container: ContainerOrder, stall_s: float, report: Callable[[str], None]
 ) -> None:
-    """Returns once the image is on this host. Cancelling it ends the pull; layers that are whole stay.
+    """Returns once the image is on this host; SpawnError if it cannot be pulled.
 
-    Raises:
-        SpawnError: it cannot be had.
+    Cancelling the call ends the pull; complete layers stay.
     """
     reference = container.image
     try:
@@ -63,7 +61,7 @@ async def provide_image(
             return
         if container.pull == "never":
             raise SpawnError(f"{Cause.IMAGE_NOT_FOUND}: {reference} is not on this host, and `pull` is `never`")
-        await _pull(engine, reference, stall_s, tell)
+        await _pull(engine, reference, stall_s, report)
         if await engine.image(reference) is None:
             raise SpawnError(pull_error(reference, "the pull ended before the image was whole"))
     except DockerAwayError as error:
@@ -72,46 +70,44 @@ async def provide_image(
         raise SpawnError(pull_error(reference, str(error))) from error
 
 
-async def _pull(engine: DockerEngine, reference: str, stall_s: float, tell: Callable[[str], None]) -> None:
-    tell(f"{PULLING}{reference}")
+async def _pull(engine: DockerEngine, reference: str, stall_s: float, report: Callable[[str], None]) -> None:
+    report(f"{PULLING}{reference}")
     login = await stored_login(registry_of(reference))
-    words, progress = PullWords(), Progress(reference, stall_s, time.monotonic(), PULLING.strip())
+    layers, progress = PulledLayers(), Progress(reference, stall_s, time.monotonic(), PULLING.strip())
     try:
-        async with contextlib.aclosing(engine.pull(reference, login.auth, stall_s)) as said:
-            await wait_first(_take(said, words, reference, stall_s), _tell_on(words, progress, tell))
+        async with contextlib.aclosing(engine.pull(reference, login.auth, stall_s)) as messages:
+            await wait_first(_take(messages, layers, reference, stall_s), _report_progress(layers, progress, report))
     except DockerRefusalError as error:
         raise DockerRefusalError(error.status, "; ".join(filter(None, (str(error), login.trouble)))) from error
 
 
-async def _take(said: AsyncGenerator[dict[str, Any], None], words: PullWords, reference: str, stall_s: float) -> None:
-    """Takes Docker's words until the last one.
-
-    Raises:
-        SpawnError: none has told of progress for `stall_s`, or one makes no sense.
-    """
+async def _take(
+    messages: AsyncGenerator[dict[str, Any], None], layers: PulledLayers, reference: str, stall_s: float
+) -> None:
+    """Takes all messages. Raises SpawnError after `stall_s` without progress, or if a message is invalid."""
     moved_s, before = time.monotonic(), (0, "")
     while True:
         try:
             async with asyncio.timeout(max(0.0, moved_s + stall_s - time.monotonic())):
-                word = await anext(said)
+                message = await anext(messages)
         except StopAsyncIteration:
             return
         except TimeoutError as error:
             text = f"{Cause.IMAGE_PULL_FAILED}: {reference}: no progress for {stall_s:g} s"
             raise SpawnError(text) from error
         try:
-            now = (words.there, f"{word.get('status')}{word.get('progressDetail')}{word.get('id')}")
-            tells = words.take(word)
+            now = (layers.downloaded, f"{message.get('status')}{message.get('progressDetail')}{message.get('id')}")
+            progressed = layers.take(message)
         except (AttributeError, TypeError, ValueError) as error:
-            raise SpawnError(pull_error(reference, f"Docker's answer makes no sense: {word!r:.200}")) from error
-        if tells and now != before:
+            raise SpawnError(pull_error(reference, f"Docker's answer makes no sense: {message!r:.200}")) from error
+        if progressed and now != before:
             moved_s, before = time.monotonic(), now
 
 
-async def _tell_on(words: PullWords, progress: Progress, tell: Callable[[str], None]) -> None:
-    """Tells what is there, as often as `progress` allows. Never returns."""
+async def _report_progress(layers: PulledLayers, progress: Progress, report: Callable[[str], None]) -> None:
+    """Never returns."""
     while True:
-        progress.expect(words.total)
-        if words.total and (told := progress.told(words.there, time.monotonic())):
-            tell(told)
-        await asyncio.sleep(_LOOK_S)
+        progress.expect(layers.total)
+        if layers.total and (text := progress.update(layers.downloaded, time.monotonic())):
+            report(text)
+        await asyncio.sleep(_REPORT_S)

@@ -1,4 +1,4 @@
-"""Which folders a container needs to read a model: its own, and those to which its links lead."""
+"""Folders that a container needs to read a model: its own, and the targets of its links."""
 
 import itertools
 import os
@@ -9,7 +9,7 @@ from typing import Final
 
 _MOST_FILES: Final = 10_000
 _MOST_FOLDERS: Final = 16
-# Folders of the host itself. To mount them would hide the image's, and `/run` holds Docker's own socket.
+# Folders of the host itself. Mounts of them would hide the image's, and `/run` has Docker's socket.
 _OF_THE_HOST: Final = tuple(
     Path(place)
     for place in ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr")
@@ -19,13 +19,13 @@ _OF_A_CONTROLLER: Final = "client.env"  # in its data folder
 
 @dataclass(frozen=True, slots=True)
 class ClosedPlaces:
-    """What gives power over the host or the cluster to all that see it: credentials, and Docker's socket."""
+    """Paths that no container may see, since they give control of the host or cluster: credentials, Docker's socket."""
 
     places: Collection[Path] = ()  # of this agent
     open: Path | None = None  # a folder within them that engines may read: the cache of models
 
     def first_of(self, paths: Iterable[str]) -> str:
-        """The first path that is in a closed place or holds one; empty: there is none. Blocks."""
+        """The first path that is in a closed place or contains one; empty if none is. Blocks."""
         return next((path for path in paths if self._shows(Path(os.path.realpath(path)))), "")
 
     def _shows(self, real: Path) -> bool:
@@ -38,31 +38,31 @@ class ClosedPlaces:
 
 
 def refused_model(models: tuple[str, ...]) -> str:
-    """The model that no container gets, since it is a folder of the host itself; empty: there is none."""
+    """The first model that is a folder of the host itself, which no container gets; empty if none is."""
     return next((model for model in models if _is_of_the_host(Path(os.path.realpath(model)))), "")
 
 
 def linked_folders(models: tuple[str, ...], closed: ClosedPlaces = ClosedPlaces()) -> tuple[str, ...]:
-    """The folders outside of models in which files lie that links within them name, as in a cache of the hub.
+    """Folders outside of the models with targets of links within them, as in a cache of the hub.
 
-    Links that lead nowhere, into the host's own folders, or into closed places are left out. Blocks for a walk.
+    Broken links, and links into the host's own folders or closed places, are left out. Blocks for a walk.
     """
-    found: dict[str, None] = {}
+    folders: dict[str, None] = {}
     for model in models:
         inside = os.path.realpath(model)
         for target in _targets(Path(model)):
             folder = target.parent
-            if str(folder) in found or target.is_relative_to(inside) or _is_of_the_host(folder):
+            if str(folder) in folders or target.is_relative_to(inside) or _is_of_the_host(folder):
                 continue
             if not closed.first_of([str(folder)]):
-                found[str(folder)] = None
-            if len(found) >= _MOST_FOLDERS:
-                return tuple(found)
-    return tuple(found)
+                folders[str(folder)] = None
+            if len(folders) >= _MOST_FOLDERS:
+                return tuple(folders)
+    return tuple(folders)
 
 
 def _targets(model: Path) -> Iterator[Path]:
-    """The files that links within a folder name."""
+    """Files to which links within a folder lead."""
     try:
         for path in itertools.islice(model.rglob("*"), _MOST_FILES):
             target = _file_behind(path)
@@ -76,7 +76,7 @@ def _file_behind(path: Path) -> Path | None:
     try:
         target = path.resolve() if path.is_symlink() else None
         return target if target is not None and target.is_file() else None
-    except (OSError, RuntimeError):  # Python 3.11 tells links in a circle by RuntimeError
+    except (OSError, RuntimeError):  # Python 3.11 raises RuntimeError for a circle of links
         return None
 
 

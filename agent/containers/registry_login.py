@@ -1,4 +1,4 @@
-"""The login that Docker's own command line has stored for a registry: `docker login`, run as the agent's user."""
+"""The login for a registry that `docker login` has stored for the agent's user."""
 
 import asyncio
 import os
@@ -27,18 +27,18 @@ _readers: Final = threading.Semaphore(16)  # threads that read the configuration
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """What is known for a registry."""
+    """The stored login of a registry. Public images can be pulled without it."""
 
-    auth: dict[str, str] | None  # user and password, or a token; None: there is none
-    trouble: str = ""  # why a stored one cannot be had, without any secret. Public images can be pulled all the same
+    auth: dict[str, str] | None  # user and password, or a token
+    trouble: str = ""  # why a stored login cannot be read, without any secret
 
 
 class _ConfigError(Exception):
-    """The configuration cannot be used; the text says why, without any secret."""
+    """The configuration cannot be used; the message has no secret."""
 
 
 async def stored_login(registry: str) -> Login:
-    """The stored login. It asks the credential helper that the configuration names, if any."""
+    """Runs the credential helper that the configuration names, if any."""
     path = _config_path()
     if path is None:
         return Login(None)
@@ -49,11 +49,11 @@ async def stored_login(registry: str) -> Login:
         trouble = f"{path}: {error}; {_FIX}"
         log.warning("Docker login unknown", error=trouble)
         return Login(None, trouble)
-    return Login(file_login(config, registry)) if helper is None else await _ask(helper, registry)
+    return Login(file_login(config, registry)) if helper is None else await _run_helper(helper, registry)
 
 
 def _config_path() -> Path | None:
-    """Where `docker login` keeps logins; None: the agent's user has no home."""
+    """None if the agent's user has no home."""
     try:
         return Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker") / "config.json"
     except RuntimeError:
@@ -61,13 +61,7 @@ def _config_path() -> Path | None:
 
 
 async def _read_in_time(path: Path) -> dict[str, Any]:
-    """The configuration; empty where there is none.
-
-    A read that hangs is left behind in its thread, and only so many may hang at once.
-
-    Raises:
-        _ConfigError: it cannot be read in time, or makes no sense.
-    """
+    """The configuration; empty if the file is missing. A read that hangs is abandoned in its thread."""
     readers = _readers
 
     def read() -> dict[str, Any]:
@@ -86,11 +80,7 @@ async def _read_in_time(path: Path) -> dict[str, Any]:
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    """Reads the configuration. Blocks, for ever on a disk that hangs.
-
-    Raises:
-        _ConfigError: it cannot be read, or makes no sense.
-    """
+    """Blocks, for ever on a disk that hangs."""
     try:
         # Without O_NONBLOCK the open of a pipe would wait for its other end.
         opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -108,7 +98,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     if len(text) > _CONFIG_BYTES:
         raise _ConfigError("it is longer than 1 MiB")
     try:
-        config = orjson.loads(text if text.strip() else b"{}")  # Docker takes an empty file, too
+        config = orjson.loads(text if text.strip() else b"{}")  # Docker accepts an empty file
     except orjson.JSONDecodeError as error:
         raise _ConfigError("it is not valid JSON") from error
     if trouble := config_trouble(config):
@@ -116,7 +106,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     return dict(config)
 
 
-async def _ask(helper: str, registry: str) -> Login:
+async def _run_helper(helper: str, registry: str) -> Login:
     program = f"docker-credential-{helper}"
     text, failed = await output_of(
         [program, "get"], _HELPER_LIMIT_S, given=server_of(registry).encode(), stderr=False, most_bytes=_ANSWER_BYTES

@@ -1,4 +1,4 @@
-"""The containers of one agent: pulls their images, starts, finds again, and removes what it no longer knows."""
+"""The containers of one agent: pulls their images, starts, adopts, and removes strays."""
 
 import asyncio
 import contextlib
@@ -10,8 +10,7 @@ from typing import Any, Final
 
 import structlog
 
-from agent.containers.container import Container
-from agent.containers.container_start import ContainerStart
+from agent.containers.container import Container, ContainerStart
 from agent.containers.docker_engine import DockerAwayError, DockerEngine, DockerRefusalError
 from agent.containers.image_pull import provide_image
 from agent.containers.log_copy import LogCopy
@@ -42,24 +41,22 @@ from schemas.hub import OWN_CACHE
 from schemas.wire import ContainerOrder, StartOrder
 
 SWEEP_S: Final = 30.0
-_RETRY_S: Final = 1.0
-_CONFLICT: Final = 409
-
-log = structlog.get_logger()
 _NO_BRIDGE: Final = "Docker has no bridge network here"
 _INSTEAD: Final = "the container uses the host's, where it listens on 127.0.0.1"
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class EngineNetwork:
-    """Where a container listens."""
+    """The network of a container."""
 
-    id: str | None  # of the network; None: it uses the host's
-    why: str = ""  # it does that; empty with an id
+    id: str | None  # None: the host's network
+    why: str = ""  # why it is the host's, unless the order requires that
 
 
 class ContainerRuntime:
-    """Containers on the Docker engine of this host; without an engine they are switched off."""
+    """Containers on the Docker engine of this host. Without an engine, orders with containers are refused."""
 
     def __init__(
         self,
@@ -82,15 +79,15 @@ class ContainerRuntime:
 
     @property
     def user(self) -> Account | None:
-        """As which user all containers run; None: each as the account of its engine."""
+        """The user of all containers; None: each runs as the account of its engine."""
         return self._user
 
     @property
     def runs_as_engines(self) -> bool:
         return self._user is None
 
-    async def pull(self, container: ContainerOrder, stall_s: float, tell: Callable[[str], None]) -> None:
-        await provide_image(self._usable(), container, stall_s, tell)
+    async def pull(self, container: ContainerOrder, stall_s: float, report: Callable[[str], None]) -> None:
+        await provide_image(self._usable(), container, stall_s, report)
 
     async def start(
         self,
@@ -99,25 +96,21 @@ class ContainerRuntime:
         on_pid: Callable[[int, int | None], None],
         *,
         given_up: asyncio.Event,
-        tell: Callable[[str], object],
+        report: Callable[[str], object],
         offline: bool = False,
     ) -> tuple[Container, str | None] | None:
-        """Creates and starts the container of a process; returns it with the digest of its image.
+        """Creates and starts the container of a process; SpawnError if it fails, with nothing left of it.
 
         Args:
             record: names the process and its port.
-            order: what to run.
-            on_pid: as of `Container`.
-            given_up: the process shall be stopped. Docker is not waited for, unless the container may run.
-            tell: gets the reason why giving it up takes time.
-            offline: it must not ask the hub: the model is here.
+            order: names the program, image and folders.
+            on_pid: as for `Container`.
+            given_up: the process shall stop. Docker is waited for only if the container may run.
+            report: gets the reason for a delay of giving up.
+            offline: the model is here, and the engine must not use the hub.
 
         Returns:
-            The container, and the digest by which its image can be pulled again, if it has one. None: the start was
-            given up, and nothing of it can run.
-
-        Raises:
-            SpawnError: it did not start, and nothing of it is left.
+            The container, and the digest by which its image can be pulled again, if any. None: the start was given up.
         """
         prepared: list[_Prepared] = []
 
@@ -128,13 +121,13 @@ class ContainerRuntime:
         await wait_first(begin(), given_up.wait())
         if not prepared:
             return None
-        found = prepared[0]
-        if not found.start.done:
-            await found.start.give_up(tell)
+        ready = prepared[0]
+        if not ready.start.done:
+            await ready.start.give_up(report)
             return None
-        container = Container(self._usable(), found.name, found.copy, on_pid, bridge=found.bridge, known=True)
+        container = Container(self._usable(), ready.name, ready.copy, on_pid, bridge=ready.bridge, known=True)
         container.open()
-        return container, found.digest
+        return container, ready.digest
 
     async def _prepare(self, record: ProcessRecord, order: StartOrder, *, offline: bool) -> "_Prepared":
         engine, container = self._usable(), order.container
@@ -165,7 +158,7 @@ class ContainerRuntime:
         if network.why:
             log.warning("container on the host's network", instance=record.instance, why=network.why)
             with contextlib.suppress(OSError):
-                await asyncio.to_thread(copy.say, network.why)
+                await asyncio.to_thread(copy.append_line, network.why)
         image_id = str(image.get("Id") or container.image)
         place = await asyncio.to_thread(self._place, record, order, image_id, network=network.id, offline=offline)
         linked = await asyncio.to_thread(linked_folders, container.models, closed)
@@ -178,7 +171,7 @@ class ContainerRuntime:
         return _Prepared(ContainerStart(engine, name, config), name, copy, digest, bridge=network.id is not None)
 
     def adopt(self, record: ProcessRecord, on_pid: Callable[[int, int | None], None], boot_id: str) -> Container:
-        """The container of a process that an earlier agent started; whether it still is, it tells itself."""
+        """The container of a process that an earlier agent started. It finds out by itself whether it still runs."""
         engine = self._engine or DockerEngine("unix:///var/run/docker.sock")
         name = container_name(self.owner(), record.key)
         copy = self._log_copy(record.key)
@@ -192,7 +185,7 @@ class ContainerRuntime:
         return container
 
     async def sweep(self) -> None:
-        """Removes containers with this agent's label of which the journal knows no live process. Never returns."""
+        """Removes this agent's containers without a live process in the journal. Never returns."""
         while self._engine is not None:
             if self._journal.host_state.container_owner is not None:
                 with contextlib.suppress(DockerAwayError, DockerRefusalError):
@@ -201,7 +194,7 @@ class ContainerRuntime:
         await asyncio.Event().wait()
 
     def owner(self) -> str:
-        """The id that this agent's containers carry; made at the first use and kept with its data folder."""
+        """The id in labels of this agent's containers; created at its first use and kept in the journal."""
         known = self._journal.host_state.container_owner
         if known is None:
             known = secrets.token_hex(16)
@@ -234,7 +227,7 @@ class ContainerRuntime:
         read: tuple[str, ...] = ()
         if order.fetches and not order.env.keys() & OWN_CACHE:
             env["HF_HUB_CACHE"] = str(self._cache_dir)
-            read = tuple(str(self._cache_dir / folder_name(one.repo)) for one in order.fetches)
+            read = tuple(str(self._cache_dir / folder_name(fetch.repo)) for fetch in order.fetches)
         if offline:
             env["HF_HUB_OFFLINE"] = "1"
         env |= order.env
@@ -256,13 +249,14 @@ class ContainerRuntime:
         )
 
     async def _remove_strays(self, engine: DockerEngine) -> None:
-        found = await engine.list_of(self.owner())
-        live = {record.key for record in self._journal.live()}  # read after the list: what is new is not in it
-        for one in found:
-            key = key_of(one["labels"])
+        containers = await engine.list_of(self.owner())
+        # After the list, so that a new container does not count as a stray.
+        live = {record.key for record in self._journal.live()}
+        for container in containers:
+            key = key_of(container["labels"])
             if key is None or key not in live:
-                log.warning("stray container removed", container=one["name"])
-                await engine.remove(one["name"])
+                log.warning("stray container removed", container=container["name"])
+                await engine.remove(container["name"])
 
     def _log_copy(self, key: ProcessKey) -> LogCopy:
         return LogCopy(self._folders.log(key), self._folders.index(key))
@@ -270,8 +264,6 @@ class ContainerRuntime:
 
 @dataclass(frozen=True, slots=True)
 class _Prepared:
-    """A start that Docker knows nothing of yet."""
-
     start: ContainerStart
     name: str
     copy: LogCopy
@@ -280,7 +272,7 @@ class _Prepared:
 
 
 async def _run(start: ContainerStart, order: StartOrder) -> None:
-    """Runs the start. Raises SpawnError if it failed; the message says why in words of ours."""
+    """Raises SpawnError if the start failed."""
     image = order.container.image if order.container else ""
     try:
         await start.run()
@@ -291,20 +283,16 @@ async def _run(start: ContainerStart, order: StartOrder) -> None:
 
 
 async def engine_network(engine: DockerEngine, owner: str) -> EngineNetwork:
-    """The network for a container. Docker's own bridge is none: there engines would reach one another.
+    """The network for a container, created if it is missing. Concurrent calls could create two.
 
-    The caller asks for one at a time.
-
-    Raises:
-        DockerAwayError, DockerRefusalError: what networks there are is unknown, or none can be made. On the host's
-            network engines would reach one another, so it does not stand in.
+    Docker's own bridge and the host's network are no substitutes: there engines reach one another.
     """
-    found = await engine.networks()
-    if not has_bridges(found):
+    networks = await engine.networks()
+    if not has_bridges(networks):
         return EngineNetwork(None, f"{_NO_BRIDGE}: {_INSTEAD}")
-    known = engines_network(found)
+    known = engines_network(networks)
     if known is None:
-        taken = {str(one.get("Name")) for one in found}
+        taken = {str(network.get("Name")) for network in networks}
         await engine.create_network(network_config(owner, taken))
         known = engines_network(await engine.networks())
     if known is None:

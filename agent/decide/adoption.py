@@ -1,4 +1,4 @@
-"""After the agent's restart: which processes still run, which are gone, and which are left over. Pure."""
+"""The plan for processes after the agent's restart: adopt, clean up, record as gone, kill strays. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,25 +8,25 @@ from agent.state.process_records import HostProcess, ProcessKey, ProcessRecord
 
 @dataclass(frozen=True, slots=True)
 class Adoption:
-    """What to do with each process."""
+    """The plan by process."""
 
     adopt: tuple[tuple[ProcessRecord, HostProcess], ...]  # still running, with the leader
-    # the leader is dead, but a process of its group (given here) lives: kill it, then report the exit
+    # the leader is dead, but this process of its group lives: kill it, then report the exit
     clean_up: tuple[tuple[ProcessRecord, HostProcess], ...]
     gone: tuple[ProcessRecord, ...]  # nothing is left
-    # pids that carry this agent's marker, but belong to no process that is alive in the journal
+    # pids with this agent's marker, but of no live process in the journal
     strays: tuple[int, ...]
 
 
-def plan_adoption(live: Iterable[ProcessRecord], boot_id: str, found: Sequence[HostProcess]) -> Adoption:
-    """Compares the journal's live processes with what /proc shows.
+def plan_adoption(live: Iterable[ProcessRecord], boot_id: str, processes: Sequence[HostProcess]) -> Adoption:
+    """Compares the journal's live processes with those of /proc.
 
-    A pid with its start time identifies a process for a whole boot, so no marker is needed: programs that set their
-    title overwrite their environment. A record without a pid (an earlier agent died during the spawn) is matched by
-    marker. A leader that has ended counts as running while its parent keeps it: its group may live, and has its number.
+    A process is identified by pid and start, since programs that set their title overwrite the marker in their
+    environment. A record without a pid (an earlier agent died during the spawn) is matched by marker. An ended leader
+    counts as running while its parent keeps the zombie: its group may live, and has its number.
     """
-    by_pid = {process.pid: process for process in found if not process.zombie}
-    kept = {process.pid: process for process in found if process.zombie}
+    by_pid = {process.pid: process for process in processes if not process.zombie}
+    kept = {process.pid: process for process in processes if process.zombie}
     leaders: dict[ProcessKey, HostProcess] = {}
     marked: dict[ProcessKey, HostProcess] = {}
     for process in by_pid.values():

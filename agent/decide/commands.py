@@ -1,6 +1,6 @@
 """Accepts or refuses a command, given what the journal knows. Pure.
 
-A start is refused if it is late (a higher epoch was seen) or conflicts with a claim. A refused start stays refused,
+A start is refused if it is late (a higher epoch is known) or conflicts with a claim. A refused start stays refused,
 because the controller gives its claims to others. A stop is refused for an old term only: stopping an old epoch is
 harmless, and the controller needs the confirmation to release its claims.
 """
@@ -18,7 +18,7 @@ _SAFE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # it names a 
 
 @dataclass(frozen=True, slots=True)
 class AgentState:
-    """What a decision is based on. `devices` are the GPUs as last read, by UUID; `live`: those of `processes`."""
+    """`devices` are the GPUs as last read, by UUID; `live` is the live part of `processes`."""
 
     highest_term: int
     epochs: Mapping[str, int]
@@ -30,7 +30,7 @@ class AgentState:
 
 @dataclass(frozen=True, slots=True)
 class Refuse:
-    """Do nothing and report why."""
+    """Report the reason, and do nothing else."""
 
     code: RefusalCode
     message: str
@@ -54,14 +54,14 @@ class Stop:
 
 @dataclass(frozen=True, slots=True)
 class RecordNeverStarted:
-    """Record the process as exited: it never started, and a start that arrives later is not carried out."""
+    """Record the process as exited, so that a later start is not executed."""
 
     key: ProcessKey
 
 
 @dataclass(frozen=True, slots=True)
 class ReportAgain:
-    """Already done: accept again and send the present report again."""
+    """Already done: accept again and repeat the report."""
 
     key: ProcessKey
 
@@ -85,8 +85,7 @@ def decide(state: AgentState, command: Command) -> Action:
 def refused_record(command: Command, refusal: Refuse, boot_id: str) -> ProcessRecord | None:
     """The record that keeps a refused start refused when the command is repeated; None: nothing is recorded.
 
-    The controller takes a refused start as final. An old term is different: it says nothing about the start itself,
-    which is sent again under the present term.
+    The controller takes a refused start as final, except for an old term: then it repeats the start in its own term.
     """
     if command.verb == "stop" or refusal.code in ("old_term", "old_epoch"):
         return None
@@ -118,9 +117,9 @@ def _start(state: AgentState, key: ProcessKey, order: StartOrder | None) -> Acti
     known = state.processes.get(key)
     if known is not None:
         return ReportAgain(key) if known.refusal is None else Refuse(known.refusal, known.message)
-    seen = state.epochs.get(key.instance, 0)
-    if key.epoch < seen:
-        return Refuse("old_epoch", f"epoch {key.epoch} of {key.instance} is over: epoch {seen} was seen")
+    known_epoch = state.epochs.get(key.instance, 0)
+    if key.epoch < known_epoch:
+        return Refuse("old_epoch", f"epoch {key.epoch} of {key.instance} is over: epoch {known_epoch} was seen")
     if state.shutting_down:
         return Refuse("shutting_down", "the agent is shutting down")
     return _invalid(order) or _conflict(state, key, order) or Spawn(key, order)
@@ -163,7 +162,7 @@ def _conflict(state: AgentState, key: ProcessKey, order: StartOrder) -> Refuse |
 
 
 def _held(live: Iterable[ProcessRecord], device: str) -> tuple[int, str, bool]:
-    """Memory claimed on a device in MiB, one of its holders ("" if none), and whether a holder's claim is exclusive."""
+    """Memory claimed on a device in MiB, a holder of it ("" if none), and whether a claim is exclusive."""
     held_mib, holder, exclusive = 0, "", False
     for record in live:
         for claim in record.claims:

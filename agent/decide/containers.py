@@ -1,4 +1,4 @@
-"""A process in a container: names, labels, environment, network and limits; what Docker's answers mean. Pure."""
+"""A process in a container: names, labels, environment, network, limits, and Docker's responses. Pure."""
 
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -16,7 +16,7 @@ AGENT_LABEL: Final = "gpuward.agent"
 INSTANCE_LABEL: Final = "gpuward.instance"
 EPOCH_LABEL: Final = "gpuward.epoch"
 RANK_LABEL: Final = "gpuward.rank"
-MOST_PROCESSES: Final = 32_768  # as of engines that are no containers
+MOST_PROCESSES: Final = 32_768  # as for engines outside containers
 NO_TOOLKIT: Final = (
     "no NVIDIA container toolkit on this host: install the package nvidia-container-toolkit, run"
     " `nvidia-ctk runtime configure --runtime=docker`, and restart Docker"
@@ -25,8 +25,8 @@ _LOG_OPTIONS: Final = {"max-size": "16m", "max-file": "2"}  # the agent copies i
 _MIB: Final = 2**20
 _SIGNALS: Final = range(129, 193)  # a container that a signal N has killed ends with 128 + N
 _SIMULATED_ENGINE: Final = ("python3", "-P", "-m", "agent.simulated_engine", "--host", "{host}")
-AWAY_S: Final = 10.0  # a Docker that starts again may still tell how it ended
-ERRORS_S: Final = 60.0  # one that answers, with errors, is more likely to
+AWAY_S: Final = 10.0  # Docker may restart and then report how it ended
+ERRORS_S: Final = 60.0  # a Docker that answers with errors is more likely to report it
 FirstProcess = Literal["runs", "gone", "unknown"]
 NETWORK_LABEL: Final = "gpuward.network"
 _LABELS: Final = {NETWORK_LABEL: "engines"}
@@ -35,41 +35,40 @@ _OWN: Final = "bridge"  # of Docker itself; without it Docker has no bridges
 
 
 @dataclass(frozen=True, slots=True)
-class NoWord:
-    """What is known of a container without a word of Docker's that says how it is."""
+class EndEvidence:
+    """Evidence of a container's end while Docker does not report its state."""
 
-    answers: bool  # Docker answers, with an error or with what makes no sense; else it is silent
+    answers: bool  # Docker answers, with an error or invalidly; else it is silent
     # the first process of the container, known by pid and start. `gone`: it ran, and /proc, which shows all processes
-    # of this host, has it no more. `unknown`: anything else
+    # of this host, no longer has it. `unknown`: anything else
     process: FirstProcess
-    signalled_by_pid: bool = False  # this agent has signalled it by its pid while it ran, in place of Docker
-    earlier_boot: bool = False  # the container was started before the host's last start, and has no first process since
-    for_s: float = 0.0  # how long all of this has been so, in seconds
+    signalled_by_pid: bool = False  # this agent signalled it by its pid while it ran
+    earlier_boot: bool = False  # the container was started before the host's last boot, and has no first process since
+    for_s: float = 0.0  # seconds since this evidence holds
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where and as what a container runs on this host."""
+    """Properties of a container that depend on this host."""
 
-    owner: str  # id of this agent, which its label names
-    image: str  # what runs: an id or a reference
-    user: str  # `uid:gid` of the agent
-    groups: tuple[str, ...]  # its other groups
+    owner: str  # id of this agent, for the label
+    image: str  # id or reference
+    user: str  # `uid:gid`
+    groups: tuple[str, ...]
     work: PurePath  # working folder of the instance, on the host and in the container
-    port: int | None  # the port of the host, and in the container; None: it needs none
-    network: str | None  # id of the network that it is in; None: it uses the host's
-    env: Mapping[str, str]  # its whole environment
-    read: tuple[str, ...] = ()  # files and folders of the host that it reads at the same path
-    init: bool = True  # whether Docker puts a small init before it, which passes signals on and reaps
+    port: int | None  # on the host and in the container
+    network: str | None  # id; None: the host's network
+    env: Mapping[str, str]  # complete
+    read: tuple[str, ...] = ()  # files and folders of the host, mounted read-only at the same path
+    init: bool = True  # Docker adds a small init, which forwards signals and reaps
 
     @property
     def on_bridge(self) -> bool:
-        """Whether Docker passes connections to its port on."""
         return self.network is not None
 
 
 def container_name(owner: str, key: ProcessKey) -> str:
-    """The name of a process's container: the same for every agent on the data folder, so that it is found again."""
+    """The same for every agent on the data folder, so that a later agent finds the container."""
     instance = re.sub(r"[^A-Za-z0-9_.-]", "_", key.instance)
     return f"gpuward-{owner[:12]}-{instance}-{key.epoch}-{key.rank}"
 
@@ -83,10 +82,10 @@ def labels(owner: str, key: ProcessKey) -> dict[str, str]:
     }
 
 
-def key_of(found: Mapping[str, str]) -> ProcessKey | None:
-    """The process that labels name; None: they name none."""
+def key_of(labels: Mapping[str, str]) -> ProcessKey | None:
+    """The process that labels name; None if they are incomplete or invalid."""
     try:
-        return ProcessKey(found[INSTANCE_LABEL], int(found[EPOCH_LABEL]), int(found[RANK_LABEL]))
+        return ProcessKey(labels[INSTANCE_LABEL], int(labels[EPOCH_LABEL]), int(labels[RANK_LABEL]))
     except (KeyError, ValueError):
         return None
 
@@ -94,8 +93,7 @@ def key_of(found: Mapping[str, str]) -> ProcessKey | None:
 def container_argv(order: StartOrder, port: int | None, *, bridge: bool) -> list[str]:
     """The argv with {port}, {host}, {python} and {simulated_engine} filled in.
 
-    {host} is the address that the engine must listen on. In a bridge that is every address of the container: only the
-    host's 127.0.0.1 leads there.
+    In a bridge the engine listens on every address of the container: only the host's 127.0.0.1 leads there.
     """
     parts = order.argv
     if parts[:1] == ("{simulated_engine}",):
@@ -103,20 +101,20 @@ def container_argv(order: StartOrder, port: int | None, *, bridge: bool) -> list
     values = {"{python}": "python3", "{host}": "0.0.0.0" if bridge else "127.0.0.1"}  # noqa: S104 - see above
     if port is not None:
         values["{port}"] = str(port)
-    return [_filled(part, values) for part in parts]
+    return [fill_in(part, values) for part in parts]
 
 
-def _filled(text: str, values: Mapping[str, str]) -> str:
+def fill_in(text: str, values: Mapping[str, str]) -> str:
     for placeholder, value in values.items():
         text = text.replace(placeholder, value)
     return text
 
 
 def visible_gpus(order: StartOrder, index_of: Callable[[str], int | None]) -> dict[str, str]:
-    """The GPUs in the order in which the engine sees them, by UUID; or by index, which counts within the container.
+    """The engine's GPUs in its order: by UUID, or by index within the container.
 
-    `index_of` returns a GPU's index on the host. A container sees its GPUs in the host's order, from 0. Without a claim
-    it sees none, whatever its image and Docker's default runtime say.
+    `index_of` returns a GPU's index on the host. A container has its GPUs in the host's order, from 0. Without a claim
+    it gets none, whatever its image and Docker's default runtime request.
     """
     if not order.claims:
         return {"CUDA_VISIBLE_DEVICES": "", "NVIDIA_VISIBLE_DEVICES": "void"}
@@ -132,7 +130,7 @@ def visible_gpus(order: StartOrder, index_of: Callable[[str], int | None]) -> di
 
 
 def create_config(order: StartOrder, key: ProcessKey, place: Place) -> dict[str, Any]:
-    """What Docker is asked to create. Raises ValueError if the order has no container."""
+    """The request to Docker. Raises ValueError if the order has no container."""
     container = order.container
     if container is None:
         raise ValueError("the order has no container")
@@ -179,14 +177,14 @@ def _host_config(
 
 
 def _mounts(container: ContainerOrder, place: Place) -> list[dict[str, Any]]:
-    """Binds that fail where the host has no such folder, in place of making one."""
-    found = {str(place.work): _mount(str(place.work), str(place.work), read_only=False)}
+    """Mounts that fail if the host lacks the folder; binds would create it."""
+    mounts = {str(place.work): _mount(str(place.work), str(place.work), read_only=False)}
     for path in (*place.read, *container.models):
-        found[path] = _mount(path, path, read_only=True)
+        mounts[path] = _mount(path, path, read_only=True)
     for source, target in container.volumes.items():
         path = target.removesuffix(":ro").removesuffix(":rw")
-        found[path] = _mount(source, path, read_only=target.endswith(":ro"))
-    return list(found.values())
+        mounts[path] = _mount(source, path, read_only=target.endswith(":ro"))
+    return list(mounts.values())
 
 
 def _mount(source: str, target: str, *, read_only: bool) -> dict[str, Any]:
@@ -199,23 +197,23 @@ def exit_code(code: int) -> int:
 
 
 def digest_of(reference: str, repo_digests: list[str]) -> str | None:
-    """The digest by which an image can be pulled again from where the reference points; None: it has none.
+    """The digest by which an image can be pulled again from the reference's repository; None if it has none.
 
-    One image may have several in a repository. Then the one counts that the reference names.
+    Of several digests in the repository the one in the reference counts.
     """
-    found = [digest for name, _, digest in (one.partition("@") for one in repo_digests)
-             if digest and short_repository(name) == short_repository(reference)]  # fmt: skip
+    digests = [digest for name, _, digest in (entry.partition("@") for entry in repo_digests)
+               if digest and short_repository(name) == short_repository(reference)]  # fmt: skip
     named = reference.partition("@")[2]
-    return named if named in found else next(iter(found), None)
+    return named if named in digests else next(iter(digests), None)
 
 
 def has_tag(reference: str) -> bool:
-    """Whether it names a tag or a digest; without one Docker would pull all tags."""
+    """Whether a reference has a tag or a digest; without, Docker would pull all tags."""
     return bool(set(":@") & set(reference.rpartition("/")[2]))
 
 
 def registry_of(reference: str) -> str:
-    """The host of the registry; Docker Hub's own is `docker.io` under each of its names."""
+    """The host of the registry; `docker.io` for each name of Docker Hub."""
     first, slash, _ = reference.partition("/")
     named = slash and (set(".:") & set(first) or first == "localhost")
     return first if named and first != "index.docker.io" else "docker.io"
@@ -229,13 +227,13 @@ _MISSING: Final = re.compile(
 
 
 def pull_error(reference: str, message: str) -> str:
-    """Why an image cannot be had: a code and a text."""
+    """Why an image cannot be pulled: a code and a text."""
     code = Cause.IMAGE_NOT_FOUND if _MISSING.search(message) else Cause.IMAGE_PULL_FAILED
     return f"{code}: {reference}: {message}"
 
 
 def start_error(program: str, reference: str, message: str) -> str:
-    """Why a container does not start; Docker's own words are kept where they say enough."""
+    """Why a container does not start. An unknown message of Docker is kept."""
     if "could not select device driver" in message:
         return f"{Cause.RUNTIME_UNSUPPORTED}: {NO_TOOLKIT}"
     if "executable file not found" in message or ("exec:" in message and "no such file or directory" in message):
@@ -249,12 +247,9 @@ def lacks_init(message: str) -> bool:
     return "docker-init" in message
 
 
-def has_ended(known: NoWord) -> bool:
-    """Whether nothing of it can run any more.
-
-    The first process waits for all others before it becomes a zombie. Docker starts none again: it has no restart
-    policy. What is unknown never counts as an end: its claims stay.
-    """
+def has_ended(known: EndEvidence) -> bool:
+    """Whether nothing of a container can run any more. Unknown is not an end: its claims stay."""
+    # The first process becomes a zombie after all others, and without a restart policy Docker starts none again.
     if known.process == "runs":
         return False
     if known.earlier_boot:
@@ -264,16 +259,16 @@ def has_ended(known: NoWord) -> bool:
     return known.signalled_by_pid or known.for_s >= (ERRORS_S if known.answers else AWAY_S)
 
 
-# The network of engines: the host's loopback reaches each of them, and they do not reach one another. All agents of a
-# host share it. It is found by its label, since two networks may have one name: then Docker starts nothing in either.
-# Docker removes no network in use, and a missing one is made again at the next start. Two agents may each make one at
-# the same moment: that is harmless, since networks do not reach one another either.
+# The network of engines: the host's loopback reaches each engine, and engines do not reach one another. All agents of a
+# host share it. It is found by label, since two networks may have one name: then Docker starts nothing in either.
+# Docker keeps a network in use, and a missing network is created at the next start. Two agents may each create one at
+# once: that is harmless, since networks do not reach one another either.
 
 
 def network_config(owner: str, taken: Collection[str] = ()) -> dict[str, Any]:
-    """The request to create it. `owner`: id of the agent; `taken`: names of other networks."""
+    """The request to create the network. `owner`: id of the agent; `taken`: names of other networks."""
     name = f"gpuward-{owner[:12]}"
-    free = next(one for n in count(1) if (one := name if n == 1 else f"{name}-{n}") not in taken)
+    free = next(choice for n in count(1) if (choice := name if n == 1 else f"{name}-{n}") not in taken)
     return {
         "Name": free,
         "Driver": "bridge",
@@ -283,18 +278,18 @@ def network_config(owner: str, taken: Collection[str] = ()) -> dict[str, Any]:
     }
 
 
-def engines_network(found: Iterable[Mapping[str, Any]]) -> str | None:
-    """The id of the network of engines; None: there is none. One that separates no engines does not count."""
+def engines_network(networks: Iterable[Mapping[str, Any]]) -> str | None:
+    """The id of a network that separates engines; None if there is no such network."""
     ids = [
-        str(one["Id"])
-        for one in found
-        if one.get("Driver") == "bridge"
-        and _LABELS.items() <= (one.get("Labels") or {}).items()
-        and _OPTIONS.items() <= (one.get("Options") or {}).items()
+        str(network["Id"])
+        for network in networks
+        if network.get("Driver") == "bridge"
+        and _LABELS.items() <= (network.get("Labels") or {}).items()
+        and _OPTIONS.items() <= (network.get("Options") or {}).items()
     ]
     return min(ids, default=None)
 
 
-def has_bridges(found: Iterable[Mapping[str, Any]]) -> bool:
+def has_bridges(networks: Iterable[Mapping[str, Any]]) -> bool:
     """Whether containers can have networks of their own."""
-    return any(one.get("Name") == _OWN for one in found)
+    return any(network.get("Name") == _OWN for network in networks)

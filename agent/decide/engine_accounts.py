@@ -1,4 +1,4 @@
-"""As which account an instance's engine runs: what the setting says, and which uid of a range is next. Pure."""
+"""The account of an instance's engine: the parsed setting, and the next uid of a range. Pure."""
 
 import re
 from collections.abc import Collection, Mapping
@@ -7,20 +7,20 @@ from typing import Final
 
 _LARGEST_ID: Final = 2**31 - 1
 _FORM: Final = re.compile(r"(?:(?P<first>\d{1,10})-(?P<last>\d{1,10})|(?P<user>[^:\s]+))(?::(?P<group>[^:\s]+))?")
-UNUSED_UIDS: Final = "60706-61183"  # which neither distributions nor systemd give to anything
+UNUSED_UIDS: Final = "60706-61183"  # neither distributions nor systemd assign these
 
 
 @dataclass(frozen=True, slots=True)
 class EngineUser:
-    """What the setting says."""
+    """The parsed setting."""
 
-    user: str = ""  # a name or uid; empty: `uids` are given
-    group: str = ""  # a name or gid; empty: the user's own, with a range the one of the instance's uid
-    uids: range = range(0)  # of which each instance gets one of its own
+    user: str = ""  # a name or uid; empty if `uids` are given
+    group: str = ""  # a name or gid; empty: the user's own, or with a range the gid equal to the uid
+    uids: range = range(0)  # each instance gets one
 
 
 def parse_engine_user(text: str) -> EngineUser:
-    """`USER[:GROUP]` or `FIRST-LAST[:GROUP]`. Raises ValueError if it is neither."""
+    """Parses `USER[:GROUP]` or `FIRST-LAST[:GROUP]`. Raises ValueError."""
     match = _FORM.fullmatch(text)
     if match is None:
         raise ValueError(f"must be USER[:GROUP], or a range of uids FIRST-LAST[:GROUP], got {text!r}")
@@ -35,15 +35,15 @@ def parse_engine_user(text: str) -> EngineUser:
 def next_uid(
     uids: range, instance: str, *, in_use: Collection[int], owners: Mapping[str, int], last: int | None
 ) -> int | None:
-    """The uid for an instance; None: all are in use.
+    """The uid for an instance; None if all are in use.
 
-    It keeps the one that owns its folder. Else the range is used in turn, so that a uid comes back late.
+    An instance keeps the uid that owns its folder. Else uids are used in turn, so that each is reused late.
     """
     own = owners.get(instance)
     if own in uids and own not in in_use:
         return own
     begin = uids.index(last) + 1 if last is not None and last in uids else 0
-    turn = [uids[(begin + n) % len(uids)] for n in range(len(uids))]
-    free = [uid for uid in turn if uid not in in_use]
+    in_turn = [uids[(begin + n) % len(uids)] for n in range(len(uids))]
+    free = [uid for uid in in_turn if uid not in in_use]
     kept = set(owners.values())
     return next((uid for uid in free if uid not in kept), free[0] if free else None)

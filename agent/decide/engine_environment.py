@@ -1,7 +1,7 @@
-"""Which variables of its own environment an agent passes on to engines. Pure.
+"""Variables of the agent's environment that engines get. Pure.
 
-An agent's environment holds credentials: of its controller, of registries, of clouds. A list of names to hold back
-would miss the next one, so this lists what passes.
+An agent's environment holds credentials: of its controller, of registries, of clouds. A list of forbidden names would
+miss the next credential, so this lists the allowed names.
 """
 
 import re
@@ -24,7 +24,7 @@ _NAMES: Final = frozenset({
     # the older names of HF_HUB_CACHE and HF_ASSETS_CACHE
     "HUGGINGFACE_HUB_CACHE", "HUGGINGFACE_ASSETS_CACHE", "TRANSFORMERS_CACHE",
 })  # fmt: skip
-_PROXIES: Final = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})  # in small letters, too
+_PROXIES: Final = frozenset({"HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"})  # in either case
 _PREFIXES: Final = (
     "LC_", "CONDA_", "HF_",
     "CUDA_", "CUDNN_", "CUBLAS_", "CUBLASLT_", "NVCC_", "NVIDIA_", "NV_",  # NV_: versions, in NVIDIA's images
@@ -43,44 +43,37 @@ _MOST_NAMES: Final = 100
 
 
 def check_listed(listed: Iterable[str]) -> None:
-    """Checks what an administrator lists.
-
-    Raises:
-        ValueError: one is not a name or `PREFIX*`, or names variables of Gpuward's own.
-    """
-    for one in listed:
-        if not _LISTED.fullmatch(one):
-            raise ValueError(f"must be names of variables, or PREFIX*, separated by commas, got {one!r}")
-        if _is_ours(one):
-            raise ValueError(f"{one}: no {_OURS}* variable is passed on to engines; remove it")
+    """Raises ValueError if an entry is not a name or `PREFIX*`, or names variables of Gpuward."""
+    for entry in listed:
+        if not _LISTED.fullmatch(entry):
+            raise ValueError(f"must be names of variables, or PREFIX*, separated by commas, got {entry!r}")
+        if _is_ours(entry):
+            raise ValueError(f"{entry}: no {_OURS}* variable is passed on to engines; remove it")
 
 
 def passed_on(env: Mapping[str, str], listed: Iterable[str] = ()) -> dict[str, str]:
-    """The variables of an agent's environment that its engines get.
+    """The variables that engines get of an agent's environment.
 
-    Args:
-        env: the agent's environment.
-        listed: what the host's administrator adds: names, and `PREFIX*` for all that begin so. A credential passes
-            only by its full name, and no `GPUWARD_*` does.
+    `listed` are additions of the host's administrator: names, and `PREFIX*`. A credential passes only by its full name,
+    and no `GPUWARD_*` passes.
     """
     listed = tuple(listed)
     return {name: value for name, value in env.items() if _passes(name, listed)}
 
 
 def held_back(env: Mapping[str, str], listed: Iterable[str] = ()) -> tuple[str, ...]:
-    """The names that do not pass, in order, without `GPUWARD_*`, which never do."""
+    """The sorted names that do not pass, without `GPUWARD_*`, which never do."""
     passed = passed_on(env, listed)
     return tuple(sorted(name for name in env.keys() - passed.keys() if not _is_ours(name)))
 
 
-def in_words(names: Sequence[str]) -> str:
-    """Names for a log line: a name may hold any character, and there may be thousands."""
+def format_names(names: Sequence[str]) -> str:
+    """Names for a log line, bounded and in ASCII: a name may have any character."""
     words = ", ".join(ascii(name)[1:-1][:_LONGEST_NAME] for name in names[:_MOST_NAMES])
     return words + (f" and {len(names) - _MOST_NAMES} more" if len(names) > _MOST_NAMES else "")
 
 
 def lacks_token(env: Mapping[str, str]) -> bool:
-    """Whether an environment holds no token of the hub."""
     return not any(env.get(name) for name in TOKENS)
 
 
@@ -93,8 +86,8 @@ def _passes(name: str, listed: tuple[str, ...]) -> bool:
         return False
     if name in _NAMES or name.upper() in _PROXIES or name in OF_ANY or name.startswith(_PREFIXES):
         return True
-    return any(one.endswith("*") and name.startswith(one[:-1]) for one in listed)
+    return any(entry.endswith("*") and name.startswith(entry[:-1]) for entry in listed)
 
 
 def _is_ours(name: str) -> bool:
-    return name.upper().startswith(_OURS)  # settings are read in small letters, too
+    return name.upper().startswith(_OURS)  # settings are case-insensitive

@@ -1,10 +1,10 @@
-"""Which revisions of models leave the cache, so that another one fits. Pure."""
+"""Chooses revisions of models to evict from the cache, so that another model fits. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-# A model in use: org/name and commit. With an empty commit all its revisions, and what comes of it, are in use.
+# A model in use: org/name and commit. An empty commit stands for all its revisions and its fetches.
 Use = tuple[str, str]
 
 
@@ -13,44 +13,40 @@ class CachedRevision:
     """One revision of a repository in the cache."""
 
     repo: str  # org/name
-    commit: str  # empty: what fetches that have not ended have left
-    used_s: float  # when a process last used it, in seconds since 1970
-    # bytes of each of its files on the disk; revisions share those that are equal
-    files: Mapping[str, int] = field(default_factory=dict)
-    names: tuple[str, ...] = ()  # branches and tags under which it was asked for
-    is_foreign: bool = False  # Gpuward did not fetch it, so it stays; its files are counted
+    commit: str  # empty: leftovers of unfinished fetches
+    used_s: float  # last use by a process, in seconds since 1970
+    files: Mapping[str, int] = field(default_factory=dict)  # bytes on the disk; revisions share equal files
+    names: tuple[str, ...] = ()  # branches and tags under which it was requested
+    is_foreign: bool = False  # not fetched by Gpuward, so never evicted; its files count
 
     @property
     def size_bytes(self) -> int:
         return sum(self.files.values())
 
 
-def is_used(one: CachedRevision, in_use: Collection[Use]) -> bool:
+def is_used(revision: CachedRevision, in_use: Collection[Use]) -> bool:
     """Whether a process uses it or waits for it."""
-    return (one.repo, one.commit) in in_use or (one.repo, "") in in_use
+    return (revision.repo, revision.commit) in in_use or (revision.repo, "") in in_use
 
 
 def held_bytes(revisions: Iterable[CachedRevision]) -> int:
-    """Of these together; files that they share count once."""
-    return sum({(one.repo, name): size for one in revisions for name, size in one.files.items()}.values())
+    """Their size together; shared files count once."""
+    return sum({(r.repo, name): size for r in revisions for name, size in r.files.items()}.values())
 
 
 def unused(
     revisions: Iterable[CachedRevision], in_use: Collection[Use], older_than_s: float = 0.0
 ) -> list[CachedRevision]:
-    """Those that no process uses and that were last used before `older_than_s`; the longest unused first.
+    """Revisions that may be evicted, the longest unused first.
 
-    Args:
-        revisions: the cache's.
-        in_use: what processes use or wait for.
-        older_than_s: seconds since 1970; 0: whenever they were used.
+    `older_than_s`: only those last used before this time, in seconds since 1970; 0: all.
     """
     free = [
-        one
-        for one in revisions
-        if not one.is_foreign and not is_used(one, in_use) and (not older_than_s or one.used_s < older_than_s)
+        r
+        for r in revisions
+        if not r.is_foreign and not is_used(r, in_use) and (not older_than_s or r.used_s < older_than_s)
     ]
-    return sorted(free, key=lambda one: one.used_s)
+    return sorted(free, key=lambda revision: revision.used_s)
 
 
 def choose_evictions(
@@ -61,26 +57,21 @@ def choose_evictions(
     free_bytes: int,
     limit_bytes: int | None,
 ) -> list[CachedRevision] | None:
-    """The revisions that leave, the longest unused first; none if all fits; None if it does not fit even then.
+    """The revisions to evict, the longest unused first; None if all downloads do not fit even then.
 
-    Args:
-        revisions: the cache's.
-        in_use: what processes use or wait for: it stays.
-        needed_bytes: still to be written, by all downloads.
-        free_bytes: of the disk.
-        limit_bytes: of the whole cache; None: the disk is the limit.
+    `needed_bytes` are still to be written. `limit_bytes` None: the disk is the limit.
     """
     lacking = needed_bytes - free_bytes
     if limit_bytes is not None:
         lacking = max(lacking, held_bytes(revisions) + needed_bytes - limit_bytes)
-    holders = Counter((one.repo, name) for one in revisions for name in one.files)
+    holders = Counter((revision.repo, name) for revision in revisions for name in revision.files)
     chosen = []
-    for one in unused(revisions, in_use):
+    for revision in unused(revisions, in_use):
         if lacking <= 0:
             break
-        chosen.append(one)
-        for name, size in one.files.items():
-            holders[one.repo, name] -= 1
-            if not holders[one.repo, name]:
+        chosen.append(revision)
+        for name, size in revision.files.items():
+            holders[revision.repo, name] -= 1
+            if not holders[revision.repo, name]:
                 lacking -= size
     return chosen if lacking <= 0 else None

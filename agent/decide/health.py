@@ -1,15 +1,15 @@
-"""Whether a process is starting, running or unhealthy, and when it must be killed. Pure."""
+"""The health of a process (starting, running, unhealthy), and when it must be killed. Pure."""
 
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-# Lines of its log are progress for so many start timeouts after the spawn: an engine that only repeats itself ends.
+# Output counts as progress for this many start timeouts after the spawn: an engine that only repeats itself ends.
 MOST_START_TIMEOUTS: Final = 12
 
 
 @dataclass(frozen=True, slots=True)
 class HealthLimits:
-    """`failures` in a row make a process unhealthy; a timeout kills it. Times in seconds."""
+    """`failures` in a row make a process unhealthy; a timeout kills it."""
 
     failures: int
     start_timeout_s: float
@@ -18,23 +18,20 @@ class HealthLimits:
 
 @dataclass(frozen=True, slots=True)
 class ProcessHealth:
-    """The health of one process."""
+    """The health of one process. Times are on the agent's clock."""
 
-    state: Literal["starting", "running", "unhealthy"]  # as it is reported
-    progress_s: float  # when it last logged, or was spawned
-    ready: bool = False  # whether it has answered a probe
+    state: Literal["starting", "running", "unhealthy"]  # as reported
+    progress_s: float  # its last output, or its spawn
+    ready: bool = False  # it has answered a probe
     failures: int = 0  # failed probes in a row
-    unhealthy_s: float | None = None  # when it became unhealthy; None while it is not
-    # it takes requests and generates nothing. Only a sign that it generates ends this, no answered probe
+    unhealthy_s: float | None = None  # since when it is unhealthy
+    # it takes requests and generates nothing. Only generated tokens end this, no answered probe
     stalled: bool = False
-    spawned_s: float | None = None  # when its process began; None: unknown
+    spawned_s: float | None = None  # None: unknown
 
 
 def after_probe(health: ProcessHealth, limits: HealthLimits, *, answered: bool | None, now_s: float) -> ProcessHealth:
-    """The health after one probe. A failure before the first answer changes nothing: the process is still starting.
-
-    A probe that could not be made (`answered` None) changes nothing either.
-    """
+    """A failure before the first answer changes nothing, and neither does an impossible probe (`answered` None)."""
     if answered is None:
         return health
     if answered and health.stalled:
@@ -51,7 +48,7 @@ def after_probe(health: ProcessHealth, limits: HealthLimits, *, answered: bool |
 
 
 def after_stall(health: ProcessHealth, *, now_s: float) -> ProcessHealth:
-    """The health of a process that generates nothing. While it starts, this says nothing."""
+    """A process that is not ready yet is not expected to generate."""
     if not health.ready or health.stalled:
         return health
     since = now_s if health.unhealthy_s is None else health.unhealthy_s
@@ -59,7 +56,7 @@ def after_stall(health: ProcessHealth, *, now_s: float) -> ProcessHealth:
 
 
 def after_progress(health: ProcessHealth, limits: HealthLimits) -> ProcessHealth:
-    """The health of a process that was seen to generate. A failing probe stands."""
+    """The process generates. Failing probes still count."""
     if not health.stalled:
         return health
     if health.failures >= limits.failures:
@@ -70,7 +67,7 @@ def after_progress(health: ProcessHealth, limits: HealthLimits) -> ProcessHealth
 def kill_reason(
     health: ProcessHealth, limits: HealthLimits, now_s: float
 ) -> Literal["start_timeout", "liveness"] | None:
-    """Why the process must be killed now; None: it need not be."""
+    """Why the process must be killed now; None if it need not be."""
     if not health.ready and now_s - health.progress_s > limits.start_timeout_s:
         return "start_timeout"
     if not health.ready and only_logs(health, limits, now_s):
@@ -81,5 +78,5 @@ def kill_reason(
 
 
 def only_logs(health: ProcessHealth, limits: HealthLimits, now_s: float) -> bool:
-    """Whether a process that has never answered has logged for longer than that counts as progress."""
+    """Whether a process that has never answered logs for longer than output counts as progress."""
     return health.spawned_s is not None and now_s - health.spawned_s > MOST_START_TIMEOUTS * limits.start_timeout_s

@@ -1,4 +1,4 @@
-"""Why a controller cannot be reached, in words, and the way out. Pure."""
+"""Why a controller cannot be reached, and the remedy. Pure."""
 
 import ssl
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ _CHECK: Final = "Check the address, the name service, and firewalls between this
 
 @dataclass(frozen=True, slots=True)
 class Unreachable:
-    """What is in the way, and what to do, as a sentence."""
+    """The cause and the remedy, as a sentence."""
 
     why: str
     remedy: str = _CHECK
@@ -23,7 +23,7 @@ class Unreachable:
 
 
 def unreachable(url: str, error: Exception) -> Unreachable:
-    """What this error of a connection to this address means."""
+    """The cause of a connection's error."""
     match error:
         case ssl.SSLCertVerificationError():
             return _not_accepted(url, error)
@@ -52,5 +52,5 @@ def _not_accepted(url: str, error: ssl.SSLCertVerificationError) -> Unreachable:
 
 
 def needs_tls(url: str) -> Unreachable:
-    """For a port that answers plain HTTP with an error alone."""
+    """The cause for a port that answers plain HTTP only with an error."""
     return Unreachable(f"{url} speaks TLS", f"Write {url.replace('http:', 'https:', 1)} in {_URL}.")

@@ -1,1 +1,1 @@
-"""`gpuward doctor`: looks at this host. The verdicts are in `agent.decide.doctor`."""
+"""`gpuward doctor`: examines this host. The verdicts are in `agent.decide.doctor`."""

@@ -1,4 +1,4 @@
-"""Asks the controller, and the agent's own port, over HTTP. It changes nothing and never uses up a join token."""
+"""Probes the controller and the agent's own port over HTTP. It changes nothing and uses no join token."""
 
 import asyncio
 import ssl
@@ -30,25 +30,16 @@ async def controller_facts(
     timeout_s: float = _LIMIT_S,
     tls: ssl.SSLContext | bool = True,
 ) -> ControllerFacts:
-    """What the controller says.
-
-    Args:
-        url: its address.
-        journal: the agent's facts; None: it has none.
-        readable: whether the agent's data folder is readable.
-        token: whether the agent was given a join token.
-        timeout_s: the limit of each request.
-        tls: verifies the controller's certificate.
-    """
+    """Probes the controller, with `timeout_s` for each request. `readable`: the agent's data folder is readable."""
     facts = ControllerFacts(url, token=token)
     if url is None:
         return facts
     connector, limit = aiohttp.TCPConnector(ssl=tls), aiohttp.ClientTimeout(total=timeout_s)
     async with aiohttp.ClientSession(connector=connector, timeout=limit) as session:
         try:
-            asked_s = time.time()
+            sent_s = time.time()
             async with session.get(f"{url}/healthz", allow_redirects=False) as answer:
-                middle_s = (asked_s + time.time()) / 2
+                middle_s = (sent_s + time.time()) / 2
                 ahead_s = _ahead_s(answer.headers.get("Date"), middle_s)
                 facts = replace(facts, status=answer.status, ahead_s=ahead_s)
         except (aiohttp.ClientError, OSError, ValueError) as error:  # TimeoutError is an OSError
@@ -59,11 +50,11 @@ async def controller_facts(
             return replace(facts, credential="unread")
         if journal is None or journal.credential is None:
             return replace(facts, credential="none")
-        return await _ask_as_worker(session, facts, journal.credential)
+        return await _dial_as_worker(session, facts, journal.credential)
 
 
-async def _ask_as_worker(session: aiohttp.ClientSession, facts: ControllerFacts, credential: str) -> ControllerFacts:
-    """Connects as the agent does and leaves before the hello, so that the agent's own connection stays."""
+async def _dial_as_worker(session: aiohttp.ClientSession, facts: ControllerFacts, credential: str) -> ControllerFacts:
+    """Connects as the agent, and leaves before the hello, so that the agent's own connection stays."""
     try:
         async with (
             asyncio.timeout(_LIMIT_S),
@@ -87,7 +78,7 @@ async def _ask_as_worker(session: aiohttp.ClientSession, facts: ControllerFacts,
 
 
 async def _rejection(socket: aiohttp.ClientWebSocketResponse) -> str:
-    """The controller's refusal, such as of a deleted worker, which comes at once; empty: it waits for the hello."""
+    """The controller's immediate refusal, such as of a deleted worker; empty if it waits for the hello."""
     try:
         frame = await socket.receive(timeout=_REJECTION_S)
         message = controller_message.decode(frame.data) if frame.type is aiohttp.WSMsgType.TEXT else None
@@ -97,7 +88,7 @@ async def _rejection(socket: aiohttp.ClientWebSocketResponse) -> str:
 
 
 def _ahead_s(date: str | None, now_s: float) -> float | None:
-    """How far the sender's clock is ahead. A Date has whole seconds: its middle counts."""
+    """Lead of the sender's clock in seconds. A Date has no fractions, so the middle of its second counts."""
     if date is None:
         return None
     try:
@@ -106,8 +97,8 @@ def _ahead_s(date: str | None, now_s: float) -> float | None:
         return None
 
 
-async def ask_agent(port: int) -> tuple[bool, bool | None]:
-    """Whether an agent answers on a port of this host, and whether it is connected; None: unknown."""
+async def probe_agent(port: int) -> tuple[bool, bool | None]:
+    """Whether an agent answers on a port of this host, and whether it is connected (None: unknown)."""
     base = f"http://127.0.0.1:{port}"
     try:
         async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=_LIMIT_S)) as session:

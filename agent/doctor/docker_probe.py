@@ -20,45 +20,45 @@ _LIMIT_S: Final = 10.0
 
 
 class KnownRuntimes:
-    """The facts of this host's Docker engine for the controller, read at most every 30 s."""
+    """This host's Docker engine for the controller, read at most every 30 s."""
 
     def __init__(self, address: str | None, clock: Clock) -> None:
         self._address = address
         self._clock = clock
-        self._asked_s = float("-inf")
+        self._read_s = float("-inf")
         self._known: tuple[RuntimeFacts, ...] = ()
 
     async def read(self) -> tuple[RuntimeFacts, ...]:
-        """The facts; an engine that answers too slowly counts as before."""
-        if self._address is None or self._clock() - self._asked_s < _EVERY_S:
+        """The last known state if the engine answers too slowly."""
+        if self._address is None or self._clock() - self._read_s < _EVERY_S:
             return self._known
         try:
             async with asyncio.timeout(_LIMIT_S):
                 self._known = (docker_runtime(await docker_facts(self._address)),)
         except TimeoutError:
             pass
-        self._asked_s = self._clock()
+        self._read_s = self._clock()
         return self._known
 
 
 async def docker_facts(address: str | None) -> DockerFacts:
-    """The Docker engine behind an address; None, or one on another host, counts as none."""
+    """The Docker engine at an address; absent if None or on another host."""
     path = "" if address is None else urlsplit(address).path
     if not os.path.exists(path):  # noqa: ASYNC240, PTH110 - a socket of this host
         return DockerFacts()
     if not os.access(path, os.R_OK | os.W_OK):
         return DockerFacts("denied")
     try:
-        about = await _ask_docker(path)
+        info = await _docker_info(path)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         return DockerFacts("silent", error=str(error) or f"nothing within {_DOCKER_LIMIT_S:g} s")
     toolkit = await toolkit_version()
-    devices = [str(device.get("ID", "")) for device in about.get("DiscoveredDevices") or () if isinstance(device, dict)]
-    runtimes = tuple(about.get("Runtimes") or ())
-    return DockerFacts("running", str(about.get("ServerVersion") or "?"), runtimes, tuple(devices), toolkit)
+    devices = [str(device.get("ID", "")) for device in info.get("DiscoveredDevices") or () if isinstance(device, dict)]
+    runtimes = tuple(info.get("Runtimes") or ())
+    return DockerFacts("running", str(info.get("ServerVersion") or "?"), runtimes, tuple(devices), toolkit)
 
 
-async def _ask_docker(path: str) -> dict[str, Any]:
+async def _docker_info(path: str) -> dict[str, Any]:
     async with (
         asyncio.timeout(_DOCKER_LIMIT_S),
         aiohttp.ClientSession(connector=aiohttp.UnixConnector(path)) as session,

@@ -1,6 +1,7 @@
-"""Runs all checks at once, each within its deadline, and judges what they found."""
+"""Runs all checks concurrently, each within its deadline, and judges the results."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,8 @@ import structlog
 
 from agent.decide.doctor import controller, gpus, host
 from agent.decide.doctor.finding import Finding, fails, ok
-from agent.doctor import controller_probe, docker_probe, gpu_probes, host_probes, programs
+from agent.doctor import controller_probe, docker_probe, host_probes, programs
+from agent.doctor import host_probes as gpu_probes
 from agent.errors import AgentError, RefusedError
 from agent.gpus.simulated import load_host
 from agent.link.controllers import Controllers
@@ -24,57 +26,40 @@ _QUICK_S: Final = 5.0
 _NVML_S: Final = 30.0  # without persistence mode, the driver initializes every GPU at the first call
 _ENGINES_S: Final = 2 * programs.ENGINE_LIMIT_S + 5.0
 
-# In this order they are printed.
+# The order of printed findings.
 ORDER: Final = (
     "driver", "nvml", "gpu", "docker", "cgroups", "isolation", "environment", "agent", "port", "ports", "disk",
     "limits", "engine", "controller", "credential", "protocol", "clock",
 )  # fmt: skip
 
-_OF_AGENTS: Final = frozenset({"gpu", "agent", "port", "credential", "protocol"})  # the others are the host's
+_OF_AGENTS: Final = frozenset({"gpu", "agent", "port", "credential", "protocol"})  # the rest are of the host
 
 _OK: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class Patient:
-    """What is examined.
-
-    Attributes:
-        data_dir: the agent's data folder.
-        cache_dir: the folder for models of the hub.
-        controller_urls: addresses of the controllers; none: unknown.
-        ca: the authority of their certificates; None: as the join token named it, else the system's.
-        proxy_host: where the agent's proxy listens.
-        proxy_port: likewise; 0: as in the journal.
-        simulate: the file of simulated hosts, in place of GPUs.
-        name: the name of the simulated host.
-        token: whether the agent was given a join token.
-        engine_user: the setting of that name.
-        docker: where the Docker engine listens; None: the agent runs no containers.
-        engine_environment: likewise.
-        variables: with which an agent would start here.
-    """
+    """Settings of the agent to examine, by the names of `AgentSettings`."""
 
     data_dir: Path
     cache_dir: Path
-    controller_urls: tuple[str, ...] = ()
+    controller_urls: tuple[str, ...] = ()  # empty: unknown
     ca: Path | None = None
     proxy_host: str = "0.0.0.0"  # noqa: S104 - as the agent's setting
-    proxy_port: int = 0
+    proxy_port: int = 0  # 0: as in the journal
     simulate: Path | None = None
-    name: str | None = None
-    token: bool = False
+    name: str | None = None  # of the simulated host
+    token: bool = False  # the agent has a join token
     engine_user: str | None = None
-    docker: str | None = None
+    docker: str | None = None  # the Docker engine's address; None: the agent runs no containers
     engine_environment: tuple[str, ...] = ()
-    variables: Mapping[str, str] = field(default_factory=dict)
+    variables: Mapping[str, str] = field(default_factory=dict)  # the environment of an agent that starts here
 
 
 def examine_quietly(patients: Sequence[Patient]) -> tuple[Finding, ...]:
-    """All findings, without the log lines of the agent's own modules.
+    """All findings, without log lines of the agent's modules.
 
-    Args:
-        patients: agents of this host, at least one. What concerns the host is examined once, as the first one has it.
+    `patients` are agents of this host, at least one. Host-wide checks use the settings of the first.
     """
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     return asyncio.run(_examine_all(patients))
@@ -85,29 +70,29 @@ async def _examine_all(patients: Sequence[Patient]) -> tuple[Finding, ...]:
     if not others:
         return await examine(first)
     examined = await asyncio.gather(examine(first), *map(_examine_agent, others))
-    found = [
+    named = [
         replace(finding, message=f"{patient.name}: {finding.message}") if finding.check in _OF_AGENTS else finding
         for patient, findings in zip(patients, examined, strict=True)
         for finding in findings
     ]
-    return _in_order(found)
+    return _in_order(named)
 
 
 async def _examine_agent(patient: Patient) -> tuple[Finding, ...]:
-    """What one agent has of its own, apart from the other agents of its host."""
+    """Findings of one agent, without those of its host."""
     checks = [_within("agent", 4 * _QUICK_S, partial(_agent, patient))]
     if patient.simulate is not None:
         checks.append(_within("nvml", _NVML_S, partial(_gpus, patient)))
-    found = [finding for findings in await asyncio.gather(*checks) for finding in findings]
-    return tuple(finding for finding in found if finding.check in _OF_AGENTS)
+    findings = itertools.chain.from_iterable(await asyncio.gather(*checks))
+    return tuple(finding for finding in findings if finding.check in _OF_AGENTS)
 
 
-def _in_order(found: Iterable[Finding]) -> tuple[Finding, ...]:
-    return tuple(sorted(found, key=lambda finding: ORDER.index(finding.check)))
+def _in_order(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    return tuple(sorted(findings, key=lambda finding: ORDER.index(finding.check)))
 
 
 async def examine(patient: Patient) -> tuple[Finding, ...]:
-    """All findings, in the order of `ORDER`. Takes as long as the slowest check, at most half a minute or so."""
+    """All findings, in the order of `ORDER`, within about half a minute."""
     checks: list[Awaitable[list[Finding]]] = [
         _within("nvml", _NVML_S, partial(_gpus, patient)),
         _within("cgroups", _QUICK_S, partial(_cgroups, patient)),
@@ -118,19 +103,18 @@ async def examine(patient: Patient) -> tuple[Finding, ...]:
         _within("disk", _QUICK_S, partial(_disks, patient)),
         _within("engine", _ENGINES_S, partial(_engines, patient)),
     ]
-    found = [finding for findings in await asyncio.gather(*checks) for finding in findings]
-    return _in_order(found)
+    return _in_order(itertools.chain.from_iterable(await asyncio.gather(*checks)))
 
 
 async def _within(check: str, limit_s: float, probe: Callable[[], Awaitable[list[Finding]]]) -> list[Finding]:
-    """A probe's findings; one that hangs or fails is a finding itself."""
+    """A probe's findings; its time-out or failure is a finding."""
     try:
         async with asyncio.timeout(limit_s):
             return await probe()
     except TimeoutError:
         text = f"no result within {limit_s:g} s"
         return [fails(check, text, "See whether the disk, the driver or the network hangs: `dmesg`.")]
-    except Exception as error:  # noqa: BLE001 - one check that fails must not hide the others
+    except Exception as error:  # noqa: BLE001 - a failing check must not hide other findings
         return [fails(check, f"it cannot be examined: {error!r}", "Run `gpuward doctor` again as root.")]
 
 
@@ -140,8 +124,8 @@ async def _gpus(patient: Patient) -> list[Finding]:
             worker = load_host(patient.simulate, patient.name)
         except AgentError as error:
             return [fails("gpu", str(error), "Correct the file or --name.")]
-        found = [ok("gpu", f"{sum(gpu.count for gpu in worker.gpus)} simulated GPUs of {worker.name}")]
-        return found + list(host.judge_limits(await in_background(partial(host_probes.limit_facts, 0))))
+        simulated = ok("gpu", f"{sum(gpu.count for gpu in worker.gpus)} simulated GPUs of {worker.name}")
+        return [simulated, *host.judge_limits(await in_background(partial(host_probes.limit_facts, 0)))]
     driver = await in_background(gpu_probes.driver_facts)
     nvml, docker = await asyncio.gather(gpu_probes.nvml_facts(), docker_probe.docker_facts(patient.docker))
     limits = await in_background(partial(host_probes.limit_facts, len(nvml.gpus)))
@@ -178,7 +162,7 @@ async def _agent(patient: Patient) -> list[Finding]:
         partial(host_probes.port_facts, patient.proxy_host, patient.proxy_port or agent.port or 0)
     )
     if port.listening:
-        is_agent, connected = await controller_probe.ask_agent(port.port)
+        is_agent, connected = await controller_probe.probe_agent(port.port)
         port = replace(port, is_agent=is_agent)
         if agent.pid is not None and port.port == agent.port:
             agent = replace(agent, connected=connected)
@@ -192,24 +176,24 @@ async def _agent(patient: Patient) -> list[Finding]:
 
 def _port(patient: Patient, port: host.PortFacts, agent: host.AgentFacts) -> Finding:
     if patient.proxy_port == 0 and port.listening and not port.is_agent:
-        return host.judge_port(host.PortFacts(0), agent)  # it takes another one
+        return host.judge_port(host.PortFacts(0), agent)  # the agent takes another port
     return host.judge_port(port, agent)
 
 
 async def _controller(patient: Patient, agent: host.AgentFacts, journal: HostState | None) -> list[Finding]:
-    """What the first controller says that answers; else why the first one does not."""
-    controllers, found = Controllers(patient.controller_urls or ("",), patient.ca, patient.data_dir), []
+    """Findings of the first controller that answers, else of the first."""
+    controllers, probed = Controllers(patient.controller_urls or ("",), patient.ca, patient.data_dir), []
     try:
-        # The authority that a join token named lies in the agent's folder.
+        # The agent's folder has the authority that a join token named.
         tls = controllers.tls() if agent.readable else trusting(patient.ca)
     except (RefusedError, OSError) as error:
         return [Finding("controller", "fails", str(error), "name the authority of the controller with --ca")]
     for url in patient.controller_urls or (None,):
         given = {"readable": agent.readable, "token": patient.token}
-        found.append(await controller_probe.controller_facts(url, journal, **given, tls=tls))
-        if found[-1].status == _OK:
+        probed.append(await controller_probe.controller_facts(url, journal, **given, tls=tls))
+        if probed[-1].status == _OK:
             break
-    facts = found[-1] if found[-1].status == _OK else found[0]
+    facts = probed[-1] if probed[-1].status == _OK else probed[0]
     clock = controller.judge_clock(facts)
     return [*controller.judge_controller(facts), *([clock] if clock is not None else [])]
 
@@ -220,7 +204,7 @@ async def _ports() -> list[Finding]:
 
 async def _disks(patient: Patient) -> list[Finding]:
     folders = [("the agent's data", patient.data_dir), (host.MODELS, patient.cache_dir)]
-    return [host.judge_disk(await in_background(partial(host_probes.disk_facts, *one))) for one in folders]
+    return [host.judge_disk(await in_background(partial(host_probes.disk_facts, *folder))) for folder in folders]
 
 
 async def _engines(patient: Patient) -> list[Finding]:

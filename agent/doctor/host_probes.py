@@ -1,7 +1,9 @@
-"""HostState about the host: cgroups, ports, disks, limits, and the agent of a data folder."""
+"""Facts of the host: driver, cgroups, ports, disks, limits, and the agent of a data folder."""
 
 import errno
+import getpass
 import os
+import re
 import resource
 import shutil
 import socket
@@ -13,6 +15,7 @@ from typing import Final
 import msgspec
 import psutil
 
+from agent.decide.doctor.gpus import DriverFacts, NvmlFacts
 from agent.decide.doctor.host import (
     AgentFacts,
     CgroupFacts,
@@ -25,8 +28,9 @@ from agent.decide.doctor.host import (
 )
 from agent.decide.engine_accounts import parse_engine_user
 from agent.decide.engine_environment import SETTING, held_back
-from agent.errors import AgentError
-from agent.host_inventory.host import read_boot_id
+from agent.errors import AgentError, NoGpusError
+from agent.gpus.child_reader import ChildReader
+from agent.host_inventory.host import read_boot_id, real_host
 from agent.processes.cgroups import delegated_folder
 from agent.processes.engine_accounts import first_account
 from agent.processes.ports import FIRST_PORT, LAST_PORT
@@ -35,11 +39,66 @@ from agent.state.journal import LOCK_FILE, read_host_state
 
 _CGROUPS: Final = Path("/sys/fs/cgroup")
 _RANGE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
-_SHM: Final = "/dev/shm"  # noqa: S108 - its size is what is asked
+_SHM: Final = "/dev/shm"  # noqa: S108 - only its size is read
+_MODULE: Final = re.compile(r"Kernel Module.*?\s(\d+\.\d+(?:\.\d+)*)\s")
+_NVIDIA: Final = "0x10de"
+_DISPLAYS: Final = ("0x0300", "0x0302")
+_NODE: Final = re.compile(r"nvidia\d+")
+_CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm")
+
+
+def driver_facts(root: Path = Path("/")) -> DriverFacts:
+    """`root`: of the host's file system."""
+    nodes = sorted(path for path in (root / "dev").glob("nvidia[0-9]*") if _NODE.fullmatch(path.name))
+    needed = [*nodes, *(root / "dev" / name for name in _CONTROL_NODES)]
+    denied = [str(path) for path in needed if path.exists() and not os.access(path, os.R_OK | os.W_OK)]
+    return DriverFacts(_module(root), _on_bus(root), len(nodes), tuple(denied), _user_name())
+
+
+def _module(root: Path) -> str | None:
+    try:
+        text = (root / "proc/driver/nvidia/version").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    match = _MODULE.search(text)
+    return match[1] if match else None
+
+
+def _on_bus(root: Path) -> int | None:
+    count = 0
+    try:
+        for device in (root / "sys/bus/pci/devices").iterdir():
+            vendor, kind = (device / "vendor").read_text().strip(), (device / "class").read_text().strip()
+            count += vendor == _NVIDIA and kind.startswith(_DISPLAYS)
+    except OSError:
+        return None
+    return count
+
+
+def _user_name() -> str:
+    try:
+        return f"user {getpass.getuser()}"
+    except (KeyError, OSError):
+        return f"user {os.geteuid()}"
+
+
+async def nvml_facts() -> NvmlFacts:
+    host = real_host({})
+    reader = ChildReader(host=host.hostname, host_memory_mib=host.memory_mib)
+    try:
+        await reader.open()
+        gpus = await reader.read()
+        if gpus is None:
+            return NvmlFacts(error=reader.error() or "nvml_hang: the GPUs were not read in time")
+        return NvmlFacts(await reader.driver(), gpus)
+    except NoGpusError as error:
+        return NvmlFacts(error=reader.error() or str(error))
+    finally:
+        await reader.aclose()
 
 
 def cgroup_facts(agent: int | None, root: Path = _CGROUPS, proc: Path = Path("/proc")) -> CgroupFacts:
-    """What version 2 offers here, and to the running agent with this pid (None: none runs)."""
+    """`agent`: pid of the running agent; None: none runs."""
     try:
         controllers = frozenset((root / "cgroup.controllers").read_text().split())
     except OSError:
@@ -49,19 +108,18 @@ def cgroup_facts(agent: int | None, root: Path = _CGROUPS, proc: Path = Path("/p
 
 
 def read_agent(data_dir: Path) -> tuple[AgentFacts, HostState | None]:
-    """The agent of a data folder, and its journal's facts; None: there are none, or they are not readable."""
+    """The agent of a data folder, and its journal's state (None: missing or unreadable)."""
     try:
-        facts = read_host_state(data_dir)
+        state = read_host_state(data_dir)
     except (OSError, sqlite3.Error, msgspec.DecodeError):
         return AgentFacts(str(data_dir), readable=False), None
     pid = _lock_holder(data_dir / LOCK_FILE)
-    if facts is None:
+    if state is None:
         return AgentFacts(str(data_dir), pid=pid), None
-    return AgentFacts(str(data_dir), pid=pid, worker=facts.worker, port=facts.proxy_port), facts
+    return AgentFacts(str(data_dir), pid=pid, worker=state.worker, port=state.proxy_port), state
 
 
 def isolation_facts(user: str | None, folders: Iterable[Path]) -> IsolationFacts:
-    """The accounts of engines, by the setting, and whether they get to these folders."""
     root = os.geteuid() == 0
     if user is None:
         return IsolationFacts(root)
@@ -75,22 +133,16 @@ def isolation_facts(user: str | None, folders: Iterable[Path]) -> IsolationFacts
 
 
 def environment_facts(agent: int | None, here: Mapping[str, str], listed: tuple[str, ...]) -> EnvironmentFacts:
-    """What engines do not get of the environment of the running agent, or of `here` if none runs.
-
-    Args:
-        agent: its pid; None: none runs, or this user cannot see it.
-        here: the variables with which an agent would start.
-        listed: the setting `engine_environment`, as it is here.
-    """
+    """Variables that engines do not get: of the running agent with this pid, else of an agent that starts `here`."""
     if agent is None:
         return EnvironmentFacts(held_back(here, listed), running=False)
     try:
-        words = Path(f"/proc/{agent}/environ").read_bytes().split(b"\0")
+        variables = Path(f"/proc/{agent}/environ").read_bytes().split(b"\0")
     except OSError:
         return EnvironmentFacts((), running=True, readable=False)
-    env = dict(os.fsdecode(word).partition("=")[::2] for word in words if word)
+    env = dict(os.fsdecode(variable).partition("=")[::2] for variable in variables if variable)
     if (own := env.get(SETTING)) is not None:
-        listed = tuple(one.strip() for one in own.split(","))
+        listed = tuple(entry.strip() for entry in own.split(","))
     return EnvironmentFacts(held_back(env, listed), running=True)
 
 
@@ -101,7 +153,7 @@ def condemned_gpus(journal: HostState | None) -> dict[str, str]:
 
 
 def _lock_holder(lock: Path) -> int | None:
-    """The process that holds the lock. Trying to lock would hold up an agent that starts at this moment."""
+    # Not by locking, which could make the start of an agent fail.
     try:
         inode = lock.stat().st_ino
         lines = Path("/proc/locks").read_text(encoding="ascii").splitlines()
@@ -115,7 +167,7 @@ def _lock_holder(lock: Path) -> int | None:
 
 
 def port_facts(host: str, port: int) -> PortFacts:
-    """Whether something listens on a port, and what; `is_agent` is left to be asked."""
+    """Does not fill in `is_agent`."""
     if port == 0:
         return PortFacts(0)
     try:
@@ -132,11 +184,11 @@ def port_facts(host: str, port: int) -> PortFacts:
 
 
 def _listener(port: int) -> str:
-    """The process that listens there, by name and pid; empty: this user may not see it."""
+    """The process that listens there, by name and pid; empty if hidden from this user."""
     try:
-        for found in psutil.net_connections("tcp"):
-            if found.status == psutil.CONN_LISTEN and found.laddr and found.laddr.port == port and found.pid:
-                return f"{psutil.Process(found.pid).name()} (pid {found.pid})"
+        for conn in psutil.net_connections("tcp"):
+            if conn.status == psutil.CONN_LISTEN and conn.laddr and conn.laddr.port == port and conn.pid:
+                return f"{psutil.Process(conn.pid).name()} (pid {conn.pid})"
     except (psutil.Error, OSError):
         pass
     return ""
@@ -144,9 +196,9 @@ def _listener(port: int) -> str:
 
 def engine_ports() -> EnginePorts:
     listening = {
-        found.laddr.port
-        for found in psutil.net_connections("tcp")
-        if found.status == psutil.CONN_LISTEN and found.laddr and FIRST_PORT <= found.laddr.port <= LAST_PORT
+        conn.laddr.port
+        for conn in psutil.net_connections("tcp")
+        if conn.status == psutil.CONN_LISTEN and conn.laddr and FIRST_PORT <= conn.laddr.port <= LAST_PORT
     }
     try:
         outgoing: int | None = int(_RANGE.read_text().split()[0])
@@ -156,14 +208,14 @@ def engine_ports() -> EnginePorts:
 
 
 def disk_facts(what: str, folder: Path) -> DiskFacts:
-    """The disk on which a folder lies or would lie."""
-    there = folder
-    while not os.path.exists(there) and there != there.parent:  # noqa: PTH110 - False too where this may not look
-        there = there.parent
-    status = os.statvfs(there)
+    """The disk of a folder, which may not exist yet."""
+    existing = folder
+    while not os.path.exists(existing) and existing != existing.parent:  # noqa: PTH110 - Path.exists raises
+        existing = existing.parent
+    status = os.statvfs(existing)
     left = status.f_favail / status.f_files if status.f_files else None
-    writable = os.access(there, os.W_OK | os.X_OK) and there.is_dir()
-    return DiskFacts(what, str(folder), shutil.disk_usage(there).free, left, writable)
+    writable = os.access(existing, os.W_OK | os.X_OK) and existing.is_dir()
+    return DiskFacts(what, str(folder), shutil.disk_usage(existing).free, left, writable)
 
 
 def limit_facts(gpus: int) -> LimitFacts:

@@ -1,4 +1,4 @@
-"""Programs that are asked for their version, within a time limit."""
+"""Versions of installed programs."""
 
 import asyncio
 import os
@@ -18,17 +18,17 @@ from schemas.engine_builds import LLAMA_CPP_ON_CPU
 ENGINE_LIMIT_S: Final = 15.0
 _TOOL_LIMIT_S: Final = 5.0
 _VERSION: Final = re.compile(r"\d+(?:\.\d+)+\S*|version:? *\S+")
-# The package's version comes at once; the program itself imports PyTorch first.
-_ASK_PACKAGE: Final = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
+# The package's version comes at once; the program would import PyTorch first.
+_PACKAGE_VERSION: Final = "import importlib.metadata as m, sys; print(m.version(sys.argv[1]))"
 _SHEBANG: Final = re.compile(rb"#!\s*(\S*python[\d.]*)\s*$", re.MULTILINE)
 
 
 async def toolkit_version() -> str | None:
-    """The version of NVIDIA's container toolkit; None: it is not installed."""
+    """The version of NVIDIA's container toolkit; None if not installed."""
     for program in ("nvidia-ctk", "nvidia-container-runtime-hook", "nvidia-container-cli"):
-        found = shutil.which(program)
-        if found is not None:
-            text, _ = await output_of([found, "--version"], _TOOL_LIMIT_S)
+        file = shutil.which(program)
+        if file is not None:
+            text, _ = await output_of([file, "--version"], _TOOL_LIMIT_S)
             match = _VERSION.search(text)
             return match[0].removeprefix("version:").strip() if match else "of unknown version"
     return None
@@ -38,14 +38,14 @@ async def installed(listed: tuple[str, ...] = ()) -> tuple[EngineFacts, ...]:
     """The engines on the agent's search path, each with its version."""
     env = passed_on(os.environ, listed)
     path = search_path(env)
-    found = [(name, program, shutil.which(program, path=path)) for name, program in sorted(PROGRAMS.items())]
-    return tuple(await asyncio.gather(*(_engine(name, package, file, env) for name, package, file in found if file)))
+    files = [(name, program, shutil.which(program, path=path)) for name, program in sorted(PROGRAMS.items())]
+    return tuple(await asyncio.gather(*(_engine(name, package, file, env) for name, package, file in files if file)))
 
 
 async def _engine(name: str, package: str, file: str, env: Mapping[str, str] = os.environ) -> EngineFacts:
     python = _interpreter(file)
     if python is not None:
-        text, error = await output_of([python, "-P", "-c", _ASK_PACKAGE, package], ENGINE_LIMIT_S, env=env)
+        text, error = await output_of([python, "-P", "-c", _PACKAGE_VERSION, package], ENGINE_LIMIT_S, env=env)
         if not error and text.strip():
             return EngineFacts(name, file, version=text.split()[-1])
     text, error = await output_of([file, "--version"], ENGINE_LIMIT_S, env=env)
@@ -59,7 +59,7 @@ async def _engine(name: str, package: str, file: str, env: Mapping[str, str] = o
 
 
 def _interpreter(file: str) -> str | None:
-    """The Python that runs a script; None: it is not one."""
+    """The Python of a script; None for other files."""
     try:
         with Path(file).open("rb") as script:
             match = _SHEBANG.match(script.readline(512))

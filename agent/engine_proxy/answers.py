@@ -1,4 +1,4 @@
-"""Answers of the agent itself, marked so that the gateway knows whether an engine saw the request."""
+"""Answers of the agent itself. A mark shows the gateway whether an engine may have received the request."""
 
 from typing import Final
 
@@ -12,12 +12,12 @@ _JSON: Final = (b"content-type", b"application/json; charset=utf-8")
 
 
 def refuse(connection: ServerConnection, status: int, code: str, message: str) -> Handler:
-    """Gives an answer of ours to a request of which no byte went to an engine."""
+    """Answers a request of which no byte went to an engine."""
     return _error(connection, status, code, message, PROXY_REFUSAL_HEADER)
 
 
 def end(connection: ServerConnection, status: int, code: str, message: str) -> Handler:
-    """Ends a request that the engine may have seen: no other replica gets it."""
+    """Ends a request that the engine may have received: no other replica gets it."""
     return _error(connection, status, code, message, PROXY_OUTCOME_HEADER)
 
 

@@ -1,4 +1,4 @@
-"""The certificate of the agent's proxy: an operator's files, or one that the agent makes and keeps."""
+"""The certificate of the agent's proxy: an operator's files, or a self-signed certificate that the agent keeps."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -10,23 +10,18 @@ from http1.tls.authority import write_private
 from http1.tls.certificate import CertificateError, ServedCertificate
 from http1.tls.issue import make_self_signed
 
-FILE: Final = "proxy.pem"  # certificate and key, for the folder's owner alone
+FILE: Final = "proxy.pem"  # certificate and key, readable by the folder's owner only
 
 
 def proxy_certificate(settings: AgentSettings, name: str) -> ServedCertificate | None:
-    """What the proxy shows; None: it speaks no TLS.
-
-    Callers accept exactly what the agent has told the controller over its own connection, so it needs no authority.
-
-    Raises:
-        AgentError: the files cannot be used.
-    """
+    """None if the proxy speaks no TLS. Raises AgentError if the files cannot be used."""
     if not settings.speaks_tls():
         return None
     if settings.tls_cert is not None and settings.tls_key is not None:
         return _read(settings.tls_cert, settings.tls_key, "--tls-cert, --tls-key")
     own = settings.data_dir / FILE
     if not own.exists():
+        # Self-signed, since callers accept exactly the certificate that the agent has reported to the controller.
         made = make_self_signed(name, datetime.now(UTC))
         try:
             write_private(own, made.certificate + made.key)

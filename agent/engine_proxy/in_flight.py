@@ -1,10 +1,10 @@
-"""Requests in flight to the engines, counted per instance. A graceful stop waits until there are none."""
+"""Requests in flight to the engines, counted per instance."""
 
 import asyncio
 
 
 class InFlightRequests:
-    """The counts. The proxy adds to them; a stopping process waits for zero; the sampler takes the peaks."""
+    """The proxy counts, a stopping process waits for zero, and the sampler takes the peaks."""
 
     def __init__(self) -> None:
         self._count: dict[str, int] = {}
@@ -13,7 +13,7 @@ class InFlightRequests:
         self._idle: dict[str, asyncio.Event] = {}
 
     def began(self, instance: str) -> None:
-        """Counts one request more; `ended` must follow."""
+        """Counts a request; `ended` must follow."""
         count = self._count[instance] = self._count.get(instance, 0) + 1
         self._arrived[instance] = self._arrived.get(instance, 0) + 1
         if count > self._peaks.get(instance, 0):
@@ -31,16 +31,16 @@ class InFlightRequests:
         return self._count.get(instance, 0)
 
     def take_peaks(self) -> dict[str, int]:
-        """The most requests in flight at once since the last call, by instance; instances without any are left out."""
+        """Most concurrent requests since the last call, by instance with requests."""
         taken, self._peaks = self._peaks, dict(self._count)
         return taken
 
     def take_arrived(self) -> dict[str, int]:
-        """The number of requests that came since the last call, by instance; instances without any are left out."""
+        """New requests since the last call, by instance with requests."""
         taken, self._arrived = self._arrived, {}
         return taken
 
     async def until_idle(self, instance: str) -> None:
-        """Returns when no request is in flight; the caller sets the limit."""
+        """Returns when no request is in flight. The caller sets a limit."""
         while self.count(instance):
             await self._idle.setdefault(instance, asyncio.Event()).wait()

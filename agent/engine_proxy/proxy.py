@@ -1,7 +1,7 @@
-"""The only way to the engines from outside: an authenticated reverse proxy. Bytes pass unchanged.
+"""The authenticated reverse proxy to the engines, which have no other port to the outside. Bytes pass unchanged.
 
 `/engines/{instance}/{path}` goes to the engine's loopback port; `/logs/{instance}` reads its log. Only health checks
-need no secret: an agent that lives answers `/healthz`, and `/readyz` reports whether it is connected to a controller.
+need no secret: `/healthz` for a live agent, and `/readyz` for one that is connected to a controller.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ _ENGINES: Final = PROXY_ENGINE_PREFIX.encode() + b"/"
 _NO_SUCH_PATH: Final = "this is an agent of Gpuward, which has no such path; ask the controller"
 _CACHE: Final = PROXY_CACHE.encode()
 _LOGS: Final = PROXY_LOGS_PREFIX.encode() + b"/"
-_ASKED: Final = object()  # key of what is worked out once for heads that are alike
+_TARGET: Final = object()  # key of the parsed target that equal heads share
 _JSON: Final = (b"content-type", b"application/json; charset=utf-8")
 _NAME: Final = "agent's proxy"
 _SHUTDOWN_LIMIT_S: Final = 0.5
@@ -70,11 +70,7 @@ class Proxy:
         port: int,
         certificate: ServedCertificate | None = None,
     ) -> None:
-        """`port` 0: the previous start's port, else any free one.
-
-        With a certificate the port speaks TLS, and takes plain connections too: those of gateways of older versions,
-        and of health checks. What is safe from others' eyes is the caller's to choose, and newer ones always speak TLS.
-        """
+        """`port` 0: the previous start's port, else any free one."""
         self._journal = journal
         self._in_flight = in_flight
         self._heartbeat = heartbeat
@@ -86,16 +82,13 @@ class Proxy:
         self._limits = limits_for(connection_bound(raise_file_limit()))
         admission = ConnectionAdmission(self._limits, name=_NAME)
         context = None if certificate is None else lambda: certificate.context
+        # Plain connections too, for health checks and gateways of older versions; newer gateways always speak TLS.
         self._server = Server(Service(self._handle, _Malformed(), admission, PROGRESS), context, plain=True)
         self._engines: Engines | None = None
         self.port = 0
 
     async def __aenter__(self) -> Self:
-        """Binds the port.
-
-        Raises:
-            AgentError: the port is in use.
-        """
+        """Raises AgentError if the port is in use."""
         last = self._journal.host_state.proxy_port or 0
         failure: OSError | None = None
         choices = [self._wanted_port] if self._wanted_port else [last, 0] if last else [0]
@@ -112,43 +105,39 @@ class Proxy:
         raise AgentError(f"the proxy cannot listen on {self._host}:{choices[0]} ({failure}); set --proxy-port")
 
     async def __aexit__(self, *error: object) -> None:
-        """Closes; requests still in flight are cut after a moment."""
+        """Aborts requests that are still in flight after `_SHUTDOWN_LIMIT_S`."""
         await self._server.close(_SHUTDOWN_LIMIT_S)
         if self._engines is not None:
             self._engines.close()
 
     def waits(self, instance: str) -> tuple[list[Wait], float | None]:
-        """As `Engines.waits`."""
         return ([], None) if self._engines is None else self._engines.waits(instance)
 
     def forget_waits(self, instance: str) -> None:
-        """A new process of the instance begins: nothing waits for it yet."""
+        """A new process of the instance starts: no request waits for it yet."""
         if self._engines is not None:
             self._engines.forget(instance)
 
     def refuse_requests(self) -> None:
-        """Refuses requests to engines from now on, so that other replicas get them; those in flight go on."""
+        """Refuses new requests to engines, so that other replicas get them. Requests in flight continue."""
         self._refusing_since = self._refusing_since or time.monotonic()
 
     async def let_callers_leave(self) -> None:
-        """Waits until callers have had a moment to see the refusal.
-
-        A request that arrives on a kept connection while that closes looks as if an engine may have seen it.
-        """
+        """Waits until callers have had time to receive the refusal."""
+        # A request that arrives while its kept connection closes looks as if an engine may have received it.
         if self._refusing_since is not None:
             await asyncio.sleep(self._refusing_since + _REFUSE_S - time.monotonic())
 
     def _handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
-        """One request: who asks, then what for."""
         path = head.path
         if path in (HEALTH_PATH, READY_PATH):
             return self._health(path, connection)
-        facts = self._journal.host_state
-        secret, given = facts.proxy_secret, head.named.get(b"authorization", b"")
+        state = self._journal.host_state
+        secret, given = state.proxy_secret, head.named.get(b"authorization", b"")
         known = secret is not None and hmac.compare_digest(given, b"Bearer " + secret.encode())
-        if not known and not is_other_secret(facts, given, time.time()):
+        if not known and not is_other_secret(state, given, time.time()):
             return refuse(connection, 401, "unauthorized", "Authorization: the proxy's secret is missing or wrong")
-        # What a person reads of this host must not wait until requests to its engines end.
+        # An operator's reads of this host must not wait for requests to its engines.
         standing = KEY if path.startswith(_ENGINES) else ADMINISTRATOR
         if connection.admit(standing=standing) is not None:
             message = "this worker's agent serves too many requests; try again in a moment"
@@ -158,17 +147,13 @@ class Proxy:
         return self._own(path, head, connection)
 
     def _own(self, path: bytes, head: RequestHead, connection: ServerConnection) -> Handler:
-        """What the agent itself knows."""
         if path.startswith(_LOGS) and head.method == b"GET":
             return self._log(head, connection)
         if path == _CACHE and head.method in (b"GET", b"POST"):
             return self._cached_models(head, connection)
-        return refuse(
-            connection, 404, "not_found", "this is an agent of Gpuward, which has no such path; ask the controller"
-        )
+        return refuse(connection, 404, "not_found", _NO_SUCH_PATH)
 
     def _health(self, path: bytes, connection: ServerConnection) -> Handler:
-        """An answer shows that the loop comes round."""
         connected = self._heartbeat.connected
         body = {"status": "ok"} if path == HEALTH_PATH else {"ready": connected}
         connection.answer(200 if connected or path == HEALTH_PATH else 503, (_JSON,), orjson.dumps(body))
@@ -186,34 +171,32 @@ class Proxy:
         return StreamedAnswer(connection, produce, failed=_cache_failed, stall_s=_LOG_STALL_S)
 
     def _forward(self, head: RequestHead, connection: ServerConnection) -> Handler:
-        asked: tuple[str, bytes] | None = head.alike.get(_ASKED)
-        if asked is None:
-            asked = head.alike[_ASKED] = _asked(head.target)
-        instance, target = asked
+        parsed: tuple[str, bytes] | None = head.alike.get(_TARGET)
+        if parsed is None:
+            parsed = head.alike[_TARGET] = _parse_target(head.target)
+        instance, target = parsed
         if self._refusing_since is not None:
             connection.drain()
             return refuse(connection, 503, "stopping", "this worker's agent is stopping")
         record = _newest_with_port(self._journal, instance)
-        if record is None and _is_to_come(self._journal, instance):
+        if record is None and _will_have_port(self._journal, instance):
             return refuse(connection, 503, "not_running", f"instance {instance} is starting")
         if record is None or record.port is None or self._engines is None:
             message = f"unknown instance {instance}, or an instance without a port"
             return refuse(connection, 404, "not_found", message)
         if record.state != "running":
             return refuse(connection, 503, "not_running", f"instance {instance} is {record.state}")
-        return self._engines.ask(head, connection, instance, record.port, target)
+        return self._engines.forward(head, connection, instance, record.port, target)
 
 
-def _asked(target: bytes) -> tuple[str, bytes]:
-    """The instance that a target below `_ENGINES` names, and the engine's own target."""
+def _parse_target(target: bytes) -> tuple[str, bytes]:
+    """The instance in a target below `_ENGINES`, and the engine's target."""
     path, mark, query = target[len(_ENGINES) :].partition(b"?")
     name, _, path = path.partition(b"/")
     return unquote(name.decode("latin-1")), b"/" + path + mark + query
 
 
 class _Malformed:
-    """Logs and answers malformed requests."""
-
     def __init__(self) -> None:
         self._log = MalformedLog(_NAME)
 
@@ -223,7 +206,7 @@ class _Malformed:
 
 
 def _log_failed(connection: ServerConnection, error: Exception) -> None:
-    """Answers where a log could not be read: no file is left, or the disk fails."""
+    """The log could not be read, as with too many open files or a failing disk."""
     log.warning("log not read", error=repr(error))
     refuse(connection, 503, "unavailable", "this worker's agent cannot answer now; try again in a moment")
 
@@ -233,14 +216,14 @@ def _cache_failed(connection: ServerConnection, error: Exception) -> None:
     refuse(connection, 503, "unavailable", "this worker's agent cannot read its model cache now; see its log")
 
 
-def _is_to_come(journal: Journal, instance: str) -> bool:
-    """Whether the instance will have a port: its model is being fetched."""
-    return any(one.alive and one.order is not None and one.order.needs_port for one in journal.of(instance))
+def _will_have_port(journal: Journal, instance: str) -> bool:
+    """Whether the instance is starting, such as while its model is fetched."""
+    return any(r.alive and r.order is not None and r.order.needs_port for r in journal.of(instance))
 
 
 def _newest_with_port(journal: Journal, instance: str) -> ProcessRecord | None:
-    """The instance's process that answers requests: the newest with a port."""
-    found = [record for record in journal.of(instance) if record.port is not None]
-    if len(found) == 1:
-        return found[0]
-    return max(found, key=lambda record: (record.alive, record.epoch, -record.rank), default=None)
+    """The instance's newest process with a port, which answers requests."""
+    records = [record for record in journal.of(instance) if record.port is not None]
+    if len(records) == 1:
+        return records[0]
+    return max(records, key=lambda record: (record.alive, record.epoch, -record.rank), default=None)

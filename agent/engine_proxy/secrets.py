@@ -1,7 +1,7 @@
-"""The secrets that the agent's proxy accepts: the present one, the next, and for a while the one before.
+"""The secrets that the agent's proxy accepts: the present, the next, and for a day the previous. Pure.
 
-The controller hands over the next one with the next credential, and gateways use it once the agent has connected with
-that. A gateway that cannot reach the database uses the one before. Pure.
+The controller issues the next secret with the next credential, and gateways use it once the agent has connected with
+that credential. A gateway that cannot reach the database uses the previous secret.
 """
 
 import hmac
@@ -17,7 +17,7 @@ NO_PROXY_SECRETS: Final = MappingProxyType(
 
 
 def used_from_now_on(state: HostState, secret: str, now_s: float) -> dict[str, Any]:
-    """What changes in the state once the controller says that this secret is in use. `now_s` is Unix time."""
+    """Changes of the state once the controller reports that this secret is in use. `now_s` is Unix time."""
     if secret == state.proxy_secret:
         return {}
     changes: dict[str, Any] = {"proxy_secret": secret, "next_proxy_secret": None}
@@ -27,8 +27,8 @@ def used_from_now_on(state: HostState, secret: str, now_s: float) -> dict[str, A
 
 
 def is_other_secret(state: HostState, given: bytes, now_s: float) -> bool:
-    """Whether this `Authorization` is with a secret that is valid beside the present one."""
-    # One that was set back by a clock that jumped is not valid for longer than it should be.
+    """Whether this `Authorization` has the next or the previous secret."""
+    # The upper bound holds also after a jump of the clock.
     kept = 0 < state.previous_proxy_until_s - now_s <= PREVIOUS_KEPT_S
     others = (state.next_proxy_secret, state.previous_proxy_secret if kept else None)
     return any(hmac.compare_digest(given, b"Bearer " + other.encode()) for other in others if other is not None)

@@ -1,4 +1,4 @@
-"""What the child that reads NVML answers, parsed. Each field is a value, unsupported or an error."""
+"""Answers of the child that reads NVML."""
 
 from typing import Any, Final
 
@@ -9,7 +9,7 @@ from schemas.wire import Wire
 
 
 class FieldReading(Wire, frozen=True, kw_only=True):
-    """One field. Exactly one of the three holds: `unsupported`, an `error` with NVML's code, or a value."""
+    """One field: either `unsupported`, an `error` with NVML's code, or a value."""
 
     value: Any = None
     unsupported: bool = False
@@ -18,21 +18,18 @@ class FieldReading(Wire, frozen=True, kw_only=True):
 
 
 class GpuAnswer(Wire, frozen=True, kw_only=True):
-    """One GPU or slice. With an `error` nothing of it could be read, and its UUID may be unknown.
-
-    `fields` has the slow ones only where they were read again.
-    """
+    """One GPU or slice. `error`: it could not be read, and its UUID may be unknown."""
 
     index: int
     uuid: str | None = None
     parent: str | None = None
-    fields: dict[str, FieldReading] = msgspec.field(default_factory=dict)
+    fields: dict[str, FieldReading] = msgspec.field(default_factory=dict)  # slow fields only where read again
     error: str = ""
     code: int = 0
 
 
 class XidEvent(Wire, frozen=True, kw_only=True):
-    """Equal error events of the driver since the last answer; in MIG mode perhaps of one GPU instance."""
+    """Equal error events of the driver since the last answer. In MIG mode they may be of one GPU instance."""
 
     uuid: str
     xid: int
@@ -40,17 +37,17 @@ class XidEvent(Wire, frozen=True, kw_only=True):
     count: int = 1
 
 
-NO_LIBRARY: Final = -1  # in place of NVML's codes: the package through which it is read is not installed
+NO_LIBRARY: Final = -1  # no code of NVML: the package nvidia-ml-py is not installed
 
 
 class ChildAnswer(Wire, frozen=True, kw_only=True):
-    """A line of the child: either `fatal` with NVML's code, or driver and GPUs, with `work` if it was asked for."""
+    """A line of the child: either `fatal` with NVML's code, or driver and GPUs, with `work` if requested."""
 
     fatal: str | None = None
     code: int = 0
     driver: str | None = None
     gpus: tuple[GpuAnswer, ...] = ()
     xids: tuple[XidEvent, ...] = ()
-    xids_dropped: int = 0  # events of more kinds than the child counts
+    xids_dropped: int = 0  # events of kinds beyond the child's bound
     xids_unsupported: tuple[str, ...] = ()
     work: dict[str, GpuWork] = msgspec.field(default_factory=dict)

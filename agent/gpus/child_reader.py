@@ -1,4 +1,4 @@
-"""Reads the GPUs through a child process, so that a hanging driver costs one reading and never blocks the agent."""
+"""Reads the GPUs through a child process, so that a hanging driver never blocks the agent."""
 
 import asyncio
 import contextlib
@@ -23,53 +23,50 @@ from schemas.wire import DeviceFacts
 READ_LIMIT_S: Final = 2.0
 _FIRST_LIMIT_S: Final = 15.0  # without persistence mode, the driver initializes every GPU at the first call
 _BACKOFF_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0)
-# A GPU that cannot be read for so long may be readable again by a new process; after that it is tried more rarely.
+# After this time a new process may be able to read an unreadable GPU; then attempts become rarer.
 _RENEW_AFTER_S: Final = (20.0, 60.0, 300.0)
 _CODES: Final = {18: "driver_mismatch", NO_LIBRARY: "nvml_library_missing"}
 _MOST_TEXT: Final = 300
-
-log = structlog.get_logger()
 _MAX_LINE_BYTES: Final = 4 * 2**20
 _REAP_LIMIT_S: Final = 1.0
 _EVERY_S: Final = 60.0
 _MOST_CAUSES: Final = 1_000
 
+log = structlog.get_logger()
+
 
 class RareLog:
-    """Writes a line of one event and cause at most once a minute, with the number of those that it left out."""
+    """Logs one event and cause at most once a minute, with the number of omitted lines."""
 
     def __init__(self, log: Any, clock: Clock) -> None:
         self._log = log
         self._clock = clock
-        self._written: dict[Hashable, tuple[float, int]] = {}  # when, and how many were left out since
+        self._written: dict[Hashable, tuple[float, int]] = {}  # last line's time, and lines omitted since
 
     def warning(self, event: str, *, cause: Hashable, **context: Any) -> None:
         now_s, key = self._clock(), (event, cause)
-        at_s, left_out = self._written.get(key, (float("-inf"), 0))
+        at_s, omitted = self._written.get(key, (float("-inf"), 0))
         if now_s - at_s < _EVERY_S:
-            self._written[key] = (at_s, left_out + 1)
+            self._written[key] = (at_s, omitted + 1)
             return
         if len(self._written) >= _MOST_CAUSES:
             self._written.clear()
         self._written[key] = (now_s, 0)
-        repeated = {"repeated": left_out} if left_out else {}
+        repeated = {"repeated": omitted} if omitted else {}
         self._log.warning(event, **context, **repeated)
 
 
 class NvmlChild:
-    """The child process that reads NVML; the first question starts it. It answers in lines of JSON."""
+    """The child process that reads NVML. The first query starts it. It answers in lines of JSON."""
 
     def __init__(self, argv: Sequence[str]) -> None:
         self._argv = tuple(argv)
         self._process: asyncio.subprocess.Process | None = None
 
-    async def ask(self, question: bytes) -> ChildAnswer:
-        """Its answer. After an error or a cancellation only `kill` is left to do: an answer may be late.
+    async def query(self, question: bytes) -> ChildAnswer:
+        """Raises OSError, EOFError or ValueError (an invalid answer).
 
-        Raises:
-            OSError: it cannot be started or written to.
-            EOFError: it has ended.
-            ValueError: its answer is not valid.
+        After an error or a cancellation the child must be killed: an answer may be late.
         """
         if self._process is None:
             self._process = await asyncio.create_subprocess_exec(
@@ -90,28 +87,23 @@ class NvmlChild:
         return msgspec.json.decode(line, type=ChildAnswer)
 
     async def kill(self) -> None:
-        """Ends it and what it started."""
+        """Kills the child's process group."""
         process, self._process = self._process, None
         if process is None:
             return
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        # In an uninterruptible driver call the child cannot be reaped now; the loop's child watcher reaps it later.
+        # Within an uninterruptible driver call it cannot be reaped now; the loop's child watcher reaps it later.
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_REAP_LIMIT_S):
                 await process.wait()
 
 
 class ChildReader(GpuReader):
-    """Queries a child. One that hangs, dies or whose library is broken is killed, and started again after a backoff.
+    """Queries a child. A child that hangs, dies or has a broken library is replaced after a backoff.
 
-    Args:
-        argv: of the child; empty: this package's NVML reader.
-        limit_s: of one reading; the first one of each child may take longer, in the background.
-        clock: seconds since the host's boot.
-        host: a name that no other host has.
-        host_memory_mib: the size of GPUs that share the host's memory.
-        verdicts: remembers GPUs that Xids have condemned; None: they are forgotten with this reader.
+    `argv` empty: this package's NVML reader. `limit_s` is for one reading; a child's first reading may take longer, in
+    the background. Without `verdicts` condemned GPUs are forgotten with this reader. The rest: see `KnownGpus`.
     """
 
     def __init__(
@@ -129,7 +121,7 @@ class ChildReader(GpuReader):
         self._clock = clock
         self._verdicts = verdicts or Verdicts()
         self._known = KnownGpus(host, host_memory_mib, self._verdicts.load())
-        self._asking = asyncio.Lock()
+        self._querying = asyncio.Lock()
         self._first: asyncio.Task[ChildAnswer] | None = None  # a new child's first answer
         self._warm = False
         self._failures = 0
@@ -141,12 +133,8 @@ class ChildReader(GpuReader):
         self._rare = RareLog(log, clock)
 
     async def open(self) -> None:
-        """Starts the child and asks once.
-
-        Raises:
-            NoGpusError: NVML does not load. If the child hangs, the GPUs are only unknown for now.
-        """
-        answer = await self._ask(b"read\n", max(self._limit_s, _FIRST_LIMIT_S))
+        """Raises NoGpusError if NVML does not load. If the child hangs, the GPUs are only unknown for now."""
+        answer = await self._query(b"read\n", max(self._limit_s, _FIRST_LIMIT_S))
         if answer is not None and answer.fatal is None:
             await self._take(answer)
         elif answer is not None:
@@ -160,24 +148,19 @@ class ChildReader(GpuReader):
             )
 
     async def read(self) -> tuple[DeviceFacts, ...] | None:
-        """Every GPU now; None if the child hangs or is dead, or NVML fails: `error` says which."""
         reading = await self._read(b"read\n")
         return None if reading is None else reading.gpus
 
     async def sample(self) -> GpuReading | None:
-        """Every GPU now, and its processes."""
         return await self._read(b"sample\n")
 
     async def driver(self) -> str | None:
-        """The driver's version at the last successful reading."""
         return self._driver
 
     def error(self) -> str:
-        """Why the GPUs cannot be read now, a code and a text; empty while they can."""
         return self._error
 
     def dismiss(self, dismissed: Mapping[str, int]) -> None:
-        """Forgets the Xids of GPUs whose number has risen: how often an operator has dismissed them, by UUID."""
         if risen := self._verdicts.newly_dismissed(dismissed):
             self._known.dismiss(risen)
             self._verdicts.save(self._known.condemned())
@@ -192,7 +175,7 @@ class ChildReader(GpuReader):
         await self._child.kill()
 
     async def _read(self, question: bytes) -> GpuReading | None:
-        answer = await self._ask(question, self._limit_s)
+        answer = await self._query(question, self._limit_s)
         return None if answer is None or answer.fatal is not None else await self._take(answer)
 
     async def _take(self, answer: ChildAnswer) -> GpuReading:
@@ -210,7 +193,7 @@ class ChildReader(GpuReader):
         return GpuReading(gpus, answer.work)
 
     async def _renew(self, answer: ChildAnswer, now_s: float) -> None:
-        """Replaces a child that has not been able to read a GPU for long: a new one may."""
+        """Replaces a child that has failed to read a GPU for long: a new process may succeed."""
         if not any(gpu.uuid is None for gpu in answer.gpus):
             self._renew_at_s, self._renewed = None, 0
         elif self._renew_at_s is None:
@@ -219,8 +202,8 @@ class ChildReader(GpuReader):
             self._renew_at_s, self._renewed = None, self._renewed + 1
             await self.aclose()
 
-    async def _ask(self, question: bytes, limit_s: float) -> ChildAnswer | None:
-        async with self._asking:
+    async def _query(self, question: bytes, limit_s: float) -> ChildAnswer | None:
+        async with self._querying:
             if self._clock() < self._not_before_s:
                 return None
             try:
@@ -230,7 +213,7 @@ class ChildReader(GpuReader):
                 return None
             except asyncio.CancelledError:
                 if self._warm:
-                    await self.aclose()  # a late answer would be taken for the next question's
+                    await self.aclose()  # a late answer would be taken for the next query's
                 raise
             if answer is None:
                 self._error = self._error or "nvml_starting: the first reading is not done yet"
@@ -243,12 +226,12 @@ class ChildReader(GpuReader):
             return answer
 
     async def _answer(self, question: bytes, limit_s: float) -> ChildAnswer | None:
-        """The answer of the child; None: a new one has not given its first answer yet."""
+        """None while a new child has not given its first answer."""
         if self._warm:
             async with asyncio.timeout(limit_s):
-                return await self._child.ask(question)
+                return await self._child.query(question)
         if self._first is None:
-            self._first = asyncio.create_task(self._ask_first(question), name="first reading of GPUs")
+            self._first = asyncio.create_task(self._query_first(question), name="first reading of GPUs")
         await asyncio.wait({self._first}, timeout=limit_s)
         if not self._first.done():
             return None
@@ -257,9 +240,9 @@ class ChildReader(GpuReader):
         self._warm = True
         return answer
 
-    async def _ask_first(self, question: bytes) -> ChildAnswer:
+    async def _query_first(self, question: bytes) -> ChildAnswer:
         async with asyncio.timeout(max(self._limit_s, _FIRST_LIMIT_S)):
-            return await self._child.ask(question)
+            return await self._child.query(question)
 
     async def _failed(self, why: str, error: Exception | None) -> None:
         delay_s = _BACKOFF_S[min(self._failures, len(_BACKOFF_S) - 1)]

@@ -1,4 +1,4 @@
-"""Every GPU of the host from one answer to the next: also those that are lost, silent or were never readable. Pure."""
+"""The host's GPUs over successive answers, also those that are lost, silent or were never readable. Pure."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -13,7 +13,7 @@ from agent.state.host_state import Condemned
 from schemas.wire import DeviceFacts, GpuDetails, Health
 from schemas.xids import CONDEMNING, FALLEN_OFF
 
-HOLD_S: Final = 5.0  # against flapping: for this time a GPU that is silent or not listed is unknown, not unhealthy
+HOLD_S: Final = 5.0  # against flapping: until then a silent or unlisted GPU is unknown, not unhealthy
 _LOST: Final = 15
 _RESET_REQUIRED: Final = 16
 _MOST_MIB: Final = 2**40
@@ -26,36 +26,34 @@ _ROWS: Final = ("rows_corrected", "rows_uncorrected", "rows_pending", "rows_fail
 
 @dataclass(slots=True)
 class _Gpu:
-    """What is known of one GPU or slice."""
+    """The state of one GPU or slice."""
 
     uuid: str
     index: int
     parent: str | None = None
     memory_mib: int = 0
     fields: dict[str, FieldReading] = field(default_factory=dict)  # by name, as last read
-    silent_s: float | None = None  # since when it cannot be read or is not listed; None: it can
-    trouble: str = ""  # why it cannot
+    silent_s: float | None = None  # since when it is unreadable or unlisted
+    trouble: str = ""  # why it is
     condemned: str = ""  # the health reason of an Xid
-    asks_recovery: bool = False  # whether the driver has asked for a recovery since then
-    condemned_at_j: float | None = None  # the energy that it had used by then, in joules
-    xids: Counter[int] = field(default_factory=Counter)  # number of events by code
+    asks_recovery: bool = False  # the driver has requested a recovery since then
+    condemned_at_j: float | None = None  # the energy used by then, in joules
+    xids: Counter[int] = field(default_factory=Counter)  # events by code
     last_xid: int | None = None
     ever_read: bool = False
-    details: GpuDetails | None = None  # of these fields; None: to be made again
+    details: GpuDetails | None = None  # of these fields; None: outdated
 
     def value(self, name: str) -> Any:
-        """The field's value; None: unsupported, an error, or not read yet."""
+        """None: unsupported, an error, or not read yet."""
         reading = self.fields.get(name)
         return None if reading is None else reading.value
 
 
 class KnownGpus:
-    """Remembers what is known of the host's GPUs.
+    """The host's GPUs. `condemned` was kept by an earlier agent of this boot, by UUID.
 
-    Args:
-        host: a name of this host that no other has: it is part of the UUID of GPUs whose own was never read.
-        host_memory_mib: the size of GPUs that share the host's memory.
-        condemned: what an earlier agent of this boot knew, by UUID.
+    `host` is a unique name, part of the UUID of GPUs whose own was never read. `host_memory_mib` is the size of GPUs
+    that share the host's memory.
     """
 
     def __init__(
@@ -70,24 +68,25 @@ class KnownGpus:
     def take(self, answer: ChildAnswer, now_s: float) -> tuple[DeviceFacts, ...]:
         """All GPUs after an answer, by index."""
         self._xids_unsupported = frozenset(answer.xids_unsupported)
-        read = {one.uuid: one for one in answer.gpus if one.uuid is not None}
-        for uuid, one in read.items():
-            self._take_read(uuid, one)
-        failed = [one for one in answer.gpus if one.uuid is None]
+        read = {gpu.uuid: gpu for gpu in answer.gpus if gpu.uuid is not None}
+        for uuid, gpu in read.items():
+            self._take_read(uuid, gpu)
         unlisted = [uuid for uuid in self._gpus if uuid not in read]
-        for one in failed:
-            uuid = self._matching(one, unlisted)
+        for failed in (gpu for gpu in answer.gpus if gpu.uuid is None):
+            uuid = self._matching(failed, unlisted)
             if uuid in unlisted:
                 unlisted.remove(uuid)
-            self._take_failed(uuid, one, now_s)
+            self._take_failed(uuid, failed, now_s)
         for uuid in unlisted:
             self._take_unlisted(uuid, read, now_s)
         for event in answer.xids:
             self._take_xid(event)
-        return tuple(sorted((self._facts(gpu, now_s) for gpu in self._gpus.values()), key=lambda f: (f.index, f.uuid)))
+        return tuple(
+            sorted((self._report(known, now_s) for known in self._gpus.values()), key=lambda f: (f.index, f.uuid))
+        )
 
     def condemned(self) -> dict[str, Condemned]:
-        """What the next agent of this boot has to know, by UUID."""
+        """Kept for the next agent of this boot, by UUID."""
         known = {
             gpu.uuid: Condemned(reason=gpu.condemned, asks_recovery=gpu.asks_recovery, energy_j=gpu.condemned_at_j)
             for gpu in self._gpus.values()
@@ -96,14 +95,14 @@ class KnownGpus:
         return self._restored | known
 
     def dismiss(self, uuids: Collection[str]) -> None:
-        """Forgets the Xids of these GPUs and of their slices: an operator says that they are well."""
+        """Forgets the Xids of these GPUs and of their slices, as an operator requests."""
         for gpu in self._gpus.values():
             if gpu.uuid in uuids or gpu.parent in uuids:
                 gpu.condemned, gpu.asks_recovery = "", False
         self._restored = {uuid: known for uuid, known in self._restored.items() if uuid not in uuids}
 
     def _gpu(self, uuid: str, index: int) -> _Gpu:
-        """The GPU; one that is new here begins as an earlier agent left it."""
+        """The GPU; a new GPU starts in the state that an earlier agent kept."""
         if uuid not in self._gpus:
             gpu = self._gpus[uuid] = _Gpu(uuid, index)
             if (known := self._restored.pop(uuid, None)) is not None:
@@ -111,41 +110,41 @@ class KnownGpus:
                 gpu.condemned_at_j = known.energy_j
         return self._gpus[uuid]
 
-    def _take_read(self, uuid: str, one: GpuAnswer) -> None:
-        gpu = self._gpu(uuid, one.index)
+    def _take_read(self, uuid: str, read: GpuAnswer) -> None:
+        gpu = self._gpu(uuid, read.index)
         if gpu.silent_s is not None and gpu.trouble.startswith("gpu_lost"):
             gpu.condemned = ""  # only a reset brings a lost GPU back
-        if _was_reset(gpu, one):
+        if _was_reset(gpu, read):
             gpu.condemned = ""
-        gpu.index, gpu.parent, gpu.silent_s, gpu.trouble, gpu.ever_read = one.index, one.parent, None, "", True
-        gpu.fields.update(one.fields)
-        if one.fields.keys() - _FAST:
+        gpu.index, gpu.parent, gpu.silent_s, gpu.trouble, gpu.ever_read = read.index, read.parent, None, "", True
+        gpu.fields.update(read.fields)
+        if read.fields.keys() - _FAST:
             gpu.details = None
-        recovery = one.fields.get("recovery")
+        recovery = read.fields.get("recovery")
         if recovery is not None and recovery.value is not None and gpu.condemned:
             if recovery.value != "none":
                 gpu.asks_recovery = True
-            elif gpu.asks_recovery:  # it was done
+            elif gpu.asks_recovery:  # the recovery was done
                 gpu.condemned = ""
 
-    def _matching(self, one: GpuAnswer, unlisted: list[str]) -> str:
-        """Which GPU it is that has no UUID: the known one with its index, else the only silent one, else a new one."""
-        whole = [uuid for uuid in unlisted if self._gpus[uuid].parent is None]
-        same = [uuid for uuid in whole if self._gpus[uuid].index == one.index]
-        if same or len(whole) == 1:
-            return (same or whole)[0]
-        return f"GPU-unreadable-{one.index}-{self._host}"
+    def _matching(self, failed: GpuAnswer, unlisted: list[str]) -> str:
+        """The UUID of a GPU that reported none: of the GPU with its index, else of the only silent GPU, else new."""
+        silent = [uuid for uuid in unlisted if self._gpus[uuid].parent is None]
+        same = [uuid for uuid in silent if self._gpus[uuid].index == failed.index]
+        if same or len(silent) == 1:
+            return (same or silent)[0]
+        return f"GPU-unreadable-{failed.index}-{self._host}"
 
-    def _take_failed(self, uuid: str, one: GpuAnswer, now_s: float) -> None:
-        gpu = self._gpu(uuid, one.index)
-        gpu.index = one.index
-        code = {_LOST: "gpu_lost", _RESET_REQUIRED: "reset_required"}.get(one.code, "gpu_unreadable")
-        gpu.trouble = f"{code}: {one.error}"
+    def _take_failed(self, uuid: str, failed: GpuAnswer, now_s: float) -> None:
+        gpu = self._gpu(uuid, failed.index)
+        gpu.index = failed.index
+        code = {_LOST: "gpu_lost", _RESET_REQUIRED: "reset_required"}.get(failed.code, "gpu_unreadable")
+        gpu.trouble = f"{code}: {failed.error}"
         if gpu.silent_s is None:
             gpu.silent_s = now_s
 
     def _take_unlisted(self, uuid: str, read: Mapping[str, GpuAnswer], now_s: float) -> None:
-        """A GPU that the driver no longer lists. A slice whose GPU is listed was removed by its operator."""
+        """The driver no longer lists the GPU. A slice whose GPU is listed was removed by an operator."""
         gpu = self._gpus[uuid]
         if gpu.silent_s is None:
             gpu.silent_s, gpu.trouble = now_s, "gpu_unreadable: the driver no longer lists it"
@@ -154,25 +153,25 @@ class KnownGpus:
             del self._gpus[uuid]
 
     def _take_xid(self, event: XidEvent) -> None:
-        """A condemning event is the slice's where it names one, else the GPU's and all its slices'."""
+        """A condemning event concerns the slice that it names, else the GPU and all its slices."""
         reason = reason_of(event.xid)
-        if (whole := self._gpus.get(event.uuid)) is not None:
-            whole.xids[event.xid] += event.count
-            whole.last_xid, whole.details = event.xid, None
+        if (known := self._gpus.get(event.uuid)) is not None:
+            known.xids[event.xid] += event.count
+            known.last_xid, known.details = event.xid, None
         if reason is None:
             return
-        for gpu in self._struck(event):
+        for gpu in self._concerned(event):
             if not gpu.condemned or event.xid == FALLEN_OFF:
                 gpu.condemned, gpu.asks_recovery, gpu.condemned_at_j = reason, False, gpu.value("energy_j")
 
-    def _struck(self, event: XidEvent) -> list[_Gpu]:
+    def _concerned(self, event: XidEvent) -> list[_Gpu]:
         slices = [gpu for gpu in self._gpus.values() if gpu.parent == event.uuid]
         own = [gpu for gpu in slices if gpu.value("gpu_instance") == event.gpu_instance]
         if event.gpu_instance is not None and own:
             return own
         return [gpu for gpu in self._gpus.values() if event.uuid in (gpu.uuid, gpu.parent)]
 
-    def _facts(self, gpu: _Gpu, now_s: float) -> DeviceFacts:
+    def _report(self, gpu: _Gpu, now_s: float) -> DeviceFacts:
         memory_mib, used_mib, memory_trouble = self._memory(gpu)
         health, reason = _health(gpu, memory_trouble, now_s)
         parent = self._gpus.get(gpu.parent) if gpu.parent else None
@@ -196,7 +195,7 @@ class KnownGpus:
         )
 
     def _memory(self, gpu: _Gpu) -> tuple[int, int | None, str]:
-        """Size, use, and what is wrong with it. An impossible size is none; an impossible use is judged elsewhere."""
+        """Size, use, and trouble. An impossible size is ignored; an impossible use is judged elsewhere."""
         reading = gpu.fields.get("memory")
         if reading is None:
             return gpu.memory_mib, None, ""
@@ -231,14 +230,14 @@ class KnownGpus:
                 "errors": {name: r.error[:200] for name, r in named.items() if r.error},
             },
             GpuDetails,
-            strict=False,  # the driver's library has whole numbers as floats
+            strict=False,  # the driver's library returns integers as floats
         )
         return gpu.details
 
 
-def _was_reset(gpu: _Gpu, one: GpuAnswer) -> bool:
-    """Whether its counter of energy has fallen. It begins again when the driver initializes the GPU."""
-    energy = one.fields.get("energy_j")
+def _was_reset(gpu: _Gpu, read: GpuAnswer) -> bool:
+    """Whether its counter of energy has fallen: it restarts when the driver initializes the GPU."""
+    energy = read.fields.get("energy_j")
     if energy is None or energy.value is None:
         return False
     before = [known for known in (gpu.condemned_at_j, gpu.value("energy_j")) if known is not None]
@@ -246,7 +245,7 @@ def _was_reset(gpu: _Gpu, one: GpuAnswer) -> bool:
 
 
 def _health(gpu: _Gpu, memory_trouble: str, now_s: float) -> tuple[Health, str]:
-    """The health and its reason, a code and a text; the gravest reason comes first."""
+    """The health, and the gravest reason: a code and a text."""
     if gpu.silent_s is not None:
         transient = gpu.ever_read and gpu.trouble.startswith("gpu_unreadable") and now_s - gpu.silent_s < HOLD_S
         return ("unknown" if transient else "unhealthy"), gpu.trouble
@@ -263,7 +262,7 @@ def _health(gpu: _Gpu, memory_trouble: str, now_s: float) -> tuple[Health, str]:
 
 
 def _model(gpu: _Gpu, memory_mib: int) -> str:
-    """The model's name; a slice's always says that it is one."""
+    """The model's name; a slice's name always contains MIG."""
     model = gpu.value("model") or "unknown GPU"
     if gpu.parent is None or " MIG " in model:
         return str(model)
@@ -271,6 +270,6 @@ def _model(gpu: _Gpu, memory_mib: int) -> str:
 
 
 def reason_of(code: int) -> str | None:
-    """The health reason of a GPU with this event; None: it does not condemn the GPU."""
+    """The health reason of a GPU with this event; None if it does not condemn the GPU."""
     text = CONDEMNING.get(code)
     return None if text is None else f"xid_{code}: {text} (Xid {code})"

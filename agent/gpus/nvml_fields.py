@@ -1,7 +1,7 @@
-"""The fields of a GPU as NVML answers them: a value, unsupported, or an error. The library is given, not imported.
+"""The fields of a GPU: each a value, unsupported, or an error. The library is a parameter, not imported.
 
-Each field is read by itself, so that one which fails leaves the others. Two kinds of error are not a field's: a library
-that only a new process can use again, and a GPU that is lost.
+Each field is read by itself, so that a failure leaves the other fields. Two errors are of no field: a library that only
+a new process can use again, and a lost GPU.
 """
 
 from collections.abc import Callable, Mapping
@@ -44,7 +44,7 @@ _LEVELS: Final = {0: "board", 10: "switch", 20: "switches", 30: "host_bridge", 4
 
 
 class LibraryBrokenError(Exception):
-    """The library fails for good in this process; `value` is NVML's code."""
+    """The library is unusable in this process; `value` is NVML's code."""
 
     def __init__(self, message: str, value: int) -> None:
         super().__init__(message)
@@ -52,25 +52,20 @@ class LibraryBrokenError(Exception):
 
     @staticmethod
     def check(error: Any) -> None:
-        """Raises this error if NVML's is one."""
+        """Raises this error for such a code of NVML."""
         if error.value in _BROKEN:
             raise LibraryBrokenError(str(error), error.value) from error
 
 
 class _NoValueError(Exception):
-    """NVML answers with its mark for a value that there is not."""
+    """NVML answers with its mark for a missing value."""
 
 
-FieldTable = Mapping[str, Callable[[Any, Any], Any]]  # fields that are read together: value of library and handle
+FieldTable = Mapping[str, Callable[[Any, Any], Any]]  # fields that are read together, by library and handle
 
 
 def read_fields(table: FieldTable, nvml: Any, handle: Any) -> Fields:
-    """All fields of a table, of one GPU or slice.
-
-    Raises:
-        LibraryBrokenError: only a new process can read again.
-        NVMLError: the GPU is lost.
-    """
+    """Raises LibraryBrokenError, or NVMLError if the GPU is lost."""
     return {name: _field(nvml, handle, read) for name, read in table.items()}
 
 
@@ -140,21 +135,20 @@ def _compute_mode(nvml: Any, handle: Any) -> str:
 
 
 def _active_links(nvml: Any, handle: Any) -> list[int]:
-    """The numbers of the links that are up."""
     active = []
     for link in range(_MAX_LINKS):
         try:
             if nvml.nvmlDeviceGetNvLinkState(handle, link) == 1:
                 active.append(link)
         except nvml.NVMLError as error:
-            if error.value != _INVALID_ARGUMENT or link == 0:  # it has fewer
+            if error.value != _INVALID_ARGUMENT or link == 0:  # the GPU has fewer links
                 raise
             break
     return active
 
 
 def _nvlink_peers(nvml: Any, handle: Any) -> dict[str, int]:
-    """Number of links that are up, by what they lead to: a GPU's UUID, `switch`, or an address on the PCI bus."""
+    """Number of active links by peer: a GPU's UUID, `switch`, or an address on the PCI bus."""
     counts: dict[str, int] = {}
     by_bus: dict[str, str] | None = None
     for link in _active_links(nvml, handle):
@@ -170,19 +164,19 @@ def _nvlink_peers(nvml: Any, handle: Any) -> dict[str, int]:
 
 def _by_bus(nvml: Any) -> dict[str, str]:
     """The UUIDs of the host's GPUs by their address on the PCI bus."""
-    found = {}
+    uuids = {}
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
             handle = nvml.nvmlDeviceGetHandleByIndex(index)
-            found[text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()] = text(nvml.nvmlDeviceGetUUID(handle))
+            uuids[text(nvml.nvmlDeviceGetPciInfo(handle).busId).lower()] = text(nvml.nvmlDeviceGetUUID(handle))
         except nvml.NVMLError as error:
             LibraryBrokenError.check(error)
-    return found
+    return uuids
 
 
 def _peers(nvml: Any, handle: Any) -> dict[str, str]:
-    """By UUID of each other GPU, what lies between it and this one."""
-    found = {}
+    """The topology level between this and each other GPU, by UUID."""
+    levels = {}
     own = text(nvml.nvmlDeviceGetUUID(handle))
     for index in range(nvml.nvmlDeviceGetCount()):
         try:
@@ -190,12 +184,12 @@ def _peers(nvml: Any, handle: Any) -> dict[str, str]:
             uuid = text(nvml.nvmlDeviceGetUUID(other))
             if uuid != own:
                 level = nvml.nvmlDeviceGetTopologyCommonAncestor(handle, other)
-                found[uuid] = _LEVELS.get(level, str(level))
+                levels[uuid] = _LEVELS.get(level, str(level))
         except nvml.NVMLError as error:
             LibraryBrokenError.check(error)
             if error.value in _UNSUPPORTED:
                 raise
-    return found
+    return levels
 
 
 FAST: Final[FieldTable] = {

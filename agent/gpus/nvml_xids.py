@@ -1,4 +1,4 @@
-"""Waits for the driver's error events (Xids) in a thread of its own, so that no reading waits for them."""
+"""Waits for the driver's error events (Xids) in a thread of its own, so that no reading waits for it."""
 
 import contextlib
 import ctypes
@@ -12,15 +12,15 @@ _RETRY_S: Final = 5.0
 _TIMEOUT: Final = 10
 _UNSUPPORTED: Final = frozenset({3, 4, 13})
 _NO_INSTANCE: Final = 0xFFFFFFFF
-_MOST_KINDS: Final = 1_000  # that are counted between two readings
+_MOST_KINDS: Final = 1_000  # counted between two readings
 
 
 class CountedEvents:
-    """Events, of which equal ones are one entry with their number: so a storm takes no place from a grave one."""
+    """Counts equal events as one entry, so that a storm cannot displace a grave event."""
 
     def __init__(self) -> None:
         self._counts: dict[tuple[str, int, int | None], int] = {}
-        self.dropped = 0  # how many events were of further kinds, beyond the bound
+        self.dropped = 0  # events of kinds beyond the bound
 
     def add(self, event: Mapping[str, Any]) -> None:
         kind = event["uuid"], event["xid"], event["gpu_instance"]
@@ -29,8 +29,8 @@ class CountedEvents:
             return
         self._counts[kind] = self._counts.pop(kind, 0) + 1
 
-    def told(self) -> list[dict[str, Any]]:
-        """Each kind, by its newest event: {"uuid", "xid", "gpu_instance" (None outside MIG), "count"}."""
+    def counts(self) -> list[dict[str, Any]]:
+        """By newest event: {"uuid", "xid", "gpu_instance" (None outside MIG), "count"}."""
         return [
             {"uuid": uuid, "xid": xid, "gpu_instance": gpu_instance, "count": count}
             for (uuid, xid, gpu_instance), count in self._counts.items()
@@ -38,18 +38,18 @@ class CountedEvents:
 
 
 class XidLoop:
-    """The loop begins with the first GPUs and ends with the process."""
+    """The loop starts with the first GPUs and ends with the process."""
 
     def __init__(self, nvml: Any) -> None:
         self._nvml = nvml
         self._lock = threading.Lock()
         self._wanted: dict[str, Any] = {}
-        self._found = CountedEvents()
+        self._counted = CountedEvents()
         self._unsupported: set[str] = set()
         self._thread: threading.Thread | None = None
 
     def watch(self, handles: Mapping[str, Any]) -> None:
-        """From now on (a few seconds later for new ones) the events of these GPUs are taken, by UUID."""
+        """Takes the events of these GPUs, by UUID; of new GPUs a few seconds later."""
         with self._lock:
             self._wanted = dict(handles)
         if self._thread is None and handles:
@@ -57,10 +57,10 @@ class XidLoop:
             self._thread.start()
 
     def take(self) -> tuple[list[dict[str, Any]], int]:
-        """The events since the last call, as `CountedEvents.told`, and how many more there were."""
+        """The events since the last call, as `CountedEvents.counts`, and the number of dropped events."""
         with self._lock:
-            found, self._found = self._found, CountedEvents()
-        return found.told(), found.dropped
+            counted, self._counted = self._counted, CountedEvents()
+        return counted.counts(), counted.dropped
 
     def unsupported(self) -> list[str]:
         """UUIDs of GPUs whose driver does not report Xids."""
@@ -71,15 +71,13 @@ class XidLoop:
         while True:
             try:
                 self._collect()
-            except self._nvml.NVMLError:  # readings say why; a library that stays broken ends the process
+            except self._nvml.NVMLError:  # readings report why; a broken library ends the process
                 time.sleep(_RETRY_S)
 
     def _collect(self) -> None:
-        """Takes events until the library fails.
-
-        When the set of GPUs changes, the new one is watched before the old one is given up: no event of a GPU that
-        stays is lost, such as one right after another GPU's loss. The driver may tell one in between twice.
-        """
+        """Takes events until the library fails."""
+        # A changed set of GPUs is watched before the old watch ends: no event of a remaining GPU is lost, such as right
+        # after another GPU's loss. The driver may report an event twice in between.
         watch = self._watch_wanted()
         while True:
             try:
@@ -106,18 +104,16 @@ class XidLoop:
             return False
         if event["uuid"] is not None:
             with self._lock:
-                self._found.add(event)
+                self._counted.add(event)
         return True
 
 
 class _Watch:
-    """The driver's event set for some GPUs."""
-
     def __init__(self, nvml: Any, handles: Mapping[str, Any]) -> None:
         self._nvml = nvml
-        self.uuids = handles.keys()  # of all the GPUs
-        self.unsupported: set[str] = set()  # those of them whose driver does not report Xids
-        # A handle is a pointer; the event of a lost GPU cannot be asked for its UUID any more.
+        self.uuids = handles.keys()
+        self.unsupported: set[str] = set()  # GPUs whose driver does not report Xids
+        # By the handle, a pointer, since the UUID of a lost GPU's event cannot be queried.
         self._by_address: dict[int | None, str] = {}
         self._events = nvml.nvmlEventSetCreate()
         for uuid, handle in handles.items():
@@ -129,7 +125,7 @@ class _Watch:
                     self.unsupported.add(uuid)
 
     def wait(self, limit_ms: int) -> dict[str, Any] | None:
-        """The next event; None: none came in time. Its UUID is None where it is not for us."""
+        """The next event; None after the limit. The UUID of other kinds of events is None."""
         try:
             data = self._nvml.nvmlEventSetWait_v2(self._events, limit_ms)
         except self._nvml.NVMLError as error:

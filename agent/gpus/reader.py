@@ -1,4 +1,4 @@
-"""What reads GPUs: the base of the readers of NVML and of simulated hosts."""
+"""The base of the readers of NVML and of simulated hosts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -10,48 +10,45 @@ from schemas.wire import DeviceFacts, Wire
 
 
 class GpuWork(Wire, frozen=True, kw_only=True):
-    """The processes of a GPU, as its driver reports them."""
+    """The processes of a GPU, as reported by its driver."""
 
     running: tuple[int, ...] = ()  # pids that have the GPU open
-    memory_mib: dict[int, int] = msgspec.field(
-        default_factory=dict
-    )  # memory by pid, of those of which the driver tells it
-    # utilization by pid since the last reading, of those that worked; None: the driver does not report it
-    percent: dict[int, float] | None = None
+    memory_mib: dict[int, int] = msgspec.field(default_factory=dict)  # by pid, where reported
+    percent: dict[int, float] | None = None  # utilization since the last reading, by active pid; None: not reported
 
 
 @dataclass(frozen=True, slots=True)
 class GpuReading:
-    """Every GPU, and its processes by UUID; a GPU whose processes are unknown is missing from `work`."""
+    """Every GPU, and processes by UUID; `work` lacks GPUs whose processes are unknown."""
 
     gpus: tuple[DeviceFacts, ...]
     work: Mapping[str, GpuWork] = field(default_factory=dict)
 
 
 class GpuReader(ABC):
-    """Limits its own reading time, and never raises for a failed reading: what cannot be read is unknown."""
+    """Limits its reading time. A failed reading is unknown and raises nothing."""
 
-    async def open(self) -> None:  # noqa: B027 - nothing, unless the reader has something to prepare
-        """Prepares the reader. Raises NoGpusError if this host has no GPUs that can be read."""
+    async def open(self) -> None:  # noqa: B027 - optional
+        """Raises NoGpusError if this host has no readable GPUs."""
 
     @abstractmethod
     async def read(self) -> tuple[DeviceFacts, ...] | None:
-        """Every GPU now; None if they cannot be read."""
+        """None if the GPUs cannot be read."""
 
     @abstractmethod
     async def sample(self) -> GpuReading | None:
-        """Every GPU now, and its processes; slower than `read`."""
+        """As `read`, with processes; slower."""
 
     @abstractmethod
     async def driver(self) -> str | None:
-        """The driver's version; None while it is unknown."""
+        """The driver's version; None while unknown."""
 
     @abstractmethod
     def error(self) -> str:
         """Why the GPUs cannot be read now: a code, a colon and a text; empty while they can."""
 
     def dismiss(self, dismissed: Mapping[str, int]) -> None:  # noqa: B027 - simulated GPUs have no Xids
-        """Forgets the Xids of GPUs whose number has risen: how often an operator has dismissed them, by UUID."""
+        """Forgets the Xids of GPUs whose number of dismissals, by UUID, has risen."""
 
     async def aclose(self) -> None:  # noqa: B027 - as `open`
-        """Releases what the reader holds."""
+        """Releases resources of the reader."""

@@ -1,4 +1,4 @@
-"""A simulated host's GPUs, read from a file. Their load follows the processes that the agent really runs."""
+"""A simulated host's GPUs, read from a file. Their load follows the agent's real processes."""
 
 import uuid
 from collections import defaultdict
@@ -22,11 +22,7 @@ _FULL_PERCENT: Final = 100.0
 
 
 def load_host(file: Path, name: str | None) -> SimulatedWorker:
-    """Reads one host from a file of simulated hosts. `name` None: the file's only host.
-
-    Raises:
-        AgentError: the file cannot be read or has no such host; the message names its hosts.
-    """
+    """Reads one host from a file of simulated hosts. `name` None: the file's only host. Raises AgentError."""
     try:
         hosts = SimulatedHosts.model_validate(yaml.safe_load(file.read_text(encoding="utf-8"))).expanded()
     except (OSError, UnicodeDecodeError, yaml.YAMLError, ValidationError, ValueError) as error:
@@ -41,12 +37,12 @@ def load_host(file: Path, name: str | None) -> SimulatedWorker:
 
 
 def gpu_uuid(worker: str, index: int) -> str:
-    """A GPU's UUID, derived from the host's name and the GPU's index, so that it never changes."""
+    """Derived from the host's name and the GPU's index, so that it never changes."""
     return f"GPU-{uuid.uuid5(_NAMESPACE, f'{worker}/{index}')}"
 
 
 def utilization_at(load: SimulatedLoad, since_ready_s: float) -> float:
-    """Percent at a time after the engine was ready; the last step has no end."""
+    """Percent at a time after the engine was ready. The last step has no end."""
     percent = 0.0
     for lasts_s, percent in load.utilization:  # noqa: B007 - the last step's value is used after the loop
         if since_ready_s < lasts_s:
@@ -56,7 +52,7 @@ def utilization_at(load: SimulatedLoad, since_ready_s: float) -> float:
 
 
 class SimulatedReader(GpuReader):
-    """Reads a simulated host. `live` returns the processes that run now."""
+    """Reads a simulated host. `live` returns the running processes."""
 
     def __init__(self, worker: SimulatedWorker, live: Callable[[], Iterable[ProcessRecord]], clock: Clock) -> None:
         self._worker = worker
@@ -65,11 +61,9 @@ class SimulatedReader(GpuReader):
         self._began_s = clock()
 
     async def driver(self) -> str | None:
-        """The file's driver version."""
         return self._worker.driver
 
     def error(self) -> str:
-        """Why nothing is read once the host's telemetry has ended."""
         return "nvml_hang: the file of simulated hosts lets readings end" if self._is_silent() else ""
 
     def _is_silent(self) -> bool:
@@ -77,12 +71,11 @@ class SimulatedReader(GpuReader):
         return lasts_s is not None and self._clock() - self._began_s >= lasts_s
 
     async def read(self) -> tuple[DeviceFacts, ...] | None:
-        """The file's GPUs with the load of the live processes."""
         reading = await self.sample()
         return None if reading is None else reading.gpus
 
     async def sample(self) -> GpuReading | None:
-        """The GPUs and their processes; None once the host's telemetry has ended."""
+        """None once the host's telemetry has ended."""
         if self._is_silent():
             return None
         memory: defaultdict[str, int] = defaultdict(int)

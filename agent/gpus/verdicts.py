@@ -1,4 +1,4 @@
-"""Remembers GPUs that Xids have condemned, over restarts of the agent: until the host restarts or they are reset."""
+"""Keeps GPUs that Xids have condemned over restarts of the agent, until the host restarts or they are reset."""
 
 from collections.abc import Mapping
 from typing import Final
@@ -14,11 +14,9 @@ log = structlog.get_logger()
 
 
 class Verdicts:
-    """In the journal. Without one it remembers nothing, as for a single reading.
+    """Condemned GPUs in the journal; without a journal none are kept.
 
-    Args:
-        journal: keeps them.
-        boot_id: of the host now. Those of an earlier boot are forgotten: every GPU was reset since.
+    `boot_id` is the host's. Verdicts of an earlier boot are forgotten: every GPU was reset since.
     """
 
     def __init__(self, journal: Journal | None = None, boot_id: str = "") -> None:
@@ -26,18 +24,18 @@ class Verdicts:
         self._boot_id = boot_id
 
     def load(self) -> Mapping[str, Condemned]:
-        """Those of this boot, by UUID."""
+        """Verdicts of this boot, by UUID."""
         state = None if self._journal is None else self._journal.host_state
         return state.condemned if state is not None and state.condemned_boot_id == self._boot_id else {}
 
     def save(self, condemned: Mapping[str, Condemned]) -> None:
-        """Replaces them; a change is written at once."""
+        """Replaces all verdicts; a change is written at once."""
         if self._journal is not None and (condemned or self._journal.host_state.condemned):
             kept = dict(list(condemned.items())[:_MOST_KEPT])
             self._journal.remember(condemned=kept, condemned_boot_id=self._boot_id)
 
     def newly_dismissed(self, dismissed: Mapping[str, int]) -> frozenset[str]:
-        """The UUIDs whose number has risen since the last call, over restarts of the agent too."""
+        """The UUIDs whose number has risen since the last call, also over restarts of the agent."""
         if self._journal is None:
             return frozenset()
         known = self._journal.host_state.dismissed

@@ -1,4 +1,4 @@
-"""Facts of the host itself: system, memory, CPUs, boot id."""
+"""Properties of the host: system, memory, CPUs, boot id."""
 
 import os
 import platform
@@ -14,12 +14,12 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 def read_boot_id() -> str:
-    """The kernel's id of this boot. Simulated hosts use it too, so that adoption works on them."""
+    """The kernel's id of this boot, also for simulated hosts, so that adoption works on them."""
     return _BOOT_ID.read_text(encoding="ascii").strip()
 
 
 def real_host(labels: dict[str, str], reserved_mib: int = 0) -> HostFacts:
-    """This machine. `reserved_mib` of its memory is reserved for other uses; the driver is read with the GPUs."""
+    """`reserved_mib`: memory for other uses. The driver is read with the GPUs."""
     return HostFacts(
         os=platform.system().lower(),
         arch=platform.machine().lower(),
@@ -32,7 +32,7 @@ def real_host(labels: dict[str, str], reserved_mib: int = 0) -> HostFacts:
 
 
 def simulated_host(worker: SimulatedWorker, labels: dict[str, str], reserved_mib: int | None = None) -> HostFacts:
-    """A simulated host. Labels and reserved memory from the settings override the file's."""
+    """Labels and reserved memory of the settings override the file's."""
     return HostFacts(
         os=worker.os,
         arch=worker.arch.lower(),

@@ -1,4 +1,4 @@
-"""Which model servers are installed on this host: each is found by its program on the engines' search path."""
+"""The model servers of this host, found by their programs on the engines' search path."""
 
 import importlib.metadata
 import os
@@ -21,18 +21,12 @@ _MOST_HEAD: Final = 512
 
 
 def search_path(env: Mapping[str, str]) -> str:
-    """Where engines are searched: the agent's own path, then its interpreter's folder.
-
-    Engines installed in the agent's environment are thus found even if that environment was not activated.
-    """
+    # With the interpreter's folder, so that engines in the agent's virtual environment are found without activation.
     return os.pathsep.join(p for p in (env.get("PATH", os.defpath), str(Path(sys.executable).parent)) if p)
 
 
 def program_of(engine: str, env: Mapping[str, str]) -> str | None:
-    """The engine's program on the engines' search path; None: there is none that could be run.
-
-    A script whose interpreter is gone, as after the removal of a virtual environment, cannot be run.
-    """
+    """None if no program can be run. A script cannot if its interpreter's virtual environment was removed."""
     file = shutil.which(PROGRAMS[engine], path=search_path(env))
     return None if file is None or lost_interpreter(file) is not None else file
 
@@ -42,7 +36,7 @@ def installed_engines(env: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def lost_interpreter(file: str) -> str | None:
-    """The interpreter that a script names and that is not there; None: it is there, or the program needs none."""
+    """The missing interpreter of a script; None if it exists, or if the program needs none."""
     try:
         with Path(file).open("rb") as script:
             match = _SHEBANG.match(script.readline(_MOST_HEAD))
@@ -53,18 +47,16 @@ def lost_interpreter(file: str) -> str | None:
 
 
 def package_version(engine: str, file: str) -> str | None:
-    """The version of the Python package that brought this program, read from its files; None: unknown.
-
-    Nothing is run: the program itself would import PyTorch first.
-    """
+    """The version of the program's Python package, read from its files; None if unknown."""
+    # The program is not run, since it would import PyTorch first.
     folders = [str(folder) for folder in dict.fromkeys(_packages_of(Path(file)))]
-    found = importlib.metadata.distributions(name=PROGRAMS[engine], path=folders)
-    # A folder that an upgrade has left behind has none; Python deprecates to ask it all the same.
-    return next((one.metadata["Version"] for one in found if "Version" in one.metadata), None)
+    packages = importlib.metadata.distributions(name=PROGRAMS[engine], path=folders)
+    # A folder that an upgrade has left behind has no version, and Python deprecates reading a missing key.
+    return next((package.metadata["Version"] for package in packages if "Version" in package.metadata), None)
 
 
 def _packages_of(file: Path) -> Iterator[Path]:
-    """Where packages are that belong to a folder of programs: of the link, then of the file that it names."""
+    """Folders of packages that belong to a folder of programs: of the link, then of its target."""
     for program in (file, file.resolve()):
         for name in ("site-packages", "dist-packages"):
             yield from sorted((program.parent.parent / "lib").glob(f"python3*/{name}"))

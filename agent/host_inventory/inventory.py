@@ -1,4 +1,4 @@
-"""What this host has: its facts, and its GPUs as last read."""
+"""The inventory of this host: its properties, and its GPUs as last read."""
 
 import asyncio
 import dataclasses
@@ -25,46 +25,47 @@ _READ_LIMIT_S: Final = 5.0
 _FULL_PERCENT: Final = 100.0
 _MOST_MIB: Final = 2**40
 _MAX_LABELS: Final = 64  # a controller refuses more
-log = structlog.get_logger()
 _READINGS: Final = {"used_mib": None, "utilization": None, "health": "ok", "health_reason": "", "details": None}
 _MOST_FOREIGN: Final = 32
-_DETAILS_EACH: Final = 3  # of so many reports one has details
+_DETAILS_EVERY: Final = 3  # reports
 _BUILDS: Final = EngineBuilds()  # of this host; `up` runs many simulated hosts in one process
 BUSY_PERCENT: Final = 5.0
-_SEEN_EVERY_S: Final = 5.0
+_READ_EVERY_S: Final = 5.0
+
+log = structlog.get_logger()
 
 
 class IdleGpus:
-    """For how long each GPU was observed to do nothing. In a gap between samples it may have worked."""
+    """For how long each GPU was observed to be idle. In a gap between samples it may have worked."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._seen: dict[str, float] = {}
+        self._read_s: dict[str, float] = {}
         self._since: dict[str, float] = {}
 
     def note(self, gpus: Iterable[DeviceFacts]) -> None:
         """Notes a reading. A gap between two readings counts as work."""
         now = self._clock()
-        seen: dict[str, float] = {}
+        read_s: dict[str, float] = {}
         for gpu in gpus:
             if gpu.utilization is None:
                 continue
-            seen[gpu.uuid] = now
-            gap = now - self._seen.get(gpu.uuid, now) > _SEEN_EVERY_S
-            if gpu.utilization >= BUSY_PERCENT or gap or gpu.uuid not in self._seen:
+            read_s[gpu.uuid] = now
+            gap = now - self._read_s.get(gpu.uuid, now) > _READ_EVERY_S
+            if gpu.utilization >= BUSY_PERCENT or gap or gpu.uuid not in self._read_s:
                 self._since[gpu.uuid] = now
-        self._seen = seen
+        self._read_s = read_s
 
     def seconds(self, uuid: str) -> float | None:
-        """Since it last did something, or was first seen; None: its present state is unknown."""
+        """Seconds since the GPU's last work or its first reading; None if its present state is unknown."""
         now = self._clock()
-        if now - self._seen.get(uuid, -_SEEN_EVERY_S * 2) > _SEEN_EVERY_S:
+        if now - self._read_s.get(uuid, -_READ_EVERY_S * 2) > _READ_EVERY_S:
             return None
         return now - self._since[uuid]
 
 
 class InventoryWatch:
-    """Reads the GPUs, and remembers the last that was known of them."""
+    """Reads the GPUs, and keeps their last known state."""
 
     def __init__(
         self,
@@ -75,11 +76,7 @@ class InventoryWatch:
         runtimes: Callable[[], Awaitable[tuple[RuntimeFacts, ...]]] | None = None,
         engine_environment: tuple[str, ...] = (),
     ) -> None:
-        """`reserve_gpu_mib` of each GPU is reserved for other uses; None: as the reader reports.
-
-        `runtimes` tells what runs containers here; None: as `host` says.
-        `engine_environment` is the agent's setting, as engines are asked with what they will run with.
-        """
+        """`reserve_gpu_mib` of each GPU is for other uses; None: as reported. `runtimes` None: as in `host`."""
         self._engine_environment = engine_environment
         self._runtimes = runtimes
         self._reader = reader
@@ -97,31 +94,32 @@ class InventoryWatch:
 
     @property
     def devices(self) -> Mapping[str, DeviceFacts]:
-        """The GPUs by UUID as last read; a failed reading does not remove them."""
+        """By UUID, as last read; a failed reading does not remove them."""
         return MappingProxyType(self._devices)
 
     def index_of(self, uuid: str) -> int | None:
-        """A GPU's index on this host as last read; None if it is unknown, or a MIG slice, which has none."""
+        """A GPU's index on this host as last read; None if unknown, or of a MIG slice."""
         device = self._devices.get(uuid)
         return None if device is None or device.parent is not None else device.index
 
     async def read_gpus(self) -> tuple[DeviceFacts, ...] | None:
-        """The GPUs, read now; None: they could not be read, so they are unknown."""
+        """None: the GPUs are unknown, since they could not be read."""
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
                 gpus = await self._reader.read()
         except OSError as error:  # TimeoutError is one
             log.warning("GPUs not read", error=repr(error))
             return None
-        gpus = None if gpus is None else self._possible(gpus)
-        if gpus is not None and self._reserve_gpu_mib is not None:
+        if gpus is None:
+            return None
+        gpus = tuple(map(self._without_impossible, gpus))
+        if self._reserve_gpu_mib is not None:
             gpus = tuple(replace(gpu, reserved_mib=self._reserve_gpu_mib) for gpu in gpus)
-        if gpus is not None:
-            self._devices = {gpu.uuid: gpu for gpu in gpus}
+        self._devices = {gpu.uuid: gpu for gpu in gpus}
         return gpus
 
     async def sample_gpus(self) -> GpuReading | None:
-        """The GPUs and what runs on them, read now; None: they could not be read."""
+        """As `read_gpus`, with the GPUs' processes."""
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
                 reading = await self._reader.sample()
@@ -130,37 +128,34 @@ class InventoryWatch:
             return None
         if reading is None:
             return None
-        gpus = self._possible(reading.gpus)
+        gpus = tuple(map(self._without_impossible, reading.gpus))
         self._idle.note(gpus)
         return dataclasses.replace(reading, gpus=gpus)
 
     def idle_for(self, uuid: str) -> float | None:
-        """For how many seconds a GPU was seen to do nothing; None: unknown."""
+        """Seconds of observed idleness; None if unknown."""
         return self._idle.seconds(uuid)
 
     def dismiss(self, dismissed: Mapping[str, int]) -> None:
-        """Passes on how often an operator has dismissed what the driver reported of a GPU, by UUID."""
+        """`dismissed`: number of an operator's dismissals by UUID of a GPU."""
         self._reader.dismiss(dismissed)
 
     def note_processes(self, work: Mapping[str, GpuWork], owners: Mapping[int, ProcessKey | None]) -> None:
-        """Notes what the driver lists on each GPU. Where that or the owners are unknown, the last word stands."""
-        if not owners and any(one.running for one in work.values()):
+        """Notes the driver's processes on each GPU. If these or their owners are unknown, the last state stays."""
+        if not owners and any(gpu.running for gpu in work.values()):
             return
-        for uuid, one in work.items():
-            self._listed[uuid] = frozenset(key for pid in one.running if (key := owners.get(pid)) is not None)
-        self._foreign = {uuid: _foreign(one, owners) for uuid, one in work.items()}
+        for uuid, gpu in work.items():
+            self._listed[uuid] = frozenset(key for pid in gpu.running if (key := owners.get(pid)) is not None)
+        self._foreign = {uuid: _foreign(gpu, owners) for uuid, gpu in work.items()}
 
     def listing(self, key: ProcessKey) -> tuple[str, ...]:
-        """The GPUs on which the driver listed a process at the newest reading, whether it still runs or not."""
+        """The GPUs on which the driver listed a process at the newest reading, running or not."""
         return tuple(sorted(uuid for uuid, keys in self._listed.items() if key in keys))
 
     def take_impossible(self) -> int:
-        """The number of readings since the last call that no GPU can have. They are unknown."""
+        """The number of impossible readings since the last call, which count as unknown."""
         taken, self._impossible = self._impossible, 0
         return taken
-
-    def _possible(self, gpus: tuple[DeviceFacts, ...]) -> tuple[DeviceFacts, ...]:
-        return tuple(self._without_impossible(gpu) for gpu in gpus)
 
     def _without_impossible(self, gpu: DeviceFacts) -> DeviceFacts:
         wrong: dict[str, None] = {}
@@ -183,25 +178,25 @@ class InventoryWatch:
         return Inventory(host=self._labelled(gpus), gpus=self._thinned(gpus), gpus_error=error)
 
     def note_missing(self, program: str) -> None:
-        """Notes that a start did not find this program: its engine is not reported until it is found."""
+        """A start did not find this program: its engine is not reported until the program exists."""
         self._missing |= {name for name, known in PROGRAMS.items() if known == program}
 
     async def _engines(self) -> tuple[str, ...]:
-        """What is installed, with marks of versions and builds; of a simulated host what its file names, if it does."""
+        """Installed engines with marks of versions and builds; of a simulated host those that its file names."""
         self._missing = {name for name in self._missing if program_of(name, os.environ) is None}
         if self._stated_engines is not None:
             return tuple(name for name in self._stated_engines if name not in self._missing)
         env = passed_on(os.environ, self._engine_environment)
         engines = (*installed_engines(env), *await _BUILDS.marks(env))
-        # Where the GPUs are made up, a build that uses none is the one that can run.
-        return tuple(one for one in engines if one != LLAMA_CPP_ON_CPU) if self._host.simulated else engines
+        # A host with simulated GPUs can run a build that uses none.
+        return tuple(mark for mark in engines if mark != LLAMA_CPP_ON_CPU) if self._host.simulated else engines
 
     def _thinned(self, gpus: tuple[DeviceFacts, ...] | None) -> tuple[DeviceFacts, ...] | None:
-        """The GPUs without details, which change slowly, but for one report of a few."""
+        """Details change slowly, so only each third report has them."""
         self._reports += 1
         if gpus is None:
             return None
-        if self._reports % _DETAILS_EACH == 1:
+        if self._reports % _DETAILS_EVERY == 1:
             return tuple(self._with_foreign(gpu) for gpu in gpus)
         return tuple(replace(gpu, details=None) for gpu in gpus)
 
@@ -212,16 +207,13 @@ class InventoryWatch:
         return replace(gpu, details=details)
 
     def _labelled(self, gpus: tuple[DeviceFacts, ...] | None) -> HostFacts:
-        """The host with the agent's own labels; GPUs that cannot be read now count as last read.
-
-        They are left out where there would be too many labels: the controller derives them too.
-        """
+        """The host with derived labels; without them if there are too many: the controller derives them too."""
         known = gpus if gpus is not None else tuple(self._devices.values()) or None
         labels = with_agent_labels(self._host, known)
         return replace(self._host, labels=labels) if len(labels) <= _MAX_LABELS else self._host
 
     def mark_reported(self, inventory: Inventory) -> bool:
-        """Notes what is reported; True if it differs from the last report in more than readings and health."""
+        """Notes a report; True if it differs from the last in more than readings and health."""
         if inventory.gpus is None and self._reported is not None:
             return False
         changed = self._reported is None or _without_readings(inventory) != _without_readings(self._reported)
@@ -231,8 +223,8 @@ class InventoryWatch:
 
 def _foreign(work: GpuWork, owners: Mapping[int, ProcessKey | None]) -> tuple[ForeignProcess, ...]:
     pids = [pid for pid in work.running if pid in owners and owners[pid] is None]
-    found = [ForeignProcess(pid=pid, name=process_name(pid), memory_mib=work.memory_mib.get(pid)) for pid in pids]
-    return tuple(sorted(found, key=lambda one: (-(one.memory_mib or 0), one.pid))[:_MOST_FOREIGN])
+    foreign = [ForeignProcess(pid=pid, name=process_name(pid), memory_mib=work.memory_mib.get(pid)) for pid in pids]
+    return tuple(sorted(foreign, key=lambda process: (-(process.memory_mib or 0), process.pid))[:_MOST_FOREIGN])
 
 
 def _without_readings(inventory: Inventory) -> Inventory:

@@ -1,4 +1,4 @@
-"""One WebSocket to the controller. Every operation has a time limit; every failure is an `UnreachableError`."""
+"""One WebSocket to the controller. Each operation has a time limit; each failure is an `UnreachableError`."""
 
 import asyncio
 import contextlib
@@ -38,11 +38,7 @@ class UnauthorizedError(Exception):
 
 
 class InvalidMessageError(Exception):
-    """A message from the controller is invalid; the text names the field.
-
-    Attributes:
-        command_id: the command's number if the message is a command.
-    """
+    """A message of the controller is invalid; the text names the field. `command_id`: the number of a command."""
 
     def __init__(self, data: str | bytes, error: Exception) -> None:
         super().__init__(explain(error))
@@ -54,11 +50,7 @@ class _Numbered(msgspec.Struct):
 
 
 class Channel:
-    """An open connection.
-
-    Attributes:
-        protocol: of everything that is sent; None: the controller takes none of ours.
-    """
+    """An open connection. `protocol` None: the controller takes none of this agent's."""
 
     def __init__(
         self, ws: aiohttp.ClientWebSocketResponse, heartbeat: ControllerHeartbeat, spoken: Protocols = SPOKEN
@@ -78,12 +70,7 @@ class Channel:
         spoken: Protocols = SPOKEN,
         tls: ssl.SSLContext | bool = True,
     ) -> "Channel":
-        """Connects, and offers every protocol in `spoken`. `tls`: verifies the controller's certificate.
-
-        Raises:
-            UnauthorizedError: the credential is refused.
-            UnreachableError: no connection is possible now.
-        """
+        """Connects, and offers the protocols in `spoken`. Raises UnauthorizedError or UnreachableError."""
         try:
             async with asyncio.timeout(_CONNECT_LIMIT_S):
                 ws = await session.ws_connect(
@@ -111,12 +98,7 @@ class Channel:
         await _send(self._ws.ping())
 
     async def receive(self, limit_s: float) -> ControllerMessage | None:
-        """The controller's next message; None for a ping or pong.
-
-        Raises:
-            InvalidMessageError: the message is invalid.
-            UnreachableError: nothing came in time, or the connection is closed.
-        """
+        """The next message; None for a ping or pong. Raises InvalidMessageError or UnreachableError."""
         async with time_limit(limit_s, f"the controller is silent for {limit_s:g} s"):
             frame = await self._ws.receive()
         if frame.type is aiohttp.WSMsgType.PING:
@@ -133,7 +115,7 @@ class Channel:
         return None
 
     async def close(self) -> None:
-        """Closes the connection; a second call does nothing."""
+        """May be repeated."""
         with contextlib.suppress(TimeoutError, aiohttp.ClientError, ConnectionError):
             async with asyncio.timeout(_CLOSE_LIMIT_S):
                 await self._ws.close()
@@ -141,7 +123,7 @@ class Channel:
 
 @contextlib.asynccontextmanager
 async def time_limit(seconds: float, why: str) -> AsyncIterator[None]:
-    """A time limit; at its end the controller counts as unreachable, with `why` as the message."""
+    """Raises UnreachableError with `why` as the message at the limit."""
     try:
         async with asyncio.timeout(seconds):
             yield
@@ -150,7 +132,7 @@ async def time_limit(seconds: float, why: str) -> AsyncIterator[None]:
 
 
 def _seconds(text: str) -> float:
-    """Of a `Retry-After` that is a number; 0 of another one."""
+    """Value of a numeric `Retry-After`; 0 for others."""
     return min(float(text), _LATEST_RETRY_S) if text.isdecimal() and len(text) < _LONGEST_NUMBER else 0.0
 
 

@@ -1,4 +1,4 @@
-"""What the parts of the link share."""
+"""The agent's parts that the link uses."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,18 +21,10 @@ from schemas.wire import SPOKEN, Protocols
 
 @dataclass(frozen=True, slots=True)
 class LinkContext:
-    """The agent's parts that the link uses.
-
-    Attributes:
-        name: the worker's name that the agent asks for at the join.
-        controllers: that it may connect to.
-        certificate: SHA-256 of what its proxy shows, in hexadecimal digits; empty: it speaks no TLS.
-        collections: what its garbage collector did.
-        spoken: the protocols that it offers.
-    """
+    """One agent, as the link knows it."""
 
     settings: AgentSettings
-    name: str
+    name: str  # requested at the join
     boot_id: str
     proxy_port: int
     http: aiohttp.ClientSession
@@ -46,5 +38,5 @@ class LinkContext:
     heartbeat: ControllerHeartbeat
     controllers: Controllers
     collections: GcWatch
-    certificate: Callable[[], str] = lambda: ""
-    spoken: Protocols = SPOKEN
+    certificate: Callable[[], str] = lambda: ""  # SHA-256 of the proxy's in hex digits; empty: no TLS
+    spoken: Protocols = SPOKEN  # offered protocols

@@ -1,4 +1,4 @@
-"""The controller's heartbeat: whether a connection stands, and when its last message came, across agent restarts."""
+"""The controller's heartbeat: the state of the connection, and the last message's time over agent restarts."""
 
 from typing import Final
 
@@ -9,16 +9,12 @@ _SAVE_EVERY_S: Final = 2.0
 
 
 class ControllerHeartbeat:
-    """When the controller's last message came. A restarted agent continues from the journal: no fence gets longer.
-
-    Attributes:
-        connected: whether there is a connection on which the controller has welcomed this agent.
-    """
+    """Age of the controller's last message. A restarted agent continues from the journal, so no fence gets longer."""
 
     def __init__(self, journal: Journal, clock: Clock, boot_id: str) -> None:
         state = journal.host_state
         saved_s = state.contact_s if state.contact_boot_id == boot_id else None
-        self.connected = False
+        self.connected = False  # a connection with a welcome exists
         self._journal = journal
         self._clock = clock
         self._boot_id = boot_id
@@ -32,10 +28,8 @@ class ControllerHeartbeat:
         return self._clock() - self._last_s
 
     def save(self) -> None:
-        """Journals the time of the last message; called while a process depends on it.
-
-        What is saved may be a little old, which is safe: the fence expires earlier.
-        """
+        """Journals the time of the last message; called while a process depends on it."""
+        # A slightly old value is safe: the fence expires earlier.
         if self._saved_s is None or self._last_s - self._saved_s >= _SAVE_EVERY_S:
             self._journal.remember(contact_s=self._last_s, contact_boot_id=self._boot_id)
             self._saved_s = self._last_s

@@ -1,7 +1,4 @@
-"""The controllers that an agent may connect to, and what it accepts of their certificates.
-
-It begins with any of them, so that agents spread, and stays with the one that answers.
-"""
+"""The controllers to which an agent may connect, and the authority of their certificates."""
 
 import random
 import ssl
@@ -14,8 +11,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding
 
 from agent.errors import RefusedError, RejectedError, UnreachableError
-from agent.link.bounded_answer import read_at_most
-from agent.link.failure import why_unreachable
+from agent.link.failure import read_at_most, why_unreachable
 from http1.tls.authority import write_private
 from http1.tls.issue import public_key_hash
 from http1.tls.pinned import any_certificate, trusting
@@ -29,13 +25,9 @@ _OK: Final = 200
 
 
 class Controllers:
-    """Their addresses.
+    """Starts with a random controller, so that agents spread, and stays with one that answers.
 
-    Args:
-        urls: of all, at least one.
-        authority: file with the authority of their certificates; None: see `learn`.
-        data_dir: the agent's, which keeps the authority that a join token named.
-        rng: chooses the first one.
+    `authority` is the file with the authority of their certificates; None: see `learn`, which keeps it in `data_dir`.
     """
 
     def __init__(
@@ -55,15 +47,11 @@ class Controllers:
         return len(self._urls)
 
     def move_on(self) -> None:
-        """The present one does not answer, or refuses: the next one is asked."""
+        """Chooses the next controller, after a failure or a refusal."""
         self._at = (self._at + 1) % len(self._urls)
 
     def tls(self) -> ssl.SSLContext:
-        """Verifies their certificates.
-
-        Raises:
-            RefusedError: the authority's file cannot be used.
-        """
+        """Verifies certificates. Raises RefusedError if the authority's file cannot be used."""
         if self._context is None:
             file = self._given or (self._learned if self._learned.exists() else None)
             try:
@@ -73,14 +61,10 @@ class Controllers:
         return self._context
 
     async def learn(self, session: aiohttp.ClientSession, key_hash: str) -> None:
-        """Gets the authority whose public key has this SHA-256 from a controller that is not trusted yet; keeps it.
+        """Fetches and keeps the authority whose public key has this SHA-256, which came with the join token.
 
-        The hash came with the join token, so the one that answers cannot choose another authority.
-
-        Raises:
-            RefusedError: the controller's address is without TLS, or the authority cannot be kept.
-            RejectedError: the controller has another authority, or none.
-            UnreachableError: it cannot be reached.
+        The controller is not trusted yet, but cannot choose another authority. Raises RefusedError, RejectedError (it
+        has another authority, or none) or UnreachableError.
         """
         if urlsplit(self.url).scheme != "https":
             raise RefusedError(
@@ -120,9 +104,9 @@ class Controllers:
 
 
 def _certificate_of(content: bytes, key_hash: str) -> bytes | None:
-    """The certificate, in PEM, with this public key; None: there is none among them."""
+    """The certificate, in PEM, with this public key; None if it is missing."""
     try:
-        found = [one.public_bytes(Encoding.PEM) for one in x509.load_pem_x509_certificates(content)]
+        certificates = [known.public_bytes(Encoding.PEM) for known in x509.load_pem_x509_certificates(content)]
     except ValueError:
         return None
-    return next((one for one in found if public_key_hash(one) == key_hash), None)
+    return next((certificate for certificate in certificates if public_key_hash(certificate) == key_hash), None)

@@ -1,34 +1,115 @@
-"""The worker's credential: gets one for a join token, and decides what follows when the controller refuses it."""
+"""The worker's credential: the join with a token, and the consequence of a refusal."""
 
 import contextlib
 import hashlib
+import ssl
 from typing import Final, NoReturn
 
+import aiohttp
+import msgspec
 import structlog
 
+from agent.decide.unreachable import needs_tls
 from agent.engine_proxy.secrets import NO_PROXY_SECRETS
 from agent.errors import CredentialTakenError, RefusedError, UnreachableError
 from agent.link.context import LinkContext
-from agent.link.join import join
+from agent.link.failure import read_at_most, why_unreachable
 from agent.settings import AgentSettings
 from agent.state.host_state import PendingJoin
 from agent.state.journal import Journal
 from schemas.version import __version__
-from schemas.wire import JoinRequest, JoinResponse, new_credential, split_token
+from schemas.wire import (
+    CREDENTIAL_HEADER,
+    JOIN_PATH,
+    LOWEST_PROTOCOL,
+    JoinRequest,
+    JoinResponse,
+    encode,
+    new_credential,
+    split_token,
+)
 
 _TOKEN_FILE_MAX_CHARS: Final = 4_096
+# Longer than the controller's limit: earlier versions refuse to repeat a join whose answer was lost.
+_JOIN_LIMIT_S: Final = 45.0
+_CONNECT_LIMIT_S: Final = 15.0
+_TRY_AGAIN: Final = (408, 429)  # the request was too slow; too many failed
+_CREDENTIAL_TAKEN: Final = "credential_taken"
+_TLS_REQUIRED: Final = "tls_required"
+_SERVER_ERROR: Final = 500
+_ANSWER_MAX_BYTES: Final = 65_536
 
 log = structlog.get_logger()
 
 
-async def credentials(context: LinkContext) -> tuple[str, ...]:
-    """The journal's credentials, the newest first; without one the agent joins first.
+class _ApiError(msgspec.Struct):
+    message: str
+    code: str = ""
 
-    The controller may have handed over the next one and not know it, as after a restore of its database from a backup
-    of an earlier day: then it knows one of the others.
+
+class _ApiErrorBody(msgspec.Struct):
+    error: _ApiError
+
+
+async def join(
+    session: aiohttp.ClientSession,
+    controller_url: str,
+    request: JoinRequest,
+    credential: str,
+    tls: ssl.SSLContext | bool = True,
+) -> JoinResponse:
+    """One attempt to join, which may be repeated with the same credential.
+
+    The agent chooses the credential; controllers of earlier versions answer with another.
 
     Raises:
-        RefusedError: there is no token, or the controller refuses it.
+        RefusedError: the controller refuses this token or name; the message is the controller's.
+        CredentialTakenError: it refuses the credential.
+        UnreachableError: the controller cannot be reached or cannot serve now; the worker may have joined.
+    """
+    try:
+        async with session.post(
+            controller_url + JOIN_PATH,
+            data=encode(request, LOWEST_PROTOCOL),
+            headers={"Content-Type": "application/json", CREDENTIAL_HEADER: credential},
+            timeout=aiohttp.ClientTimeout(total=_JOIN_LIMIT_S, sock_connect=_CONNECT_LIMIT_S),
+            allow_redirects=False,
+            ssl=tls,
+        ) as response:
+            body = await read_at_most(response, _ANSWER_MAX_BYTES)
+            if response.status in _TRY_AGAIN or response.status >= _SERVER_ERROR:
+                raise UnreachableError(f"{controller_url} answers {response.status}")
+            if not response.ok:
+                code, reason = _reason(body)
+                if code == _TLS_REQUIRED:
+                    raise UnreachableError(str(needs_tls(controller_url)))
+                refused = CredentialTakenError if code == _CREDENTIAL_TAKEN else RefusedError
+                raise refused(f"{controller_url} refuses the join of {request.name!r}: {reason}")
+            return msgspec.json.decode(body, type=JoinResponse)
+    except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        raise UnreachableError(str(why_unreachable(controller_url, error))) from error
+    except msgspec.DecodeError as error:
+        raise RefusedError(
+            f"{controller_url}: the answer to the join is invalid; is this a Gpuward controller's address?"
+        ) from error
+
+
+def _reason(body: bytes) -> tuple[str, str]:
+    """Code and message of an error in the API's form, else an empty code and the body's text."""
+    try:
+        error = msgspec.json.decode(body, type=_ApiErrorBody).error
+    except msgspec.DecodeError:
+        return "", body.decode(errors="replace")[:300] or "no reason given"
+    return error.code, error.message
+
+
+async def credentials(context: LinkContext) -> tuple[str, ...]:
+    """The journal's credentials, the newest first. Without a credential the agent joins.
+
+    A controller whose database was restored from a backup knows only an older credential.
+
+    Raises:
+        RefusedError: the agent has no token, or the controller refuses it.
         UnreachableError: the controller cannot be reached now.
     """
     journal = context.journal
@@ -50,9 +131,9 @@ async def credentials(context: LinkContext) -> tuple[str, ...]:
             told=None,
         )
         log.info("joined", worker=answer.worker, controller=context.controllers.url)
-    facts = journal.host_state
-    known = (facts.next_credential, facts.credential, facts.previous_credential)
-    return tuple(one for one in known if one is not None)
+    state = journal.host_state
+    known = (state.next_credential, state.credential, state.previous_credential)
+    return tuple(credential for credential in known if credential is not None)
 
 
 async def _join(context: LinkContext, given: str) -> JoinResponse:
@@ -70,9 +151,9 @@ async def _join(context: LinkContext, given: str) -> JoinResponse:
 
 
 def pending_credential(journal: Journal, token: str, name: str) -> str:
-    """The credential to join with. The journal keeps it first, so that each attempt with a token and name has the same.
+    """The credential for a join, the same for each attempt with a token and name.
 
-    The controller then recognises an attempt whose earlier answer was lost, also after a crash of the agent.
+    It is journalled first, so that the controller recognises a repeated attempt, also after an agent's crash.
     """
     pending = journal.host_state.pending_join
     digest = _digest(token)
@@ -83,23 +164,21 @@ def pending_credential(journal: Journal, token: str, name: str) -> str:
 
 
 def remember_used(context: LinkContext, used: str) -> None:
-    """The controller has accepted this credential: it is the worker's, and the one before stays for a restore."""
-    facts = context.journal.host_state
-    if used == facts.credential and facts.next_credential is None:
+    """Keeps an accepted credential as the worker's, and the previous one for a restored controller."""
+    state = context.journal.host_state
+    if used == state.credential and state.next_credential is None:
         return
-    previous = facts.credential if used != facts.credential else facts.previous_credential
+    previous = state.credential if used != state.credential else state.previous_credential
     context.journal.remember(credential=used, next_credential=None, previous_credential=previous)
 
 
 def credential_refused(context: LinkContext, why: str) -> NoReturn:
-    """Drops the credential if there is a new token to join with; else the agent ends.
+    """Drops the credential and raises UnreachableError if the agent has a new token, so that the next attempt joins.
 
-    Raises:
-        UnreachableError: there is a new token; the next attempt joins with it.
-        RefusedError: there is none.
+    Else it raises RefusedError, which ends the agent.
     """
     token = None
-    with contextlib.suppress(RefusedError):  # a file that was removed after the join holds no new token
+    with contextlib.suppress(RefusedError):  # a removed file holds no new token
         token = _read_token(context.settings)
     if token is not None and _digest(token) != context.journal.host_state.token_digest:
         context.journal.remember(
@@ -113,11 +192,7 @@ def credential_refused(context: LinkContext, why: str) -> NoReturn:
 
 
 def _read_token(settings: AgentSettings) -> str | None:
-    """The join token; None if none is given. A file is read every time, because it may hold a new token by then.
-
-    Raises:
-        RefusedError: the file cannot be read, or is empty.
-    """
+    """The join token, if any. The file is read each time, as its token may change. Raises RefusedError."""
     path = settings.join_token_file
     if path is None:
         return None if settings.join_token is None else settings.join_token.get_secret_value()
@@ -132,5 +207,5 @@ def _read_token(settings: AgentSettings) -> str | None:
 
 
 def _digest(token: str) -> str:
-    """What the journal keeps of a token: enough to recognise a new one."""
+    # The journal keeps no token, only its digest, to recognise a new token.
     return hashlib.sha256(token.encode()).hexdigest()

@@ -1,11 +1,11 @@
-"""Finds out why a controller does not serve a connection."""
+"""Answers of controllers, read within a bound, and why a controller does not serve a connection."""
 
+import asyncio
 from typing import Final
 
 import aiohttp
 
 from agent.decide.unreachable import Unreachable, needs_tls, unreachable
-from agent.link.bounded_answer import read_at_most
 
 _ALIVE_PATH: Final = "/healthz"
 _LIMIT_S: Final = 5.0
@@ -13,8 +13,16 @@ _MOST_BYTES: Final = 65_536
 _BAD_REQUEST: Final = 400
 
 
+async def read_at_most(response: aiohttp.ClientResponse, most_bytes: int) -> bytes:
+    """The body, cut to `most_bytes`. Raises aiohttp.ClientError or TimeoutError."""
+    try:
+        return await response.content.readexactly(most_bytes)
+    except asyncio.IncompleteReadError as ended:
+        return ended.partial
+
+
 def why_unreachable(url: str, error: Exception) -> Unreachable:
-    """What a connection to this address failed of; aiohttp wraps the error that matters."""
+    """The cause of a failed connection, which aiohttp wraps."""
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         error = error.certificate_error
     elif isinstance(error, aiohttp.ClientConnectorError):
@@ -23,10 +31,8 @@ def why_unreachable(url: str, error: Exception) -> Unreachable:
 
 
 async def why_answered(session: aiohttp.ClientSession, url: str, status: int) -> str:
-    """What it means that this address answered an agent's connection with this status.
-
-    A port that speaks TLS answers each plain request with 400, also the simplest one. So that one is asked.
-    """
+    """Why a controller answers an agent's connection with this status."""
+    # A port that speaks TLS answers 400 to each plain request, also to the simplest.
     if status == _BAD_REQUEST and url.startswith("http:") and await _refuses_all(session, url):
         return str(needs_tls(url))
     return f"{url} answers {status}"

@@ -1,4 +1,4 @@
-"""The handshake of a new connection: hello with the agent's whole state, then the controller's welcome."""
+"""The handshake of a new connection: hello with the agent's state, then the controller's welcome."""
 
 import time
 from typing import Final, NoReturn
@@ -8,7 +8,7 @@ from agent.errors import RejectedError, UnreachableError
 from agent.link.channel import Channel, UnauthorizedError, time_limit
 from agent.link.context import LinkContext
 from agent.link.credential import credential_refused, credentials, remember_used
-from agent.link.incoming import next_message, rejected, remember_told
+from agent.link.incoming import next_message, rejected, remember_proof
 from agent.state.process_records import receipts_of
 from schemas.version import __version__
 from schemas.wire import UNNAMED, ControllerMessage, Hello, Rejected, Welcome, no_common_protocol
@@ -17,11 +17,11 @@ _WELCOME_LIMIT_S: Final = 15.0
 
 
 async def connect(context: LinkContext) -> tuple[Channel, Welcome]:
-    """One attempt: joins if need be, dials, and exchanges hello and welcome.
+    """One attempt: joins if necessary, dials, and exchanges hello and welcome.
 
     Raises:
         UnreachableError: a later attempt may succeed.
-        RefusedError: the controller refuses this agent for good.
+        RefusedError: the controller refuses this agent permanently.
     """
     channel, used = await _dial(context)
     try:
@@ -34,7 +34,7 @@ async def connect(context: LinkContext) -> tuple[Channel, Welcome]:
 
 
 async def _dial(context: LinkContext) -> tuple[Channel, str]:
-    """An open connection, and the credential that was accepted for it."""
+    """An open connection, and its accepted credential."""
     refused = ""
     for secret in await credentials(context):
         try:
@@ -89,18 +89,12 @@ async def _handshake(context: LinkContext, channel: Channel) -> Welcome:
         highest_session=answer.session,
         **used_from_now_on(journal.host_state, answer.proxy_secret, time.time()),
     )
-    remember_told(context, answer)
+    remember_proof(context, answer)
     return answer
 
 
 async def _answer(context: LinkContext, channel: Channel) -> ControllerMessage:
-    """The controller's first message.
-
-    Raises:
-        RejectedError: it is a rejection.
-        UnreachableError: none comes.
-        RefusedError: the controller refuses this agent for good.
-    """
+    """The controller's first message. Raises RejectedError, UnreachableError or RefusedError."""
     answer = None
     async with time_limit(_WELCOME_LIMIT_S, "no welcome"):
         while answer is None:
@@ -111,11 +105,8 @@ async def _answer(context: LinkContext, channel: Channel) -> ControllerMessage:
 
 
 async def _no_common_protocol(context: LinkContext, channel: Channel) -> NoReturn:
-    """Waits for the controller's own words, which name both sides; an old controller says nothing before a hello.
-
-    Raises:
-        RejectedError: always.
-    """
+    """Raises RejectedError, with the controller's message if one comes: it names both sides."""
+    # An old controller sends no message before a hello.
     try:
         await _answer(context, channel)
     except RejectedError:

@@ -1,4 +1,4 @@
-"""Receives the controller's messages and handles each: commands, acknowledgements, rejections, invalid ones."""
+"""Receives and handles the controller's messages."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,7 +33,7 @@ async def receive_all(context: LinkContext, channel: Channel, on_ack: Callable[[
     Raises:
         UnreachableError: the connection is lost.
         CredentialReplacedError: the agent has a new credential.
-        RefusedError: the controller refuses this agent for good.
+        RefusedError: the controller refuses this agent permanently.
     """
     while True:
         match await next_message(context, channel, _SILENCE_LIMIT_S):
@@ -44,11 +44,11 @@ async def receive_all(context: LinkContext, channel: Channel, on_ack: Callable[[
                 on_ack()
             case SamplesAck(seq=seq):
                 context.backlog.acknowledge(seq)
-            case Welcome() as repeated:  # an operator has dismissed something, or a later term has begun
+            case Welcome() as repeated:  # an operator has dismissed Xids, or a later term has started
                 context.inventory.dismiss(repeated.dismissed)
-                remember_told(context, repeated)
+                remember_proof(context, repeated)
             case NewCredential(credential=credential, proxy_secret=secret):
-                # Before they are used: they survive a crash.
+                # Before their use, so that they survive a crash.
                 context.journal.remember(next_credential=credential, next_proxy_secret=secret or None)
                 raise CredentialReplacedError("the controller has handed over a new credential")
             case Rejected() as message:
@@ -58,18 +58,15 @@ async def receive_all(context: LinkContext, channel: Channel, on_ack: Callable[[
         await asyncio.sleep(0)  # a burst that is already buffered must not hold the loop
 
 
-def remember_told(context: LinkContext, welcome: Welcome) -> None:
-    """Keeps what the controller has proven, to show it after a loss of commits. Older controllers prove nothing."""
+def remember_proof(context: LinkContext, welcome: Welcome) -> None:
+    """Keeps the controller's proof of its term, to show it after a loss of commits. Older controllers send none."""
     if welcome.proof:
         told = AttestedTerm(term=welcome.term, session=welcome.session, proof=welcome.proof)
         context.journal.remember(told=told)
 
 
 async def next_message(context: LinkContext, channel: Channel, limit_s: float) -> ControllerMessage | None:
-    """The next message; None for a ping, a pong or an invalid message.
-
-    An invalid command is refused by its number, so that the controller does not wait for its result.
-    """
+    """None for a ping, a pong or an invalid message. An invalid command is refused, so that no controller waits."""
     try:
         return await channel.receive(limit_s)
     except InvalidMessageError as invalid:
@@ -82,12 +79,7 @@ async def next_message(context: LinkContext, channel: Channel, limit_s: float) -
 
 
 def rejected(context: LinkContext, message: Rejected) -> NoReturn:
-    """Handles a rejection.
-
-    Raises:
-        RejectedError: a later attempt may succeed.
-        RefusedError: the controller refuses this agent for good.
-    """
+    """Raises RejectedError (a later attempt may succeed) or RefusedError."""
     if message.final:
         credential_refused(context, message.message)
     raise RejectedError(f"rejected: {message.message}")

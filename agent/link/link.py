@@ -1,7 +1,8 @@
-"""Keeps the agent connected: connects, serves a session until it is lost, and connects again."""
+"""Keeps the agent connected: connects, serves a session until it is lost, and reconnects."""
 
 import asyncio
 import contextlib
+import itertools
 import random
 from collections.abc import Callable
 from typing import Final
@@ -13,14 +14,18 @@ from agent.errors import CredentialReplacedError, RejectedError, UnreachableErro
 from agent.link.channel import Channel
 from agent.link.context import LinkContext
 from agent.link.handshake import connect
+from agent.link.incoming import receive_all
 from agent.link.send_queue import SendQueueFullError
-from agent.link.session import Session
-from schemas.wire import Goodbye, Welcome
+from agent.tasks import wait_first
+from schemas.process_figures import read_figures
+from schemas.wire import Goodbye, Heartbeat, InventoryChanged, Samples, Welcome
 
 BACKOFF_FIRST_S: Final = 0.2
 BACKOFF_MAX_S: Final = 10.0
 _SHORT_SESSION_S: Final = 5.0
 _FAILURES_KEPT: Final = 64
+_PING_S: Final = 3.0
+_PING_TICK_S: Final = 0.25
 
 log = structlog.get_logger()
 
@@ -39,11 +44,7 @@ class Link:
         self._backoff = wait_random_exponential(multiplier=BACKOFF_FIRST_S, max=BACKOFF_MAX_S)
 
     async def run(self) -> None:
-        """Stays connected or connecting until cancelled.
-
-        Raises:
-            RefusedError: the controller refuses this agent for good.
-        """
+        """Runs until cancelled. Raises RefusedError if the controller refuses this agent permanently."""
         loop = asyncio.get_running_loop()
         while True:
             channel, welcome = await self._connect()
@@ -64,13 +65,13 @@ class Link:
             )
 
     async def reconnect(self, why: str) -> None:
-        """Ends the present connection, so that the next one's hello tells what has changed."""
+        """Ends the present connection, so that the next hello reports a change."""
         if self._channel is not None:
             log.info("connecting again", worker=self._context.name, reason=why)
             await self._channel.close()
 
     async def flush(self, limit_s: float) -> None:
-        """Waits until the controller has acknowledged all ended processes; ends early without a connection."""
+        """Waits until the controller has acknowledged all ended processes; returns early without a connection."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit_s):
                 while self._channel is not None and any(not r.alive for r in self._context.journal.unacknowledged()):
@@ -78,13 +79,13 @@ class Link:
                     await self._acknowledged.wait()
 
     async def leave(self) -> None:
-        """Announces the clean shutdown, now and on each connection until its end. Reports go on."""
+        """Announces the clean shutdown, now and on each later connection. Reports continue."""
         self._leaving = True
         if self._channel is not None:
             await self._say_goodbye(self._channel)
 
     async def goodbye(self) -> None:
-        """Ends the connection, if there is one; the shutdown was announced."""
+        """Ends the connection after an announced shutdown."""
         if self._channel is not None:
             await self._channel.close()
 
@@ -102,13 +103,13 @@ class Link:
         return await retrying(connect, self._context)
 
     def _wait_s(self, state: RetryCallState) -> float:
-        """Until the next attempt. A controller to which too many connect at once gives each agent its turn."""
+        """Seconds until the next attempt. A busy controller gives each agent its turn by `retry_after_s`."""
         error = None if state.outcome is None else state.outcome.exception()
         turn_s = error.retry_after_s if isinstance(error, UnreachableError) else 0.0
         return turn_s + self._rng.uniform(0, 1.0) if turn_s else float(self._backoff(state))
 
     def _log_failure(self, state: RetryCallState) -> None:
-        """Logs the first failure, and every one with another reason. The next attempt asks the next controller."""
+        """Logs each reason once, and chooses the next controller."""
         self._context.controllers.move_on()
         error = None if state.outcome is None else state.outcome.exception()
         if str(error) in self._failures:
@@ -127,4 +128,62 @@ class Link:
             self._on_ready = None
         if self._leaving:
             await self._say_goodbye(channel)
-        await Session(self._context, channel, welcome, self._acknowledged.set).run()
+        await _serve_session(self._context, channel, welcome, self._acknowledged.set)
+
+
+async def _serve_session(context: LinkContext, channel: Channel, welcome: Welcome, on_ack: Callable[[], None]) -> None:
+    """Serves a welcomed connection until it is lost. `on_ack` is called at each acknowledgement of reports.
+
+    Raises:
+        UnreachableError: the connection is lost.
+        SendQueueFullError: the controller does not read.
+        RefusedError: the controller refuses this agent permanently.
+    """
+    context.sampler.period_s = welcome.sample_s
+    context.backlog.rewind()
+    context.inventory.dismiss(welcome.dismissed)
+    await wait_first(
+        receive_all(context, channel, on_ack),
+        _send_messages(context, channel),
+        _send_samples(context, channel),
+        _queue_heartbeats(context, welcome.heartbeat_s),
+        _ping(context, channel),
+    )
+
+
+async def _send_messages(context: LinkContext, channel: Channel) -> None:
+    while True:
+        await channel.send(await context.send_queue.next())
+
+
+async def _send_samples(context: LinkContext, channel: Channel) -> None:
+    while True:
+        periods = await context.backlog.next()
+        await channel.send(Samples(sent_s=context.clock(), periods=periods))
+
+
+async def _queue_heartbeats(context: LinkContext, period_s: float) -> None:
+    for seq in itertools.count(1):
+        await asyncio.sleep(period_s)
+        inventory = await context.inventory.read()
+        if context.inventory.mark_reported(inventory):
+            context.send_queue.add(InventoryChanged(inventory=inventory))
+        beat = Heartbeat(
+            seq=seq,
+            sent_s=context.clock(),
+            gpus=inventory.gpus,
+            gpus_error=inventory.gpus_error,
+            process=read_figures(context.collections, context.settings.data_dir),
+        )
+        context.send_queue.add(beat)
+
+
+async def _ping(context: LinkContext, channel: Channel) -> None:
+    """Pings often enough for the process with the shortest fence."""
+    waited_s = 0.0
+    while True:
+        await asyncio.sleep(_PING_TICK_S)
+        waited_s += _PING_TICK_S
+        if waited_s >= min(_PING_S, context.supervisor.shortest_fence_s / 4):
+            await channel.ping()
+            waited_s = 0.0

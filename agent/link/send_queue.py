@@ -1,4 +1,4 @@
-"""The messages to send on the present connection: in order, and the latest report of each process."""
+"""Messages for the present connection: in order, and the latest report of each process."""
 
 import asyncio
 from collections import deque
@@ -16,9 +16,9 @@ class SendQueueFullError(Exception):
 
 
 class SendQueue:
-    """Messages first, in order; then one report per process, in the order of their sequence numbers.
+    """Messages first, in order; then a report per process, by sequence number.
 
-    That order matters: the controller acknowledges "all up to n", so no report below n may still be queued.
+    The controller acknowledges "all up to n", so no report below n may still be queued.
     """
 
     def __init__(self) -> None:
@@ -27,18 +27,14 @@ class SendQueue:
         self._filled = asyncio.Event()
 
     def add(self, message: Message) -> None:
-        """Queues a message.
-
-        Raises:
-            SendQueueFullError: the queue is full.
-        """
+        """Raises SendQueueFullError."""
         if len(self._messages) >= _MESSAGES_MAX:
             raise SendQueueFullError("the send queue is full")
         self._messages.append(message)
         self._filled.set()
 
     def add_report(self, report: ProcessReport) -> None:
-        """Queues a process's state; an older state of the same process is replaced."""
+        """Replaces an older report of the same process."""
         key = ProcessKey(report.instance, report.epoch, report.rank)
         queued = self._reports.get(key)
         if queued is not None and queued.seq >= report.seq:
@@ -48,13 +44,13 @@ class SendQueue:
         self._filled.set()
 
     def clear(self) -> None:
-        """Drops everything: a new connection's hello reports it all."""
+        """Drops all messages: a new connection's hello reports the state."""
         self._messages.clear()
         self._reports.clear()
         self._filled.clear()
 
     async def next(self) -> Message | ProcessReport:
-        """The next message; waits while there is none, so the caller sets the limit."""
+        """Waits for the next message. The caller sets a limit."""
         while True:
             if self._messages:
                 return self._messages.popleft()

@@ -1,4 +1,4 @@
-"""Streams an instance's log: its last lines, and what is added while the process lives."""
+"""Streams an instance's log: its last lines, and new output while the process lives."""
 
 import asyncio
 import time
@@ -26,23 +26,25 @@ _MOST_FIELDS: Final = 20
 
 
 class LogReader:
-    """Answers `/logs/{instance}?tail=N&follow=1&previous=1&rank=R&epoch=E`, with `times=1` each line with its time."""
+    """Answers `/logs/{instance}?tail=N&follow=1&previous=1&rank=R&epoch=E`; `times=1` adds each line's time."""
 
     def __init__(self, journal: Journal, folders: InstanceFolders) -> None:
         self._journal = journal
         self._folders = folders
 
     async def answer(self, response: StreamedAnswer, instance: str, query: str) -> None:
-        """Streams the log. `tail` is a number of lines; `follow` ends when the process has ended and all is sent."""
-        asked = {name: values[-1] for name, values in parse_qs(query, max_num_fields=_MOST_FIELDS).items()}
+        """`tail` is a number of lines; `follow` ends when the process has ended and all is sent."""
+        params = {name: values[-1] for name, values in parse_qs(query, max_num_fields=_MOST_FIELDS).items()}
         try:
-            timed, since_ms = _flag(asked, "times"), _number(asked, "since_ms", None, None)
-            tail = _number(asked, "tail", None, LINES_MAX) if timed else _number(asked, "tail", TAIL_DEFAULT, TAIL_MAX)
-            rank, epoch = _number(asked, "rank", None, None), _number(asked, "epoch", None, None)
+            timed, since_ms = _flag(params, "times"), _number(params, "since_ms", None, None)
+            tail = (
+                _number(params, "tail", None, LINES_MAX) if timed else _number(params, "tail", TAIL_DEFAULT, TAIL_MAX)
+            )
+            rank, epoch = _number(params, "rank", None, None), _number(params, "epoch", None, None)
         except ValueError as error:
             await _refuse(response, 400, "bad_request", str(error))
             return
-        chosen = self._choose(instance, previous=_flag(asked, "previous"), rank=rank, epoch=epoch)
+        chosen = self._choose(instance, previous=_flag(params, "previous"), rank=rank, epoch=epoch)
         if chosen is None:
             await _refuse(response, 404, "not_found", f"no such log of instance {instance} on this host")
             return
@@ -55,14 +57,14 @@ class LogReader:
         if timed:
             if tail is None:
                 tail = TAIL_DEFAULT if since_ms is None else LINES_MAX
-            await self._answer_timed(response, key, since_ms, tail, redactor, follow=_flag(asked, "follow"))
+            await self._answer_timed(response, key, since_ms, tail, redactor, follow=_flag(params, "follow"))
             return
         index = await asyncio.to_thread(self._folders.index, key)
         reader = PlainLog(chosen.path, index, redactor)
         text = await asyncio.to_thread(reader.tail, tail or 0)
         response.start(200, [(b"content-type", b"text/plain; charset=utf-8")])
         await _write(response, text)
-        if _flag(asked, "follow"):
+        if _flag(params, "follow"):
             await self._follow(response, key, reader)
         await _write(response, reader.rest())
 
@@ -73,14 +75,11 @@ class LogReader:
         if epoch is not None:
             return next((log for log in logs if log.epoch == epoch), None)
         newest = logs[0].epoch if logs else None
-        if previous and newest is not None and not self._lives(instance, newest):
-            return logs[0]  # between two starts the one that has just ended is the previous one
+        lives = any((record.instance, record.epoch) == (instance, newest) for record in self._journal.live())
+        if previous and newest is not None and not lives:
+            return logs[0]  # between two starts the last start is the previous one
         logs = [log for log in logs if (log.epoch != newest) == previous]
         return logs[0] if logs else None
-
-    def _lives(self, instance: str, epoch: int) -> bool:
-        """Whether any process of that start lives."""
-        return any((one.instance, one.epoch) == (instance, epoch) for one in self._journal.live())
 
     async def _answer_timed(
         self,
@@ -116,15 +115,15 @@ class LogReader:
         return record is None or not record.alive
 
     def _end_frame(self, key: ProcessKey, *, lived: bool) -> bytes:
-        """How the process ended; `at_ms` where that was now."""
+        """How the process ended; `at_ms` if it ended during this call."""
         record = self._journal.processes.get(key)
-        told = {
+        end = {
             "reason": record.reason if record else None,
             "exit_code": record.exit_code if record else None,
             "message": record.message if record else "",
             "at_ms": int(time.time() * 1000) if lived else None,
         }
-        return b"E%b\n" % orjson.dumps(told)
+        return b"E%b\n" % orjson.dumps(end)
 
     async def _follow(self, response: StreamedAnswer, key: ProcessKey, reader: PlainLog) -> None:
         while True:
@@ -136,12 +135,12 @@ class LogReader:
             await asyncio.sleep(_POLL_S)
 
 
-def _flag(asked: Mapping[str, str], name: str) -> bool:
-    return asked.get(name, "").lower() in ("1", "true", "yes")
+def _flag(params: Mapping[str, str], name: str) -> bool:
+    return params.get(name, "").lower() in ("1", "true", "yes")
 
 
-def _number(asked: Mapping[str, str], name: str, default: int | None, maximum: int | None) -> int | None:
-    text = asked.get(name)
+def _number(params: Mapping[str, str], name: str, default: int | None, maximum: int | None) -> int | None:
+    text = params.get(name)
     if text is None:
         return default
     if not text.isdigit():

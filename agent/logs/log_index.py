@@ -1,10 +1,10 @@
-"""When a log grew: positions and times next to an engine's log, which the engine writes itself and never dates.
+"""When a log grew: positions and times for an engine's log, which the engine writes itself, without times.
 
 A position counts all bytes that the process has logged, also those that rotations have removed. Next to `1-0.log` is
 `1-0.index`: a head (mark, position of the log's first byte, position of the rotated log's first byte), then an entry
-for each time that the log was seen to have grown: the position of its end, and the time of its last write in
-milliseconds since 1970. What lies between two ends was written no later than the second one's time. An entry is not
-exact where nothing looked for a while, as between two agents: only the latest possible time is known there.
+for each observed growth: the position of the end, and the time of the last write in milliseconds since 1970. Bytes
+between two ends were written no later than the second time. An entry is inexact after a pause of polls, as between two
+agents: then it has the latest possible time.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ _HEAD: Final = struct.Struct("<8sQQ")
 _ENTRY: Final = struct.Struct("<QQ")
 _MARK: Final = b"gpwlog 1"
 _INEXACT: Final = 1 << 62
-_LOOKS_EVERY_MS: Final = 2_500  # a look each second, and slack
+_POLL_MS: Final = 2_500  # a poll each second, and slack
 
 
 class LogIndex:
@@ -40,18 +40,18 @@ class LogIndex:
         self._log = log
         self._path = log.with_suffix(".index")
         self._ends, self._times = array("Q"), array("Q")
-        self._looked_ms = 0
-        self._stale = False  # the file lacks something
+        self._polled_ms = 0
+        self._stale = False  # the file is incomplete
         self._load()
 
     def begin(self) -> None:
-        """The process starts: everything in its log is seen from the first byte."""
+        """The process starts, so that its log is observed from the first byte."""
         with self.lock:
-            if not self._ends and not self._size():
-                self._looked_ms = _now_ms()
+            if not self._ends and not size_of(self._log):
+                self._polled_ms = _now_ms()
                 self._rewrite()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Notes whether the log has grown."""
         with self.lock:
             try:
@@ -62,15 +62,15 @@ class LogIndex:
                 self._truncated()
             if self.base + status.st_size > self._end:
                 written_ms = status.st_mtime_ns // 1_000_000
-                exact = written_ms - self._looked_ms <= _LOOKS_EVERY_MS
+                exact = written_ms - self._polled_ms <= _POLL_MS
                 self._append([(self.base + status.st_size, written_ms if exact else written_ms | _INEXACT)])
-            self._looked_ms = _now_ms()
+            self._polled_ms = _now_ms()
 
-    def note(self, pieces: Iterable[tuple[int, int]]) -> None:
-        """Notes what was appended at known times: for each piece the log's size after it, and milliseconds."""
+    def note(self, ends: Iterable[tuple[int, int]]) -> None:
+        """Notes output of known times: the log's size after each piece, and milliseconds since 1970."""
         with self.lock:
             seconds: dict[int, tuple[int, int]] = {}
-            for size, at_ms in pieces:
+            for size, at_ms in ends:
                 seconds[at_ms // 1000] = (self.base + size, at_ms)
             self._append([entry for entry in sorted(seconds.values()) if entry[0] > self._end])
 
@@ -85,16 +85,16 @@ class LogIndex:
 
     def time_of(self, end: int) -> tuple[int, bool]:
         """When the line that ends at this position was written, in milliseconds, and whether that is exact."""
-        found = bisect_left(self._ends, end)
-        if found == len(self._ends):  # since the last look
+        entry = bisect_left(self._ends, end)
+        if entry == len(self._ends):  # since the last poll
             with contextlib.suppress(FileNotFoundError):
                 return self._log.stat().st_mtime_ns // 1_000_000, True
             return _now_ms(), True
-        at_ms = self._times[found]
+        at_ms = self._times[entry]
         return at_ms & ~_INEXACT, not at_ms & _INEXACT
 
     def first_since(self, at_ms: int) -> int:
-        """The position before which everything was written before that moment."""
+        """The position before which all was written before that time."""
         before = self.rotated_base
         for end, entry_ms in zip(self._ends, self._times, strict=True):
             if entry_ms & ~_INEXACT >= at_ms:
@@ -106,17 +106,9 @@ class LogIndex:
     def _end(self) -> int:
         return self._ends[-1] if self._ends else self.base
 
-    def _size(self) -> int:
-        try:
-            return self._log.stat().st_size
-        except FileNotFoundError:
-            return 0
-
     def _truncated(self) -> None:
         """An agent died within a rotation, before the index knew of it."""
-        kept = 0
-        with contextlib.suppress(FileNotFoundError):
-            kept = self._log.with_suffix(".log.1").stat().st_size
+        kept = size_of(self._log.with_suffix(".log.1"))
         self.rotated(min(kept, self._end), self._end - self.base)
 
     def _append(self, entries: list[tuple[int, int]]) -> None:
@@ -133,7 +125,7 @@ class LogIndex:
                 file.write(b"".join(_ENTRY.pack(*entry) for entry in entries))
 
     def _thin(self) -> None:
-        """Every second entry of the older half goes; the ones that stay are as late, never earlier."""
+        """Drops every second entry of the older half. Times of lines can only become later."""
         half = len(self._ends) // 2
         self._ends = self._ends[1:half:2] + self._ends[half:]
         self._times = self._times[1:half:2] + self._times[half:]
@@ -148,7 +140,7 @@ class LogIndex:
 
     @contextlib.contextmanager
     def _writing(self) -> Iterator[None]:
-        """On a full disk the index stays in memory, and is written again later."""
+        """On a full disk the index stays in memory and is written later."""
         try:
             yield
         except OSError:
@@ -160,25 +152,27 @@ class LogIndex:
                 head, content = file.read(_HEAD.size), file.read(_ENTRY.size * 2 * MOST_ENTRIES)
         except FileNotFoundError:
             self._stale = True
-            self.rotated_base, self.base = 0, self._rotated_size()
+            self.rotated_base, self.base = 0, size_of(self._log.with_suffix(".log.1"))
             return
         if len(head) < _HEAD.size or not head.startswith(_MARK):
             self._stale = True
             return
         _, self.base, self.rotated_base = _HEAD.unpack(head)
-        whole = len(content) - len(content) % _ENTRY.size
-        self._stale = whole < len(content)  # cut off within an entry
-        for end, at_ms in _ENTRY.iter_unpack(content[:whole]):
+        complete = len(content) - len(content) % _ENTRY.size
+        self._stale = complete < len(content)  # cut within an entry
+        for end, at_ms in _ENTRY.iter_unpack(content[:complete]):
             if not self._ends or end > self._ends[-1]:
                 self._ends.append(end)
                 self._times.append(at_ms)
-        self._looked_ms = self._times[-1] & ~_INEXACT if self._times else 0
+        self._polled_ms = self._times[-1] & ~_INEXACT if self._times else 0
 
-    def _rotated_size(self) -> int:
-        try:
-            return self._log.with_suffix(".log.1").stat().st_size
-        except FileNotFoundError:
-            return 0
+
+def size_of(path: Path) -> int:
+    """Bytes; 0 if the file is missing."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
 
 
 def _now_ms() -> int:

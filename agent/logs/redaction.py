@@ -1,8 +1,8 @@
-"""Takes the values of secrets out of what engines print.
+"""Redacts the values of secrets in engines' output.
 
-It guards against accidents, such as a server that prints its environment: a program that wants to tell a secret can
-print it in another form. Values shorter than `LEAST` bytes stay, since they are found in ordinary words. Where a text
-is cut, parts of values of that size and more are taken out as well.
+It guards against accidents, such as a server that prints its environment: a hostile program can print a secret in
+another form. Values shorter than `LEAST` bytes stay, since they occur in ordinary text. Where a text is cut, parts of
+values of at least that size are redacted as well.
 """
 
 import json
@@ -18,91 +18,90 @@ MASK: Final = MARK.encode()
 
 
 class Redactor:
-    """The secret values of one process. Each line of a value counts by itself, too."""
+    """The secret values of one process. Each line of a value also counts by itself."""
 
     def __init__(self, values: Iterable[str] = ()) -> None:
         self._lines = sorted({line for value in values for line in _lines_of(value)}, key=len, reverse=True)
-        found = b"|".join(map(re.escape, self._lines))
-        self._pattern = re.compile(b"(?:" + found + b")+") if self._lines else None
+        self._pattern = re.compile(b"(?:" + b"|".join(map(re.escape, self._lines)) + b")+") if self._lines else None
         self.longest = max(map(len, self._lines), default=0)  # bytes of a value
 
     def redact(self, text: bytes) -> bytes:
-        """The text without the values that are whole in it."""
+        """Redacts complete values."""
         return text if self._pattern is None else self._pattern.sub(MASK, text)
 
     def redact_text(self, text: str) -> str:
         return text if self._pattern is None else self.redact(text.encode()).decode(errors="replace")
 
-    def without_rest(self, text: bytes) -> bytes:
-        """A text that begins at a cut, without the end of a value at its begin."""
-        rest = self.rest(text)
-        return MASK + text[rest:] if rest else text
+    def without_tail(self, text: bytes) -> bytes:
+        """Redacts the end of a value at the start of a text that starts at a cut."""
+        size = self.tail_size(text)
+        return MASK + text[size:] if size else text
 
-    def rest(self, text: bytes) -> int:
-        """How many bytes at the start of a text may be the end or the middle of a value."""
-        return max((_rest(line, text) for line in self._lines), default=0)
+    def tail_size(self, text: bytes) -> int:
+        """Number of bytes at the start of a text that may be the end or the middle of a value."""
+        return max((_tail_size(line, text) for line in self._lines), default=0)
 
-    def without_begun(self, text: bytes) -> bytes:
-        """A text that ends at a cut, without the start of a value at its end."""
-        begun = self.begun(text)
-        return text[: len(text) - begun] + MASK if begun >= LEAST else text
+    def without_head(self, text: bytes) -> bytes:
+        """Redacts the start of a value at the end of a text that ends at a cut."""
+        size = self.head_size(text)
+        return text[: len(text) - size] + MASK if size >= LEAST else text
 
     def redact_cut(self, text: bytes) -> bytes:
-        """As `redact`, of a text that is cut at both ends."""
-        return self.without_begun(self.without_rest(self.redact(text)))
+        """As `redact`, for a text that is cut at both ends."""
+        return self.without_head(self.without_tail(self.redact(text)))
 
     def spans(self, before: bytes, after: bytes) -> bool:
-        """Whether a value stands over the border of two texts."""
+        """Whether a value spans the border of two texts."""
         if self._pattern is None:
             return False
         begin = before[-self.longest :]
-        found = self._pattern.finditer(begin + after[: self.longest])
-        return any(one.start() < len(begin) < one.end() for one in found)
+        matches = self._pattern.finditer(begin + after[: self.longest])
+        return any(match.start() < len(begin) < match.end() for match in matches)
 
-    def begun(self, text: bytes) -> int:
-        """How many bytes at the end of a text may be the start of a value that continues."""
-        return max((_begun(line, text[-len(line) + 1 :]) for line in self._lines), default=0)
+    def head_size(self, text: bytes) -> int:
+        """Number of bytes at the end of a text that may be the start of a value."""
+        return max((_head_size(line, text[-len(line) + 1 :]) for line in self._lines), default=0)
 
 
 class RedactedStream:
-    """A text that comes in parts, at whose borders no value is shown either; `cut`: its begin may be missing."""
+    """Redacts a text that comes in parts, also at their borders. `cut`: the start of the text may be missing."""
 
     def __init__(self, redactor: Redactor, *, cut: bool = False) -> None:
         self._redactor = redactor
         self._held = b""
-        self._cut = cut  # what is held begins at a cut
+        self._cut = cut  # the held text starts at a cut
 
     def feed(self, part: bytes) -> bytes:
-        """What can be shown after this part."""
+        """The text that can be shown after this part."""
         text = self._redactor.redact(self._held + part)
         if self._cut:
             if len(text) < self._redactor.longest and b"\n" not in text:
                 self._held = text
                 return b""
-            text, self._cut = self._redactor.without_rest(text), False
-        begun = self._redactor.begun(text)
-        self._held = text[len(text) - begun :]
-        return text[: len(text) - begun]
+            text, self._cut = self._redactor.without_tail(text), False
+        held = self._redactor.head_size(text)
+        self._held = text[len(text) - held :]
+        return text[: len(text) - held]
 
     def seam(self, part: bytes) -> bytes:
-        """What can be shown after this part, between which and the last one something may be missing."""
+        """As `feed`, where output may be missing before this part."""
         redactor, both, size = self._redactor, self._held + part, len(self._held)
-        follows = redactor.spans(self._held, part) or redactor.begun(both) > len(part)
-        if follows or (self._cut and redactor.rest(both) > size):  # nothing is missing
+        follows = redactor.spans(self._held, part) or redactor.head_size(both) > len(part)
+        if follows or (self._cut and redactor.tail_size(both) > size):  # nothing is missing
             return self.feed(part)
         rest, self._cut = self.end(), True
         return rest + self.feed(part)
 
     def end(self) -> bytes:
-        """The rest: nothing more comes. It may end in the middle of a value that is being written."""
+        """The held text at the end, which may be within a value."""
         text, self._held = self._held, b""
         if self._cut:
-            text, self._cut = self._redactor.without_rest(text), False
-        return self._redactor.without_begun(text)
+            text, self._cut = self._redactor.without_tail(text), False
+        return self._redactor.without_head(text)
 
 
 def secrets_of(order: StartOrder) -> tuple[str, ...]:
-    """The values of secrets in the environment of a process."""
+    """The values of secrets in a process's environment."""
     return tuple(order.env[name] for name in order.secret_env if name in order.env)
 
 
@@ -114,8 +113,8 @@ def _lines_of(value: str) -> Iterator[bytes]:
                 yield text
 
 
-def _rest(value: bytes, text: bytes) -> int:
-    """How many bytes at the start of a text are the end of this value, or all of it are from its middle."""
+def _tail_size(value: bytes, text: bytes) -> int:
+    """Number of bytes at the start of a text that are the end of this value; all if the text is from its middle."""
     at = value.find(text[:LEAST]) if len(text) >= LEAST else -1
     while at >= 0:
         size = min(len(value) - at, len(text))
@@ -125,8 +124,8 @@ def _rest(value: bytes, text: bytes) -> int:
     return 0
 
 
-def _begun(value: bytes, end: bytes) -> int:
-    """How many bytes at the end of a text, which is shorter than the value, are its begin."""
+def _head_size(value: bytes, end: bytes) -> int:
+    """Number of bytes at the end of a text, which is shorter than the value, that are the value's start."""
     at = end.find(value[:LEAST])
     while at >= 0 and not value.startswith(end[at:]):
         at = end.find(value[:LEAST], at + 1)

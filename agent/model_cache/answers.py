@@ -1,4 +1,4 @@
-"""Answers `/cache`: GET lists the models, POST removes those of the query, which no process uses."""
+"""Answers `/cache`: GET lists the models, POST removes unused models of the query."""
 
 from collections.abc import Collection, Iterable
 from datetime import UTC, datetime
@@ -18,25 +18,24 @@ _SCHEME: Final = "hf:"
 
 
 class CacheAnswers:
-    """For the controller, which the proxy has authenticated."""
+    """Requests of the controller, which the proxy has authenticated."""
 
     def __init__(self, fetches: Fetches) -> None:
         self._fetches = fetches
 
     async def models(self, response: StreamedAnswer) -> None:
-        """What the cache holds."""
         await self._send(response, await self._fetches.room.revisions())
 
     async def prune(self, response: StreamedAnswer, query: str) -> None:
         """Removes revisions: `model=hf:org/name[@revision]` (repeatable) and `unused_for_s=N`."""
         try:
-            asked = parse_qs(query, max_num_fields=_MOST_FIELDS)
-            unused_for_s = float(asked.get("unused_for_s", ["0"])[-1])
+            parameters = parse_qs(query, max_num_fields=_MOST_FIELDS)
+            unused_for_s = float(parameters.get("unused_for_s", ["0"])[-1])
         except ValueError as error:
             response.start(400, [_JSON])
             await response.send(error_body("bad_request", str(error)))
             return
-        models = [one.removeprefix(_SCHEME) for one in asked.get("model", ())]
+        models = [model.removeprefix(_SCHEME) for model in parameters.get("model", ())]
         await self._send(response, await self._fetches.room.prune(models, unused_for_s))
 
     async def _send(self, response: StreamedAnswer, revisions: Iterable[CachedRevision]) -> None:
@@ -46,29 +45,29 @@ class CacheAnswers:
 
 
 def models_of(revisions: Iterable[CachedRevision], in_use: Collection[Use]) -> tuple[CachedModelView, ...]:
-    """The models of these revisions, as told; by name."""
+    """The models of these revisions, by name."""
     by_repo: dict[str, list[CachedRevision]] = {}
-    for one in revisions:
-        by_repo.setdefault(one.repo, []).append(one)
-    return tuple(_model(repo, found, in_use) for repo, found in sorted(by_repo.items()))
+    for revision in revisions:
+        by_repo.setdefault(revision.repo, []).append(revision)
+    return tuple(_model(repo, of_repo, in_use) for repo, of_repo in sorted(by_repo.items()))
 
 
-def _model(repo: str, found: Collection[CachedRevision], in_use: Collection[Use]) -> CachedModelView:
+def _model(repo: str, revisions: Collection[CachedRevision], in_use: Collection[Use]) -> CachedModelView:
     return CachedModelView(
         name=_SCHEME + repo,
-        size_bytes=held_bytes(found),
-        used_at=datetime.fromtimestamp(max(one.used_s for one in found), UTC),
-        in_use=any(is_used(one, in_use) for one in found),
-        revisions={name: one.commit for one in found if one.commit for name in (one.commit, *one.names)},
+        size_bytes=held_bytes(revisions),
+        used_at=datetime.fromtimestamp(max(r.used_s for r in revisions), UTC),
+        in_use=any(is_used(r, in_use) for r in revisions),
+        revisions={name: r.commit for r in revisions if r.commit for name in (r.commit, *r.names)},
         snapshots=tuple(
             CachedRevisionView(
-                commit=one.commit,
-                names=one.names,
-                size_bytes=one.size_bytes,
-                used_at=datetime.fromtimestamp(one.used_s, UTC),
-                in_use=is_used(one, in_use),
+                commit=r.commit,
+                names=r.names,
+                size_bytes=r.size_bytes,
+                used_at=datetime.fromtimestamp(r.used_s, UTC),
+                in_use=is_used(r, in_use),
             )
-            for one in sorted(found, key=lambda one: -one.used_s)
-            if not one.is_foreign
+            for r in sorted(revisions, key=lambda revision: -revision.used_s)
+            if not r.is_foreign
         ),
     )

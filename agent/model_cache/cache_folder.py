@@ -1,9 +1,8 @@
-"""The cache's folder: which models it holds, which tokens may read them, when each was last used. Blocks.
+"""The cache's folder: its models, the tokens that may read them, and the last use of each. Blocks.
 
-The layout is the hub library's, so servers find the models. What Gpuward knows of each is kept in `.gpuward` there;
-only revisions that it fetched are ever removed. Another account may write the models' folders, so no link is followed.
-Agents of one host may share the folder: a lock is held around each change of what is noted, and another one, of a
-repository, around its fetch and its removal.
+The layout is the hub library's, so that servers find the models. Gpuward's notes are in `.gpuward`; only revisions that
+it fetched are ever removed. Another account may write the models' folders, so no link is followed. Agents of one host
+may share the folder: a lock is held for each change of notes, and a lock of a repository for its fetch or removal.
 """
 
 import hashlib
@@ -24,23 +23,21 @@ from schemas.hub import is_commit
 _OWN: Final = ".gpuward"
 _NOTE: Final = ".json"
 _MOST_READERS: Final = 1_000
-_NOTES_LIMIT_S: Final = 10.0  # such a lock is held for milliseconds
+_NOTES_LIMIT_S: Final = 10.0  # the lock is held for milliseconds
 
 
 def digest(token: str) -> str:
-    """By which a token is remembered."""
+    # Notes hold digests of tokens, never tokens.
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class _Note:
-    """What is noted of one repository."""
-
     repo: str  # org/name
     used_s: float = 0.0  # seconds since 1970
     is_public: bool = False  # readable without a token
     readers: tuple[str, ...] = ()  # digests of tokens that could read it
-    # names that were asked for, with the commit of each, once it was fetched
+    # requested names with the commit of each, once fetched
     revisions: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -53,66 +50,62 @@ class CacheFolder:
 
     @property
     def marks(self) -> PlaceBeneath:
-        """The folder in which agents write what they use."""
+        """The folder with agents' marks of use."""
         return PlaceBeneath(self.path, f"{_OWN}/agents")
 
     @property
     def room_lock(self) -> LockBeneath:
-        """The file that is locked while an agent makes room."""
+        """Locked while an agent evicts models."""
         return LockBeneath(self._own, "room.lock")
 
     def model_lock(self, repo: str) -> LockBeneath:
-        """The file that is locked while a repository is fetched or removed."""
+        """Locked while a repository is fetched or removed."""
         return LockBeneath(self._own, f"{folder_name(repo)}.lock")
 
     def prepare(self) -> None:
-        """Makes the folder, readable by all accounts of the host."""
+        """Creates the folder, readable by all accounts of the host."""
         self.path.mkdir(mode=0o755, parents=True, exist_ok=True)
         self._own.open(make=0o700).close()
 
     def open_model(self, repo: str) -> OpenFolder:
-        """Opens the folder of a repository, which is made if it is missing; the caller closes it.
-
-        Raises:
-            OSError: it cannot be opened, or is a link.
-        """
+        """Opens the folder of a repository, created if it is missing. Raises OSError, also for a link."""
         return PlaceBeneath(self.path, folder_name(repo)).open(make=0o755)
 
     @contextmanager
     def changing(self) -> Iterator[None]:
-        """Holds the lock of what is noted of all models and their use. Raises OSError if it cannot be had."""
+        """Holds the lock of all notes and marks. Raises OSError."""
         with file_lock(LockBeneath(self._own, "notes.lock"), _NOTES_LIMIT_S):
             yield
 
     def revisions(self) -> list[CachedRevision]:
-        """What is there, with parts."""
-        found: list[CachedRevision] = []
+        """All revisions, including parts of unfinished fetches."""
+        revisions: list[CachedRevision] = []
         with suppress(OSError), self._own.open() as own:
             for name in own.entries():
                 note = _read(own, name) if name.endswith(_NOTE) else None
                 if note is not None:
-                    found += self._revisions_of(note, _begun(own, note.repo))
-        return sorted(found, key=lambda one: (one.repo, -one.used_s))
+                    revisions += self._revisions_of(note, _started_commits(own, note.repo))
+        return sorted(revisions, key=lambda revision: (revision.repo, -revision.used_s))
 
-    def _revisions_of(self, note: _Note, begun: Collection[str]) -> list[CachedRevision]:
-        found: list[CachedRevision] = []
+    def _revisions_of(self, note: _Note, started: Collection[str]) -> list[CachedRevision]:
+        revisions: list[CachedRevision] = []
         left: dict[str, int] = {}
-        own = {*note.revisions.values(), *begun}
+        own = {*note.revisions.values(), *started}
         with suppress(OSError), PlaceBeneath(self.path, folder_name(note.repo)).open() as model:
             left = blob_sizes(model)
             for n, (commit, changed_s) in enumerate(snapshots(model)):
                 files = {blob: left[blob] for blob in blobs_of(model, commit) if blob in left}
                 names = tuple(sorted(name for name, to in note.revisions.items() if to == commit != name))
                 used_s = max(changed_s, note.used_s) if n == 0 else changed_s  # an earlier version noted no commit
-                found.append(CachedRevision(note.repo, commit, used_s, files, names, commit not in own))
-        for one in found:
-            left = {blob: size for blob, size in left.items() if blob not in one.files}
-        if left or not found:
-            found.append(CachedRevision(note.repo, "", note.used_s, left))
-        return found
+                revisions.append(CachedRevision(note.repo, commit, used_s, files, names, commit not in own))
+        for revision in revisions:
+            left = {blob: size for blob, size in left.items() if blob not in revision.files}
+        if left or not revisions:
+            revisions.append(CachedRevision(note.repo, "", note.used_s, left))
+        return revisions
 
     def note_use(self, repo: str, now_s: float, commit: str = "") -> None:
-        """A process waits for it, or uses this commit of it. Raises OSError if it cannot be noted."""
+        """A process waits for a model, or uses this commit. Raises OSError."""
         if commit:
             with suppress(FileNotFoundError), PlaceBeneath(self.path, folder_name(repo)).open() as model:
                 model.touch(f"snapshots/{commit}", now_s)
@@ -120,20 +113,16 @@ class CacheFolder:
         with self.changing():
             self._write(replace(self._note(repo), used_s=now_s))
 
-    def note_begun(self, repo: str, commit: str) -> None:
-        """Its snapshot is about to be made: it is Gpuward's, also if nothing more is noted of it.
-
-        Raises:
-            OSError: it cannot be noted.
-        """
+    def note_started(self, repo: str, commit: str) -> None:
+        """Marks a snapshot as Gpuward's before it is created, in case its fetch fails. Raises OSError."""
         with self.changing(), self._own.open() as own:
-            commits = [*dict.fromkeys((*_begun(own, repo), commit))]
-            own.replace_text(_begun_name(repo), "\n".join(commits) + "\n")
+            commits = [*dict.fromkeys((*_started_commits(own, repo), commit))]
+            own.replace_text(_commits_name(repo), "\n".join(commits) + "\n")
 
     def note_fetched(
         self, repo: str, revision: str, commit: str, token: str, *, is_public: bool, name: str = ""
     ) -> None:
-        """It is there, and this token may read it. `name`: a branch or tag that named this commit at some time."""
+        """The commit is complete, and this token may read it. `name`: a branch or tag that named it at some time."""
         with self.changing():
             note = self._note(repo)
             readers = tuple(dict.fromkeys((*note.readers, digest(token))))[-_MOST_READERS:]
@@ -142,14 +131,14 @@ class CacheFolder:
             self._write(replace(note, is_public=is_public, readers=readers, revisions=revisions))
 
     def note_refused(self, repo: str, token: str) -> None:
-        """The hub lets this token read it no longer."""
+        """The hub no longer lets this token read the model."""
         with self.changing():
             note = self._note(repo)
-            readers = tuple(one for one in note.readers if one != digest(token))
+            readers = tuple(reader for reader in note.readers if reader != digest(token))
             self._write(replace(note, is_public=False, readers=readers))
 
     def usable(self, repo: str, revision: str, token: str) -> str | None:
-        """The commit, if it is there whole and this token could read it when the hub was last asked; else None."""
+        """The commit, if it is complete and the hub's last answer let this token read it; else None."""
         with self.changing():
             note = self._note(repo)
             commit = note.revisions.get(revision)
@@ -161,56 +150,51 @@ class CacheFolder:
                 return commit
             return None
 
-    def remove(self, one: CachedRevision, in_use: Callable[[], Collection[Use]]) -> bool:
-        """Removes a revision's files, but those that others of its repository share. Whether it did.
+    def remove(self, revision: CachedRevision, in_use: Callable[[], Collection[Use]]) -> bool:
+        """Removes a revision's files unless it is in use or fetched; shared files stay. Returns whether it did.
 
-        Args:
-            one: the revision.
-            in_use: what any agent uses, read again while no agent can begin to use it.
-
-        Raises:
-            OSError: nothing may be removed there, or a link is in the way.
+        `in_use` returns the uses of all agents; it is called while no agent can start a use. Raises OSError, also where
+        a link is in the way.
         """
         try:
-            with file_lock(self.model_lock(one.repo), 0.0):
-                if not self._detach(one, in_use):
+            with file_lock(self.model_lock(revision.repo), 0.0):
+                if not self._detach(revision, in_use):
                     return False
-                self._sweep(one)
+                self._sweep(revision)
                 return True
         except LockedError:
             return False  # it is being fetched
 
-    def _detach(self, one: CachedRevision, in_use: Callable[[], Collection[Use]]) -> bool:
-        """After this no agent takes it for whole."""
+    def _detach(self, revision: CachedRevision, in_use: Callable[[], Collection[Use]]) -> bool:
+        """Removes the snapshot and its names, so that no agent takes the revision for complete."""
         with self.changing():
-            if is_used(one, in_use()):
+            if is_used(revision, in_use()):
                 return False
-            if one.commit:
-                with suppress(FileNotFoundError), PlaceBeneath(self.path, folder_name(one.repo)).open() as model:
-                    model.remove_tree(f"snapshots/{one.commit}")
-                    for name in one.names:
-                        remove_name(model, name, one.commit)
-                note = self._note(one.repo)
-                revisions = {name: commit for name, commit in note.revisions.items() if commit != one.commit}
+            if revision.commit:
+                with suppress(FileNotFoundError), PlaceBeneath(self.path, folder_name(revision.repo)).open() as model:
+                    model.remove_tree(f"snapshots/{revision.commit}")
+                    for name in revision.names:
+                        remove_name(model, name, revision.commit)
+                note = self._note(revision.repo)
+                revisions = {name: commit for name, commit in note.revisions.items() if commit != revision.commit}
                 self._write(replace(note, revisions=revisions))
             return True
 
-    def _sweep(self, one: CachedRevision) -> None:
-        """Removes its files; the whole repository where nothing else is left."""
+    def _sweep(self, revision: CachedRevision) -> None:
+        """Removes its files, and the repository if it becomes empty."""
         with OpenFolder.at(self.path) as cache:
-            with suppress(FileNotFoundError), cache.folder(folder_name(one.repo)) as model:
+            with suppress(FileNotFoundError), cache.folder(folder_name(revision.repo)) as model:
                 kept = {blob for commit, _ in snapshots(model) for blob in blobs_of(model, commit)}
-                for blob in one.files.keys() - kept:
+                for blob in revision.files.keys() - kept:
                     model.unlink(f"blobs/{blob}")
                 if snapshots(model) or blob_sizes(model):
                     return
-            cache.remove_tree(folder_name(one.repo))
+            cache.remove_tree(folder_name(revision.repo))
         with self.changing(), self._own.open() as own:
-            for name in (_note_name(one.repo), _begun_name(one.repo)):
+            for name in (_note_name(revision.repo), _commits_name(revision.repo)):
                 own.unlink(name)
 
     def free_bytes(self) -> int:
-        """Of the disk."""
         return shutil.disk_usage(self.path).free
 
     def _note(self, repo: str) -> _Note:
@@ -226,23 +210,22 @@ def _note_name(repo: str) -> str:
     return folder_name(repo) + _NOTE
 
 
-def _begun_name(repo: str) -> str:
+def _commits_name(repo: str) -> str:
     return f"{folder_name(repo)}.commits"
 
 
-def _begun(own: OpenFolder, repo: str) -> list[str]:
-    """The commits of which a snapshot was started."""
+def _started_commits(own: OpenFolder, repo: str) -> list[str]:
     with suppress(OSError, ValueError):
-        return [one for one in own.read_text(_begun_name(repo)).split() if is_commit(one)]
+        return [commit for commit in own.read_text(_commits_name(repo)).split() if is_commit(commit)]
     return []
 
 
 def _read(own: OpenFolder, name: str) -> _Note | None:
-    """None: it cannot be read; it is written again at the next use."""
+    """None if unreadable: the next use writes it again."""
     try:
         known: dict[str, Any] = json.loads(own.read_text(name))
         revisions = {
-            one: commit for one, commit in known["revisions"].items() if is_beneath(one) and is_commit(str(commit))
+            ref: commit for ref, commit in known["revisions"].items() if is_beneath(ref) and is_commit(str(commit))
         }
         note = _Note(**{**known, "readers": tuple(known["readers"]), "revisions": revisions})
         return note if _note_name(note.repo) == name else None

@@ -1,4 +1,4 @@
-"""Makes room in the cache: removes revisions that no process uses, the longest unused first."""
+"""Evicts unused revisions from the cache, the longest unused first."""
 
 import asyncio
 import time
@@ -16,13 +16,13 @@ from schemas.exit_causes import Cause
 from schemas.units import format_bytes
 
 _MIB: Final = 2**20
-_ROOM_LIMIT_S: Final = 30.0  # another agent may remove large files in between
+_ROOM_LIMIT_S: Final = 30.0  # another agent may be removing large files
 
 log = structlog.get_logger()
 
 
 class CacheRoom:
-    """What the cache holds, and what leaves it."""
+    """The space of the cache."""
 
     def __init__(self, folder: CacheFolder, limit_mib: int | None, uses: CacheUses) -> None:
         self._folder = folder
@@ -34,31 +34,29 @@ class CacheRoom:
         return await asyncio.to_thread(self._folder.revisions)
 
     async def prune(self, models: Collection[str], unused_for_s: float) -> list[CachedRevision]:
-        """Removes revisions that no process uses; returns them.
+        """Removes revisions that no process has used for `unused_for_s`; returns them.
 
-        Args:
-            models: these, as `org/name` or `org/name@revision`; empty: all.
-            unused_for_s: only those that no process has used for so long.
+        `models`: as `org/name` or `org/name@revision`; empty: all.
         """
         wanted = set(models)
         before_s = time.time() - unused_for_s if unused_for_s else 0.0
         async with self._removing:
-            found = [one for one in await self.revisions() if not wanted or _named(one) & wanted]
-            return await self._remove(unused(found, await self._uses.used(), before_s))
+            chosen = [r for r in await self.revisions() if not wanted or _names_of(r) & wanted]
+            return await self._remove(unused(chosen, await self._uses.used(), before_s))
 
     async def make(self, repo: str, needed: int) -> None:
-        """Removes what no process uses, until so many bytes of a model fit. Raises FetchError if it does not fit."""
+        """Evicts revisions until `needed` bytes of a model fit. Raises FetchError if they do not fit."""
         async with self._removing:
             try:
                 async with waited_lock(self._folder.room_lock, _ROOM_LIMIT_S):
                     self._uses.wanted[repo] = needed
-                    await self._uses.save()  # before another agent looks
+                    await self._uses.save()  # before another agent evicts
                     await self._remove_until_it_fits(repo, needed)
             except LockedError as error:
                 raise FetchError(f"hf:{repo} waits for room in {self._folder.path}: {error}") from error
 
     async def _remove_until_it_fits(self, repo: str, needed: int) -> None:
-        kept: set[Use] = set()  # that another agent has started to use or to fetch in between
+        kept: set[Use] = set()  # used or fetched by another agent since
         while True:
             others, wanted = await self._uses.others()
             revisions = await self.revisions()
@@ -79,30 +77,27 @@ class CacheRoom:
                     " space, or set --cache-dir",
                     code=Cause.NO_DISK_SPACE,
                 )
-            stayed = {(one.repo, one.commit) for one in chosen} - {
-                (one.repo, one.commit) for one in await self._remove(chosen)
-            }
+            removed = {(r.repo, r.commit) for r in await self._remove(chosen)}
+            stayed = {(r.repo, r.commit) for r in chosen} - removed
             if not stayed:
                 return
             kept |= stayed
 
     async def _remove(self, revisions: Sequence[CachedRevision]) -> list[CachedRevision]:
-        """Returns those that were removed: not those that an agent uses or fetches by now."""
+        """Returns the removed revisions, without those that an agent uses or fetches by now."""
         await self._uses.save()
         removed = []
-        for one in revisions:
-            if await self._remove_one(one):
-                removed.append(one)
-                log.info("cached model removed", model=one.repo, commit=one.commit, bytes=one.size_bytes)
+        for revision in revisions:
+            model, commit = revision.repo, revision.commit
+            try:
+                if await asyncio.to_thread(self._folder.remove, revision, self._uses.marked):
+                    removed.append(revision)
+                    log.info("cached model removed", model=model, commit=commit, bytes=revision.size_bytes)
+            except (OSError, ValueError) as error:  # such as a link in the way: other revisions may still be removed
+                log.warning("cached model not removed", model=model, commit=commit, error=str(error))
         return removed
 
-    async def _remove_one(self, one: CachedRevision) -> bool:
-        try:
-            return await asyncio.to_thread(self._folder.remove, one, self._uses.marked)
-        except (OSError, ValueError) as error:  # such as a link in the way: what is left can still make room
-            log.warning("cached model not removed", model=one.repo, commit=one.commit, error=str(error))
-            return False
 
-
-def _named(one: CachedRevision) -> set[str]:
-    return {one.repo, f"{one.repo}@{one.commit}", *(f"{one.repo}@{name}" for name in one.names)}
+def _names_of(revision: CachedRevision) -> set[str]:
+    repo = revision.repo
+    return {repo, f"{repo}@{revision.commit}", *(f"{repo}@{name}" for name in revision.names)}

@@ -1,14 +1,15 @@
-"""Fetches a repository's files into the hub library's own cache layout. Blocks; runs in a child process.
+"""Fetches a repository's files into the hub library's cache layout. Blocks; runs in a child process.
 
-The library's own download begins anew after each interruption. Here a part stays, and the next attempt goes on from it.
-Nor does the library write anything here by itself: it would name files by what the hub answers. All names are
-resolved beneath the model's open folder.
+Not by the library's own download, which restarts after each interruption and names files as the hub answers. Here
+partial files stay for the next attempt, and all names are resolved beneath the model's open folder.
 """
 
+import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Final
 
@@ -18,7 +19,6 @@ from huggingface_hub.file_download import http_get, xet_get
 from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]  # not listed, documented
 
 from agent.model_cache.beneath import OpenFolder, is_beneath
-from agent.model_cache.selection import HubFile, chosen_files, hasher_of
 from schemas.exit_causes import Cause
 from schemas.hub import is_commit
 
@@ -26,16 +26,50 @@ _AT_ONCE: Final = 4
 _READ_BYTES: Final = 2**20
 _INFO_S: Final = 20.0
 _MOST_FILES: Final = 10_000
-PART: Final = ".part"  # of a blob that is being fetched
+PART: Final = ".part"  # of an incomplete blob
 _OPEN_TO_ALL: Final = 0o755  # engines of other accounts read it
 constants.DOWNLOAD_CHUNK_SIZE = 2**18  # the library's 10 MiB are lost at each interruption, and hide slow progress
+# Weights that servers do not load where a model has safetensors (`download_weights_from_hf` in vLLM's weight_utils.py
+# takes the first format that it finds, and ignores `original/`).
+_OTHER_WEIGHTS: Final = (
+    "*.bin", "*.pt", "*.pth", "*.ckpt", "*.h5", "*.msgpack", "*.tflite", "*.onnx", "*.onnx_data", "*.gguf",
+)  # fmt: skip
+_NEVER: Final = (
+    "original/*", "onnx/*", "openvino/*", "coreml/*", ".git*", "*.md", "*.png", "*.jpg", "*.jpeg", "*.gif", "*.mp4",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class HubFile:
+    """A file of a repository."""
+
+    name: str  # path within the repository
+    size: int  # bytes
+    etag: str  # its name in the cache: the SHA-256 of large files, else Git's own hash
+    is_large: bool  # `etag` is the SHA-256 of its content
+
+
+def chosen_files(files: Iterable[HubFile]) -> list[HubFile]:
+    """The files to fetch: of weights in several formats only safetensors."""
+    wanted = [file for file in files if not _matches(file.name, _NEVER)]
+    if any(file.name.endswith(".safetensors") for file in wanted):
+        wanted = [file for file in wanted if not _matches(file.name, _OTHER_WEIGHTS)]
+    return wanted
+
+
+def hasher_of(file: HubFile) -> "hashlib._Hash":
+    """The hash of the content that is the file's etag."""
+    if file.is_large:
+        return hashlib.sha256()
+    return hashlib.sha1(b"blob %d\0" % file.size, usedforsecurity=False)  # Git's, of the object
+
+
+def _matches(name: str, patterns: Iterable[str]) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 class DownloadError(Exception):
-    """The model cannot be fetched; the message says what to do. `final`: the hub refuses it.
-
-    `code`: a reason code; empty: none. `model_commit_gone`: it knows the model, and has no such revision of it.
-    """
+    """The model cannot be fetched. `final`: the hub refuses it. `code`: a reason code, or empty."""
 
     def __init__(self, message: str, *, final: bool = True, code: str = "") -> None:
         super().__init__(message)
@@ -45,11 +79,11 @@ class DownloadError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Repository:
-    """What the hub says of a model."""
+    """The hub's description of a model."""
 
     repo: str  # org/name
-    revision: str  # that was asked for
-    commit: str  # that it names now
+    revision: str  # requested
+    commit: str  # of the revision
     is_public: bool  # readable without a token
     files: tuple[HubFile, ...]  # to fetch
 
@@ -62,19 +96,19 @@ class Download:
         repo: org/name.
         revision: branch, tag or commit.
         token: the deployment's; empty: none.
-        name: the branch or tag of which the revision is the kept commit; empty: none.
+        name: the branch or tag that the pinned commit came from; empty: none.
     """
 
     def __init__(self, model: OpenFolder, repo: str, revision: str, token: str, name: str = "") -> None:
         self._model = model
-        self._token = token or False  # never one that the host's user has logged in with
+        self._token = token or False  # never the login of the host's user
         self._repo, self._revision, self._named = repo, revision, name
 
-    def look(self) -> Repository:
+    def query(self) -> Repository:
         """Queries the hub.
 
         Raises:
-            DownloadError: there is no such model, or the token may not read it.
+            DownloadError: the model does not exist, or the token may not read it.
             OSError, HfHubHTTPError: the hub cannot be reached.
         """
         if not is_beneath(self._revision):
@@ -87,18 +121,18 @@ class Download:
                 api.auth_check(self._repo)
         except HfHubHTTPError as error:
             raise self._refusal(error) from error
-        if not is_commit(info.sha or ""):  # it becomes the name of a folder
+        if not is_commit(info.sha or ""):  # it becomes a folder's name
             text = f"the hub answered with an invalid commit: {info.sha!r}; it must be 40 or 64 hexadecimal digits"
             raise DownloadError(f"hf:{self._repo}: {text}")
-        siblings = info.siblings or []
-        if len(siblings) > _MOST_FILES:
+        listed = info.siblings or []
+        if len(listed) > _MOST_FILES:
             raise DownloadError(f"hf:{self._repo} holds more than {_MOST_FILES} files; is it a model?")
         files = []
-        for one in siblings:
-            sha = one.lfs.sha256 if one.lfs else None
-            if one.size is None or not (sha or one.blob_id):
-                raise DownloadError(f"hf:{self._repo}: the hub does not tell size and hash of {one.rfilename}")
-            file = HubFile(one.rfilename, one.size, sha or one.blob_id or "", is_large=sha is not None)
+        for entry in listed:
+            sha = entry.lfs.sha256 if entry.lfs else None
+            if entry.size is None or not (sha or entry.blob_id):
+                raise DownloadError(f"hf:{self._repo}: the hub does not tell size and hash of {entry.rfilename}")
+            file = HubFile(entry.rfilename, entry.size, sha or entry.blob_id or "", is_large=sha is not None)
             if not (is_commit(file.etag) and is_beneath(file.name)):
                 raise DownloadError(f"hf:{self._repo}: the hub names a file outside the model: {file.name!r}")
             files.append(file)
@@ -129,9 +163,9 @@ class Download:
             return DownloadError(text, code=Cause.MODEL_NOT_FOUND)
         return error
 
-    def missing(self, found: Repository) -> list[HubFile]:
-        """The files that are not in the cache yet, each once."""
-        lacking = {file.etag: file for file in found.files if not self._has(file)}
+    def missing(self, repository: Repository) -> list[HubFile]:
+        """The files that the cache lacks, each once."""
+        lacking = {file.etag: file for file in repository.files if not self._has(file)}
         return list(lacking.values())
 
     def _has(self, file: HubFile) -> bool:
@@ -141,7 +175,7 @@ class Download:
             return False
 
     def fetched_bytes(self, files: Sequence[HubFile]) -> int:
-        """How much of these files is there, parts included."""
+        """Present bytes of these files, including partial ones."""
         total = 0
         for file in files:
             for path in (_blob(file), _part(file)):
@@ -152,27 +186,27 @@ class Download:
                     continue
         return total
 
-    def run(self, found: Repository, missing: Sequence[HubFile]) -> None:
-        """Fetches what is missing, and makes the snapshot that servers look for.
+    def run(self, repository: Repository, missing: Sequence[HubFile]) -> None:
+        """Fetches missing files, and creates the snapshot for servers.
 
         Raises:
-            DownloadError: a file is not what the hub says.
+            DownloadError: a file has another hash than the hub's.
             OSError, HfHubHTTPError: the network, the hub or the disk fails; a later attempt continues from here.
         """
         self._model.folder("blobs", make=_OPEN_TO_ALL).close()
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            for _ in pool.map(lambda file: self._fetch(found, file), missing):
+            for _ in pool.map(lambda file: self._fetch(repository, file), missing):
                 pass
-        for file in found.files:
-            self._link(found, file)
-        if found.revision != found.commit:
-            self._name(found.revision, found.commit)
+        for file in repository.files:
+            self._link(repository, file)
+        if repository.revision != repository.commit:
+            self._name(repository.revision, repository.commit)
         elif is_beneath(self._named) and not self._is_named(self._named):
-            self._name(self._named, found.commit)  # for what asks by the name alone
+            self._name(self._named, repository.commit)  # for servers that load the model by name
 
-    def _fetch(self, found: Repository, file: HubFile) -> None:
+    def _fetch(self, repository: Repository, file: HubFile) -> None:
         part = _part(file)
-        url = hf_hub_url(self._repo, file.name, revision=found.commit)
+        url = hf_hub_url(self._repo, file.name, revision=repository.commit)
         with os.fdopen(self._open_part(part), "ab") as target:
             size = target.tell()
             if size > file.size:
@@ -188,16 +222,16 @@ class Download:
         self._model.rename(part, _blob(file))
 
     def _fetch_huge(self, url: str, file: HubFile) -> bool:
-        """Fetches by the hub's own protocol, needed for files of this size. False: this hub does not speak it."""
-        told = get_hf_file_metadata(url, token=self._token)
-        if told.xet_file_data is None:
+        """Fetches by the hub's own protocol, required for files of this size. False if this hub does not speak it."""
+        metadata = get_hf_file_metadata(url, token=self._token)
+        if metadata.xet_file_data is None:
             return False
-        with self._model.folder("blobs") as blobs:  # its writer takes a path: one that leads through the open folder
+        with self._model.folder("blobs") as blobs:  # its writer needs a path, here through the open folder
             place = Path(f"/proc/self/fd/{blobs.fd}") / _part(file).rpartition("/")[2]
             headers = build_hf_headers(token=self._token)
             xet_get(
                 incomplete_path=place,
-                xet_file_data=told.xet_file_data,
+                xet_file_data=metadata.xet_file_data,
                 headers=headers,
                 expected_size=file.size,
                 displayed_filename=file.name,
@@ -208,25 +242,25 @@ class Download:
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         try:
             return self._model.open(part, flags)
-        except PermissionError:  # root's, of an earlier version; the folder is this account's
+        except PermissionError:  # root's file, from an earlier version; the folder belongs to this account
             self._model.unlink(part)
             return self._model.open(part, flags)
 
     def _check(self, file: HubFile, part: str) -> None:
-        found = hasher_of(file)
+        hasher = hasher_of(file)
         with os.fdopen(self._model.open(part, os.O_RDONLY), "rb") as content:
             size = os.fstat(content.fileno()).st_size
             if size < file.size:
                 raise OSError(f"{file.name}: the hub sent {size} of {file.size} bytes")
             while piece := content.read(_READ_BYTES):
-                found.update(piece)
-        if size != file.size or found.hexdigest() != file.etag:
+                hasher.update(piece)
+        if size != file.size or hasher.hexdigest() != file.etag:
             self._model.unlink(part)
-            text = f"hf:{self._repo}: {file.name} is damaged: its hash is not the hub's; it is fetched anew"
+            text = f"hf:{self._repo}: {file.name} is damaged: its hash is not the hub's; it is fetched again"
             raise DownloadError(text, final=False)
 
-    def _link(self, found: Repository, file: HubFile) -> None:
-        path = f"snapshots/{found.commit}/{file.name}"
+    def _link(self, repository: Repository, file: HubFile) -> None:
+        path = f"snapshots/{repository.commit}/{file.name}"
         self._model.folder(path.rpartition("/")[0], make=_OPEN_TO_ALL).close()
         self._model.link(path, "../" * path.count("/") + _blob(file))
 
@@ -252,5 +286,5 @@ def _part(file: HubFile) -> str:
 
 
 def _is_huge(file: HubFile) -> bool:
-    """Whether the hub answers only its own protocol for it."""
+    """Whether the hub serves it only by its own protocol."""
     return file.size > constants.MAX_HTTP_DOWNLOAD_SIZE

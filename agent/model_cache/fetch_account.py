@@ -1,7 +1,7 @@
-"""As which account models are fetched: never as root, where the agent can choose.
+"""The account that fetches models: not root, where the agent can choose.
 
-The answers of a hub or a mirror may be anything. So an agent of root has them read as an account that owns the models'
-folders and nothing else, as which no engine runs.
+A hub's answers are untrusted. So an agent of root fetches as an account that owns the models' folders and nothing else,
+and as which no engine runs.
 """
 
 import importlib
@@ -15,16 +15,14 @@ from agent.model_cache.beneath import OpenFolder, not_too_deep
 from agent.processes.account import Account
 from agent.processes.privileges import become, missing_for_fetches
 
-FETCH_UID: Final = (
-    65_520  # which neither distributions nor systemd give to anything, outside of the engines' usual range
-)
+FETCH_UID: Final = 65_520  # unassigned by distributions and systemd, outside of the engines' usual range
 
 _CERTIFICATES: Final = ("SSL_CERT_FILE", "SSL_CERT_DIR")
-_NAME_FILES: Final = (*_CERTIFICATES, "HF_XET_")  # a deployment's variables by which root would read or write files
+_NAME_FILES: Final = (*_CERTIFICATES, "HF_XET_")  # variables of a deployment by which root would read or write files
 
 
 def can_fetch_as_another(uid_map: Path = Path("/proc/self/uid_map")) -> bool:
-    """Whether this agent is root and may start something as `FETCH_UID`."""
+    """Whether this agent is root and may start processes as `FETCH_UID`."""
     if os.geteuid() != 0 or missing_for_fetches():
         return False
     ranges = [tuple(map(int, line.split())) for line in uid_map.read_text(encoding="ascii").splitlines()]
@@ -34,11 +32,8 @@ def can_fetch_as_another(uid_map: Path = Path("/proc/self/uid_map")) -> bool:
 def fetch_account(model: OpenFolder) -> Account | None:
     """The account that fetches into a model's folder; None: the agent's own. Blocks for a walk.
 
-    It is the owner of the folder. Folders that root has made in it are handed over: to `FETCH_UID`, or to the account
-    that the model's folder belongs to already. Files keep their owners: to replace them needs the folder alone.
-
-    Raises:
-        OSError: it cannot be handed over.
+    It is the folder's owner, or `FETCH_UID` for a folder of root, and gets root's folders within. Files keep their
+    owners, since replacing them requires only the folder. Raises OSError.
     """
     if not can_fetch_as_another():
         return None
@@ -49,11 +44,9 @@ def fetch_account(model: OpenFolder) -> Account | None:
 
 
 def _hand_over(model: OpenFolder, account: Account, device: int) -> None:
-    """Gives root's folders to the account, the model's own last, whose owner the next fetch takes.
-
-    It is done before each fetch, since programs that root runs, such as the hub's own, may have added some. Each is
-    opened without following links, and it is what was opened that changes hands. Other file systems are left.
-    """
+    """Gives root's folders to the account, the model's own last: its owner decides for the next fetch."""
+    # Before each fetch, since root's programs, such as the hub's, may have added folders. No link is followed, the
+    # opened folder changes hands, and other file systems are left alone.
     with not_too_deep():
         for _, _, _, place in os.fwalk(".", topdown=False, onerror=_raise, dir_fd=model.fd):
             status = os.fstat(place)
@@ -75,15 +68,11 @@ def _raise(error: OSError) -> None:
 
 
 def give_up_root(account: Account) -> None:
-    """Makes this process the account. Before that it loads what a fetch needs, and reads nothing that a hub has sent.
+    """Makes this process the account, before it reads a hub's answers. Raises ImportError or OSError.
 
-    Python's own folders may be closed to the account, such as below `/root`.
-
-    Raises:
-        ImportError: huggingface_hub is not installed.
-        OSError: it may not become the account.
+    It imports the libraries of a fetch first: Python's folders may be closed to the account, such as below `/root`.
     """
-    import encodings.idna  # noqa: F401, PLC0415 - hub and codec are for the child alone, and slow to import
+    import encodings.idna  # noqa: F401, PLC0415 - only the child needs hub and codec, which are slow to import
 
     from huggingface_hub import close_session, get_session  # noqa: PLC0415
 
@@ -92,7 +81,7 @@ def give_up_root(account: Account) -> None:
     held_back = {name: value for name, value in os.environ.items() if name.startswith(_NAME_FILES)}
     for name in held_back:
         del os.environ[name]
-    get_session()  # loads what it needs
+    get_session()  # imports its dependencies
     close_session()
     with suppress(ImportError):
         importlib.import_module("hf_xet")
@@ -103,8 +92,8 @@ def give_up_root(account: Account) -> None:
 
 
 def _certificates(account: Account) -> dict[str, str]:
-    """The file of authorities that the library brings, as an open one, where the account cannot get to it."""
-    certifi = sys.modules.get("certifi")  # later versions of the library read the system's
+    """The library's own file of authorities, as an open descriptor, if the account cannot read its path."""
+    certifi = sys.modules.get("certifi")  # later versions of the library use the system's file
     if certifi is None or account.stopped_at(Path(certifi.where())) is None:
         return {}
     return {_CERTIFICATES[0]: f"/proc/self/fd/{os.open(certifi.where(), os.O_RDONLY)}"}

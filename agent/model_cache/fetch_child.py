@@ -1,8 +1,8 @@
 """The child process that fetches one model. Its first line of input is the task; it answers by lines of JSON.
 
-It says what it will fetch, waits for a second line, and says once a second how much is there. It ends with its parent.
-The model's folder and the file to lock come as open descriptors: it needs no way to the cache, and writes nothing else.
-Where the task names an account, it becomes that before it asks the hub.
+It sends its plan, waits for a second line, and sends the present bytes once a second. It ends with its parent. The
+model's folder and the lock file are open descriptors: it needs no path to the cache, and writes nothing else. It
+becomes the task's account, if any, before it queries the hub.
 """
 
 import json
@@ -21,14 +21,13 @@ from agent.model_cache.file_lock import LockedError, lock_opened
 from agent.model_cache.hub_layout import blob_sizes
 from agent.processes.account import Account
 
-_TELL_S: Final = 1.0
+_REPORT_S: Final = 1.0
 _MOST_TEXT: Final = 600
-# In a URL: credentials, and the signature for a store behind the hub. These texts are shown and stored.
+# Credentials in a URL, and its signature for a store behind the hub. Messages are shown and stored.
 _SECRETS: Final = re.compile(r"(?<=://)[^/\s@]+@|\?[^\s'\")]+")
 
 
 def main() -> int:
-    """Runs one task; returns the exit code."""
     os.umask(0o022)  # engines of other accounts read what it writes
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
@@ -40,9 +39,9 @@ def main() -> int:
         threading.Thread(target=_follow_parent, args=(allowed,), daemon=True).start()
         model = OpenFolder(task["folder_fd"])
         with _alone(model, task["lock_fd"]):
-            _tell(done=_fetch(model, task, allowed))
+            _send(done=_fetch(model, task, allowed))
     except ImportError as error:
-        _tell(error=f"hf: models need the package huggingface_hub in the agent: {error}", final=True)
+        _send(error=f"hf: models need the package huggingface_hub in the agent: {error}", final=True)
     except MemoryError:
         raise
     except Exception as error:  # noqa: BLE001 - the library's network errors have no common base of their own
@@ -51,7 +50,7 @@ def main() -> int:
         text = str(error) if isinstance(error, DownloadError) else f"{type(error).__name__}: {error}"
         refused = error if isinstance(error, DownloadError) else None
         code = code_of(error) if refused is None else refused.code
-        _tell(error=_SECRETS.sub("", text)[:_MOST_TEXT], final=refused is not None and refused.final, code=code)
+        _send(error=_SECRETS.sub("", text)[:_MOST_TEXT], final=refused is not None and refused.final, code=code)
     return 0
 
 
@@ -59,13 +58,13 @@ def _fetch(model: OpenFolder, task: dict[str, Any], allowed: threading.Event) ->
     from agent.model_cache.download import Download  # noqa: PLC0415 - the hub's library is slow to import
 
     download = Download(model, task["repo"], task["revision"], task["token"], task["name"])
-    found = download.look()
-    missing = download.missing(found)
+    repository = download.query()
+    missing = download.missing(repository)
     total = sum(file.size for file in missing)
-    _tell(
+    _send(
         plan={
-            "commit": found.commit,
-            "public": found.is_public,
+            "commit": repository.commit,
+            "public": repository.is_public,
             "missing": total,
             "there": download.fetched_bytes(missing),
         }
@@ -73,27 +72,27 @@ def _fetch(model: OpenFolder, task: dict[str, Any], allowed: threading.Event) ->
     allowed.wait()
     over = threading.Event()
 
-    def tell() -> None:
-        while not over.wait(_TELL_S):
-            _tell(bytes=download.fetched_bytes(missing))
+    def report() -> None:
+        while not over.wait(_REPORT_S):
+            _send(bytes=download.fetched_bytes(missing))
 
-    threading.Thread(target=tell, daemon=True).start()
+    threading.Thread(target=report, daemon=True).start()
     try:
-        download.run(found, missing)
+        download.run(repository, missing)
     finally:
         over.set()
-    return {"commit": found.commit, "public": found.is_public}
+    return {"commit": repository.commit, "public": repository.is_public}
 
 
 @contextmanager
 def _alone(model: OpenFolder, lock_fd: int) -> Iterator[None]:
-    """Holds the lock of the repository. While another process has it, says how much of the model is there."""
+    """Holds the lock of the repository. While another process has it, reports the present bytes of the model."""
     release = None
     while release is None:
         try:
-            release = lock_opened(os.dup(lock_fd), "the model", _TELL_S)
+            release = lock_opened(os.dup(lock_fd), "the model", _REPORT_S)
         except LockedError:
-            _tell(waits=sum(blob_sizes(model).values()))
+            _send(waits=sum(blob_sizes(model).values()))
     try:
         yield
     finally:
@@ -104,15 +103,15 @@ def _follow_parent(allowed: threading.Event) -> None:
     if sys.stdin.readline():
         allowed.set()
         sys.stdin.readline()
-    os._exit(1)  # the parent is gone, or wants no more: what is fetched stays
+    os._exit(1)  # the parent is gone or cancels: fetched data stays
 
 
-_telling = threading.Lock()
+_sending = threading.Lock()
 
 
-def _tell(**words: Any) -> None:
-    with _telling:
-        sys.stdout.write(json.dumps(words) + "\n")
+def _send(**message: Any) -> None:
+    with _sending:
+        sys.stdout.write(json.dumps(message) + "\n")
         sys.stdout.flush()
 
 

@@ -1,4 +1,4 @@
-"""One child that fetches one model: started, watched, killed."""
+"""One child that fetches one model."""
 
 import asyncio
 import contextlib
@@ -28,24 +28,20 @@ _REAP_LIMIT_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class FetchPlace:
-    """Where a child fetches to. Use `open_place`."""
+    """The destination of a fetch. Use `open_place`."""
 
-    model: OpenFolder  # the folder of the repository
-    lock_fd: int  # the file that is locked while it is fetched
-    account: Account | None  # as which it is fetched; None: the agent's own
+    model: OpenFolder
+    lock_fd: int  # of the file that is locked during the fetch
+    account: Account | None  # None: the agent's own
 
     def close(self) -> None:
-        """Closes it. A child that has it keeps the lock."""
+        """A child with the descriptor keeps the lock."""
         self.model.close()
         os.close(self.lock_fd)
 
 
 def open_place(folder: CacheFolder, repo: str) -> FetchPlace:
-    """Opens the place of a repository; the caller closes it. Blocks.
-
-    Raises:
-        OSError: it cannot be opened or handed over, or is a link.
-    """
+    """Opens the place of a repository. Blocks. Raises OSError, also for a link."""
     with ExitStack() as stack:
         model = stack.enter_context(folder.open_model(repo))
         account = fetch_account(model)
@@ -56,11 +52,7 @@ def open_place(folder: CacheFolder, repo: str) -> FetchPlace:
 
 @asynccontextmanager
 async def opened_place(folder: CacheFolder, repo: str) -> AsyncIterator[FetchPlace]:
-    """The place of a repository, as `open_place`. A cancelled wait for it leaves nothing open.
-
-    Raises:
-        FetchError: it cannot be opened; what is in the cache may be used.
-    """
+    """As `open_place`, in a thread; a cancelled wait leaves nothing open. Raises FetchError."""
     try:
         place = await in_thread(partial(open_place, folder, repo), FetchPlace.close, f"open the folder of {repo}")
     except OSError as error:
@@ -72,12 +64,9 @@ async def opened_place(folder: CacheFolder, repo: str) -> AsyncIterator[FetchPla
 
 
 class FetchProcess:
-    """Async context: leaving ends the child; what it has fetched stays.
+    """Async context: leaving ends the child; fetched data stays.
 
-    Args:
-        task: repository, revision, token, account; it is written to the child, since arguments are public.
-        env: of the child.
-        place: into which it fetches.
+    `task` (repository, revision, token, account) goes to the child's input, since arguments are public.
     """
 
     def __init__(self, task: Mapping[str, Any], env: Mapping[str, str], place: FetchPlace) -> None:
@@ -115,11 +104,11 @@ class FetchProcess:
                 await process.wait()
 
     async def go(self) -> None:
-        """Lets it fetch what it has planned."""
+        """Lets the child fetch its plan."""
         await self._write("go")
 
-    async def words(self) -> AsyncGenerator[dict[str, Any], None]:
-        """Its messages. Raises FetchError if it ended, or says nothing."""
+    async def messages(self) -> AsyncGenerator[dict[str, Any], None]:
+        """Raises FetchError if the child ended or is silent."""
         process = self._process
         if process is None or process.stdout is None:
             raise AssertionError("it was not started")
@@ -138,32 +127,28 @@ class FetchProcess:
     async def _write(self, line: str) -> None:
         if self._process is None or self._process.stdin is None:
             raise AssertionError("it was not started")
-        with contextlib.suppress(ConnectionError):  # its end is seen by what it says
+        with contextlib.suppress(ConnectionError):  # `messages` notices its end
             give(self._process.stdin, line.encode() + b"\n")
             await self._process.stdin.drain()
 
 
 def _parsed(line: bytes) -> dict[str, Any]:
-    """The child has read what a hub answers, so nothing that it says is trusted further than its form shows.
-
-    Raises:
-        FetchError: it is not what the child says.
-    """
+    """Validates a message: the child reads a hub's answers, so it is not trusted. Raises FetchError."""
     try:
-        words = json.loads(line)
-        for name in words.keys() & {"waits", "bytes"}:
-            words[name] = max(0, int(words[name]))
-        if "plan" in words:
-            plan = words["plan"]
-            words["plan"] = {name: max(0, int(plan[name])) for name in ("missing", "there")} | _commit(plan)
-        if "done" in words:
-            words["done"] = {"public": words["done"]["public"] is True} | _commit(words["done"])
+        message = json.loads(line)
+        for name in message.keys() & {"waits", "bytes"}:
+            message[name] = max(0, int(message[name]))
+        if "plan" in message:
+            plan = message["plan"]
+            message["plan"] = {name: max(0, int(plan[name])) for name in ("missing", "there")} | _commit(plan)
+        if "done" in message:
+            message["done"] = {"public": message["done"]["public"] is True} | _commit(message["done"])
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise FetchError(f"the process that fetches models wrote {line[:200]!r}") from error
-    return dict(words)
+    return dict(message)
 
 
-def _commit(words: Mapping[str, Any]) -> dict[str, str]:
-    if not is_commit(words["commit"]):
-        raise ValueError(words["commit"])
-    return {"commit": words["commit"]}
+def _commit(fields: Mapping[str, Any]) -> dict[str, str]:
+    if not is_commit(fields["commit"]):
+        raise ValueError(fields["commit"])
+    return {"commit": fields["commit"]}

@@ -1,4 +1,4 @@
-"""Fetches models before processes start: each once, whatever number of processes waits for it."""
+"""Fetches models before processes start: each once, for all processes that wait for it."""
 
 import asyncio
 import os
@@ -13,36 +13,33 @@ import structlog
 
 from agent.model_cache.cache_folder import CacheFolder
 from agent.model_cache.cache_room import CacheRoom
-from agent.model_cache.cache_uses import CacheUses
+from agent.model_cache.cache_uses import CacheUses, UseMarks
 from agent.model_cache.fetch_errors import CODES_OF_CHILD, FetchError, code_of
 from agent.model_cache.fetch_process import FetchProcess, opened_place
 from agent.model_cache.progress import Progress
-from agent.model_cache.use_marks import UseMarks
 from schemas.exit_causes import Cause
 from schemas.hub import is_commit
 from schemas.wire import ModelFetch
 
-_AT_ONCE: Final = 4  # children; others wait
+_AT_ONCE: Final = 4  # children
 
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class Provided:
-    """A model that is in the cache."""
+    """A model in the cache."""
 
-    commit: str  # of its revision
-    asked: bool  # the hub was asked; else the process should not ask it either
-    public: bool = False  # the hub gives it to all, without a token
+    commit: str
+    from_hub: bool  # the hub answered; else the process should not use it either
+    public: bool = False  # readable without a token
 
 
 @dataclass(slots=True)
 class _Running:
-    """A fetch under way, and the processes that wait for it."""
-
     task: asyncio.Task["Provided"]
-    waiting: list[Tell] = field(default_factory=list)
+    waiting: list[Report] = field(default_factory=list)
 
 
 class Fetches:
@@ -61,12 +58,12 @@ class Fetches:
         self._offline = offline
         self._running: dict[tuple[str, ...], _Running] = {}
         self._slots = asyncio.Semaphore(_AT_ONCE)
-        self.uses = CacheUses(folder, marks, in_use, lambda: [key[0] for key in self._running])  # of the cache
-        self.room = CacheRoom(folder, limit_mib, self.uses)  # what the cache holds, and what leaves it
+        self.uses = CacheUses(folder, marks, in_use, lambda: [key[0] for key in self._running])
+        self.room = CacheRoom(folder, limit_mib, self.uses)
 
     async def aclose(self) -> None:
-        """Ends all fetches; what is fetched stays."""
-        tasks = [one.task for one in self._running.values()]
+        """Ends all fetches; fetched data stays."""
+        tasks = [running.task for running in self._running.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -77,22 +74,12 @@ class Fetches:
         return self._folder.path
 
     async def provide(
-        self, user: str, fetch: ModelFetch, own: Mapping[str, str], stall_s: float, tell: Tell
+        self, user: str, fetch: ModelFetch, own: Mapping[str, str], stall_s: float, report: Report
     ) -> Provided:
-        """Returns once the model is in the cache and this token may read it. Cancelling it only ends the wait of one.
+        """Returns once the model is in the cache and this token may read it. Raises FetchError.
 
-        Args:
-            user: the process, as `in_use` names it.
-            fetch: the model.
-            own: the deployment's variables: its token, and how the hub is reached.
-            stall_s: how long the fetch may make no progress.
-            tell: gets progress, as text.
-
-        Returns:
-            Its commit, and whether the hub was asked.
-
-        Raises:
-            FetchError: it cannot be had.
+        Cancelling ends only the caller's wait. `user` is the process, as named in `in_use`, and `own` the deployment's
+        variables, such as its token and the hub's address. `stall_s` limits the time without progress.
         """
         env = {**os.environ, **{name: value for name, value in own.items() if _is_of_hub(name)}}
         token = env.get("HF_TOKEN") or env.get("HUGGING_FACE_HUB_TOKEN") or ""
@@ -101,15 +88,15 @@ class Fetches:
         if running is None:
             coroutine = self._fetch(key, fetch, token, _child_env(env), stall_s)
             running = self._running[key] = _Running(asyncio.create_task(coroutine, name=f"fetch {fetch.repo}"))
-        running.waiting.append(tell)
+        running.waiting.append(report)
         try:
             await asyncio.wait([running.task])
             provided = running.task.result()
             self.uses.note(user, fetch.repo, provided.commit)
             return provided
         finally:
-            running.waiting.remove(tell)
-            if not running.waiting:  # nothing waits for it any more
+            running.waiting.remove(report)
+            if not running.waiting:
                 running.task.cancel()
                 if self._running.get(key) is running:
                     del self._running[key]
@@ -119,15 +106,15 @@ class Fetches:
     ) -> Provided:
         running = self._running[key]
 
-        def tell(words: str) -> None:
-            for one in tuple(running.waiting):
-                one(words)
+        def report(text: str) -> None:
+            for waiting in tuple(running.waiting):
+                waiting(text)
 
         try:
             await asyncio.to_thread(self._folder.prepare)
             await asyncio.to_thread(self._folder.note_use, fetch.repo, time.time())
             await self.uses.mark()  # from here on no agent removes it
-            return await self._from_hub_or_cache(fetch, token, env, stall_s, tell)
+            return await self._from_hub_or_cache(fetch, token, env, stall_s, report)
         except OSError as error:
             fix = ""
             if isinstance(error, PermissionError):
@@ -138,7 +125,7 @@ class Fetches:
                 del self._running[key]
 
     async def _from_hub_or_cache(
-        self, fetch: ModelFetch, token: str, env: Mapping[str, str], stall_s: float, tell: Tell
+        self, fetch: ModelFetch, token: str, env: Mapping[str, str], stall_s: float, report: Report
     ) -> Provided:
         if self._offline:
             commit = await self._usable(fetch, token)
@@ -147,9 +134,9 @@ class Fetches:
                     f"hf:{fetch.repo}@{fetch.revision} is not in the cache, and this agent is offline; fetch it while"
                     " the agent is online, or use model: path:/dir"
                 )
-            return Provided(commit, asked=False)
+            return Provided(commit, from_hub=False)
         try:
-            return await self._ask_hub(fetch, token, env, stall_s, tell)
+            return await self._fetch_from_hub(fetch, token, env, stall_s, report)
         except FetchError as error:
             if error.final and error.code != Cause.MODEL_COMMIT_GONE:
                 await asyncio.to_thread(self._folder.note_refused, fetch.repo, token)
@@ -158,17 +145,17 @@ class Fetches:
             if commit is None:
                 raise
             log.warning("not fetched, going on with the cached model", model=fetch.repo, error=str(error))
-            return Provided(commit, asked=False)
+            return Provided(commit, from_hub=False)
 
     async def _usable(self, fetch: ModelFetch, token: str) -> str | None:
         return await asyncio.to_thread(self._folder.usable, fetch.repo, fetch.revision, token)
 
-    async def _ask_hub(
-        self, fetch: ModelFetch, token: str, env: Mapping[str, str], stall_s: float, tell: Tell
+    async def _fetch_from_hub(
+        self, fetch: ModelFetch, token: str, env: Mapping[str, str], stall_s: float, report: Report
     ) -> Provided:
         name = f"hf:{fetch.repo}"
         if self._slots.locked():
-            tell(f"waits to fetch {name}: {_AT_ONCE} other models are fetched")
+            report(f"waits to fetch {name}: {_AT_ONCE} other models are fetched")
         task = {
             "repo": fetch.repo,
             "revision": fetch.revision,
@@ -181,35 +168,35 @@ class Fetches:
                 child = await stack.enter_async_context(FetchProcess(task, env, place))
             stack.callback(self.uses.wanted.pop, fetch.repo, None)
             progress = Progress(name, stall_s, time.monotonic())
-            said = await stack.enter_async_context(aclosing(child.words()))
-            told, waits, commit = "", False, ""
-            async for words in said:
-                if "error" in words:
-                    raise _refusal(fetch, words)
-                if "done" in words:
-                    return await self._note_fetched(fetch, token, words["done"], commit)
-                if waits := "waits" in words:
-                    told = progress.waits(words["waits"], time.monotonic())
+            messages = await stack.enter_async_context(aclosing(child.messages()))
+            text, waits, commit = "", False, ""
+            async for message in messages:
+                if "error" in message:
+                    raise _refusal(fetch, message)
+                if "done" in message:
+                    return await self._note_fetched(fetch, token, message["done"], commit)
+                if waits := "waits" in message:
+                    text = progress.update_by_other(message["waits"], time.monotonic())
                 else:
-                    if "plan" in words:
-                        commit = await self._begin(fetch.repo, words["plan"], progress)
+                    if "plan" in message:
+                        commit = await self._begin(fetch.repo, message["plan"], progress)
                         await child.go()
-                    elif "bytes" in words:
-                        self.uses.wanted[fetch.repo] = progress.left(words["bytes"])
-                    told = progress.told(words.get("bytes"), time.monotonic())
-                if told:
-                    tell(told)
+                    elif "bytes" in message:
+                        self.uses.wanted[fetch.repo] = progress.left(message["bytes"])
+                    text = progress.update(message.get("bytes"), time.monotonic())
+                if text:
+                    report(text)
                     await self.uses.save()
                 if progress.stalled(time.monotonic()):
                     other = " by another process of this host, which is at it" if waits else ""
                     raise FetchError(f"{name} cannot be fetched: no progress for {stall_s:g} s{other}")
-        raise AssertionError("a child's words end with an error at the latest")
+        raise AssertionError("a child's messages end with an error at the latest")
 
     async def _begin(self, repo: str, plan: Mapping[str, Any], progress: Progress) -> str:
-        """Makes room for what the child has planned; returns the commit."""
+        """Makes room for the child's plan; returns the commit."""
         progress.plan(plan["missing"], plan["there"])
         await self.room.make(repo, plan["missing"] - plan["there"])
-        await asyncio.to_thread(self._folder.note_begun, repo, plan["commit"])
+        await asyncio.to_thread(self._folder.note_started, repo, plan["commit"])
         return str(plan["commit"])
 
     async def _note_fetched(self, fetch: ModelFetch, token: str, done: Mapping[str, Any], commit: str) -> Provided:
@@ -218,15 +205,15 @@ class Fetches:
         noted = (fetch.repo, fetch.revision, commit, token)
         await asyncio.to_thread(self._folder.note_fetched, *noted, is_public=done["public"], name=fetch.name)
         await asyncio.to_thread(self._folder.note_use, fetch.repo, time.time(), commit)
-        return Provided(commit, asked=True, public=bool(done["public"]))
+        return Provided(commit, from_hub=True, public=bool(done["public"]))
 
 
-def _refusal(fetch: ModelFetch, words: Mapping[str, Any]) -> FetchError:
-    code = next((one for one in CODES_OF_CHILD if one == words.get("code")), "")
+def _refusal(fetch: ModelFetch, message: Mapping[str, Any]) -> FetchError:
+    code = next((code for code in CODES_OF_CHILD if code == message.get("code")), "")
     if code == Cause.MODEL_COMMIT_GONE and not is_commit(fetch.revision):
         code = ""
-    text = f"hf:{fetch.repo} cannot be fetched: {words['error']}"
-    return FetchError(text, final=bool(words.get("final")), code=code)
+    text = f"hf:{fetch.repo} cannot be fetched: {message['error']}"
+    return FetchError(text, final=bool(message.get("final")), code=code)
 
 
 _OURS: Final = "GPUWARD_"
@@ -235,10 +222,10 @@ _CACHE_VARIABLES: Final = frozenset({"HF_HUB_CACHE", "HF_HOME", "HUGGINGFACE_HUB
 
 
 def _is_of_hub(name: str) -> bool:
-    """Whether a deployment's variable says how its hub is reached. Others are its server's alone."""
+    """Whether a deployment's variable is for the hub. Other variables are for its server only."""
     return name.startswith(("HF_", "HUGGING_FACE_")) or name.upper() in _CONNECTIONS
 
 
 def _child_env(env: Mapping[str, str]) -> dict[str, Any]:
-    """The environment without what the child gets as its task."""
+    """The environment without the values that the child gets in its task."""
     return {name: value for name, value in env.items() if not name.startswith(_OURS) and name not in _CACHE_VARIABLES}

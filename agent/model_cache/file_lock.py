@@ -22,13 +22,13 @@ class LockedError(TimeoutError):
 
 @dataclass(frozen=True, slots=True)
 class LockBeneath:
-    """A file to lock in a folder beneath another one."""
+    """A file to lock in a folder beneath another."""
 
     place: PlaceBeneath  # the folder
     name: str  # of the file
 
     def open(self) -> int:
-        """Opens the file, which is made if it is missing; returns its descriptor. Raises as `OpenFolder`."""
+        """Opens the file, created if it is missing; returns the descriptor. Raises as `OpenFolder`."""
         with self.place.open() as folder:
             return folder.open(self.name, os.O_RDWR | os.O_CREAT, 0o600)
 
@@ -38,11 +38,9 @@ class LockBeneath:
 
 @contextmanager
 def file_lock(path: Path | LockBeneath, limit_s: float) -> Iterator[None]:
-    """Holds the lock of a file, which it makes if it is missing. Blocks, for at most `limit_s`.
+    """Holds the lock of a file, created if it is missing. Blocks for at most `limit_s`.
 
-    Raises:
-        LockedError: another process holds it for longer.
-        OSError: the file cannot be opened.
+    Raises LockedError, or OSError if the file cannot be opened.
     """
     release = take_lock(path, limit_s)
     try:
@@ -53,31 +51,23 @@ def file_lock(path: Path | LockBeneath, limit_s: float) -> Iterator[None]:
 
 @asynccontextmanager
 async def waited_lock(path: Path | LockBeneath, limit_s: float) -> AsyncIterator[None]:
-    """Holds the lock as `file_lock` does, and waits for it in a thread. Cancelling the wait leaves no lock behind."""
-    release = await in_thread(partial(take_lock, path, limit_s), _call, f"lock {path.name}")
+    """As `file_lock`, with the wait in a thread. Cancelling the wait leaves no lock behind."""
+    release = await in_thread(partial(take_lock, path, limit_s), lambda release: release(), f"lock {path.name}")
     try:
         yield
     finally:
         release()
 
 
-def _call(release: Callable[[], None]) -> None:
-    release()
-
-
 def take_lock(path: Path | LockBeneath, limit_s: float) -> Callable[[], None]:
-    """Takes the lock of a file; returns what releases it. Blocks, for at most `limit_s`.
-
-    Raises:
-        LockedError, OSError: as for `file_lock`.
-    """
+    """As `file_lock`; returns the function that releases the lock."""
     flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
     opened = path.open() if isinstance(path, LockBeneath) else os.open(path, flags, 0o600)
     return lock_opened(opened, str(path), limit_s)
 
 
 def lock_opened(opened: int, name: str, limit_s: float) -> Callable[[], None]:
-    """As `take_lock`, of an open file, which it closes where the lock cannot be had.
+    """As `take_lock`, of an open file, which is closed on failure.
 
     The lock belongs to the open file: a process that inherits its descriptor holds it too.
     """

@@ -1,6 +1,6 @@
 """The hub library's layout of a cached repository: `blobs/<etag>`, `snapshots/<commit>/<file>`, `refs/<name>`. Blocks.
 
-What is in it may have been written by another account of the host, so no link is followed.
+Another account of the host may have written it, so no link is followed.
 """
 
 import stat
@@ -15,27 +15,27 @@ from schemas.wire import StartOrder
 
 
 def folder_name(repo: str) -> str:
-    """The hub library's name for a repository's folder."""
+    """The hub library's name of a repository's folder."""
     return "models--" + repo.replace("/", "--")
 
 
 def blob_sizes(model: OpenFolder) -> dict[str, int]:
-    """Bytes of each blob and part on the disk."""
+    """Bytes of each blob and partial blob."""
     with suppress(OSError), model.folder("blobs") as blobs:
         return {name: status.st_size for name, status in blobs.entries().items()}
     return {}
 
 
 def snapshots(model: OpenFolder) -> list[tuple[str, float]]:
-    """The commits of which there is a snapshot, each with its time, the latest first."""
-    found: list[tuple[str, float]] = []
+    """The commits with a snapshot, each with its time, the latest first."""
+    commits: list[tuple[str, float]] = []
     with suppress(OSError), model.folder("snapshots") as folder:
-        found = [(name, one.st_mtime) for name, one in folder.entries().items() if stat.S_ISDIR(one.st_mode)]
-    return sorted(found, key=lambda one: -one[1])
+        commits = [(name, status.st_mtime) for name, status in folder.entries().items() if stat.S_ISDIR(status.st_mode)]
+    return sorted(commits, key=lambda commit: -commit[1])
 
 
 def blobs_of(model: OpenFolder, commit: str) -> set[str]:
-    """The names of the blobs to which the links of a snapshot point."""
+    """The blobs to which the links of a snapshot point."""
     with suppress(OSError), model.folder(f"snapshots/{commit}") as folder:
         return {target.rpartition("/")[2] for target in folder.links()}
     return set()
@@ -49,11 +49,11 @@ def remove_name(model: OpenFolder, name: str, commit: str) -> None:
 
 
 def with_snapshots(order: StartOrder, cache_dir: Path) -> StartOrder:
-    """The order with `NAME=folder` for each `NAME=org/name` in argv of which a commit is ordered by its folder."""
+    """Replaces `NAME=org/name` in argv by `NAME=folder` for models that are ordered by folder."""
     places = {
         fetch.repo: str(cache_dir / folder_name(fetch.repo) / "snapshots" / fetch.revision)
         for fetch in order.fetches
-        if fetch.by_folder and is_commit(fetch.revision)  # else it could name any folder
+        if fetch.by_folder and is_commit(fetch.revision)  # another revision could lead to any folder
     }
     return replace(order, argv=tuple(_placed(part, places) for part in order.argv)) if places else order
 

@@ -9,36 +9,33 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """One account."""
+    """An account of the host, also in containers."""
 
-    uid: int  # of the host, and in the container
-    gid: int  # its group
-    groups: tuple[int, ...] = ()  # its other groups
+    uid: int
+    gid: int
+    groups: tuple[int, ...] = ()  # supplementary
 
     def take(self, folder: Path) -> None:
-        """Makes a folder this account's, with all that is in it, unless it is already. Blocks for a walk.
+        """Makes this account the owner of a folder and its content, unless it owns the folder. Blocks for a walk.
 
-        Links are not followed, and a file with a second name elsewhere keeps its owner.
-
-        Raises:
-            OSError: the agent may not do that.
+        Links are not followed, and a file with a second name elsewhere keeps its owner. Raises OSError.
         """
-        found = folder.lstat()
-        if (found.st_uid, found.st_gid) == (self.uid, self.gid):
+        owned = folder.lstat()
+        if (owned.st_uid, owned.st_gid) == (self.uid, self.gid):
             return
         for _, folders, files, place in os.fwalk(folder):
             for name in (*folders, *files):
                 status = os.stat(name, dir_fd=place, follow_symlinks=False)
                 if status.st_nlink == 1 or stat.S_ISDIR(status.st_mode):
                     os.chown(name, self.uid, self.gid, dir_fd=place, follow_symlinks=False)
-        os.chown(folder, self.uid, self.gid, follow_symlinks=False)  # last, as the mark that all is done
+        os.chown(folder, self.uid, self.gid, follow_symlinks=False)  # last, as the mark of completion
 
     def enters(self, status: os.stat_result) -> bool:
-        """Whether it may enter a folder, or run a program, of this status."""
+        """Whether it may enter a folder, or run a program, with this status."""
         return self._may(status, stat.S_IXOTH)
 
     def reads(self, status: os.stat_result) -> bool:
-        """Whether it may read a file, or list a folder, of this status."""
+        """Whether it may read a file, or list a folder, with this status."""
         return self._may(status, stat.S_IROTH)
 
     def _may(self, status: os.stat_result, right: int) -> bool:
@@ -49,13 +46,13 @@ class Account:
         return bool(status.st_mode & right)
 
     def stopped_at(self, path: Path) -> Path | None:
-        """The first folder on the way to `path`, or `path` itself, that it may not enter; None: it gets there."""
+        """The first folder on the way to `path`, or `path` itself, that it may not enter; None if it may enter all."""
         for place in (*reversed(path.parents), path):
             try:
                 if not self.enters(place.stat()):
                     return place
             except OSError:
-                return None  # what does not exist is made by the agent
+                return None  # the agent creates missing folders
         return None
 
 
@@ -65,10 +62,7 @@ def own_account() -> Account:
 
 
 def container_user(setting: str) -> Account:
-    """The user that the setting names.
-
-    Without a group the user's own group counts where this host knows it, else the one of the same number.
-    """
+    """Parses `UID[:GID]`. Without a gid: the user's own group if known on this host, else the gid equal to the uid."""
     uid, _, gid = setting.partition(":")
     return Account(int(uid), int(gid) if gid else _group_of(int(uid)))
 

@@ -1,4 +1,4 @@
-"""Adoption of running engines: an agent that starts takes over those of an earlier agent on its data folder."""
+"""Adoption: an agent that starts takes over engines of an earlier agent on its data folder."""
 
 import asyncio
 import os
@@ -12,8 +12,7 @@ from msgspec.structs import replace
 
 from agent.decide.adoption import plan_adoption
 from agent.processes.cgroups import oom_message
-from agent.processes.end_record import EndRecord
-from agent.processes.engine_parent import EngineParent
+from agent.processes.engine_parent import EndRecord, EngineParent
 from agent.processes.lifecycle import EngineProcess
 from agent.processes.process_context import ProcessContext
 from agent.processes.process_group import ProcessGroup
@@ -27,7 +26,7 @@ log = structlog.get_logger()
 
 
 class EngineAdoption:
-    """One adoption."""
+    """Adopts live engines, records the ends of others, and kills strays."""
 
     def __init__(self, context: ProcessContext, launch: Callable[[EngineProcess], None]) -> None:
         self._context = context
@@ -35,16 +34,16 @@ class EngineAdoption:
         self._folder = str(context.folders.data_dir)
 
     async def run(self) -> None:
-        """Adopts what still runs, records the rest as exited, kills strays."""
+        """Runs once, before the agent handles commands."""
         context = self._context
         async with asyncio.timeout(_SCAN_LIMIT_S):
-            found = await asyncio.to_thread(list_marked_processes, self._folder)
+            processes = await asyncio.to_thread(list_marked_processes, self._folder)
         live = context.journal.live()
         contained = {record.key for record in live if record.order is not None and record.order.container is not None}
         plan = plan_adoption(
             [record for record in live if record.key not in contained],
             context.boot_id,
-            [process for process in found if process.marked not in contained],
+            [process for process in processes if process.marked not in contained],
         )
         for pid in plan.strays:
             log.warning("stray process killed", pid=pid)
@@ -85,9 +84,9 @@ class EngineAdoption:
         self._launch(self._process(record, group))
 
     def _take_ended(self, record: ProcessRecord) -> bool:
-        """Takes over what ended while no agent ran, and what is left of its group; False: its end is unknown.
+        """Takes over a process that ended without an agent, and the rest of its group; False if its end is unknown.
 
-        The host may have started again since: then the pid is another's, and only the record of its end counts.
+        After a reboot of the host the pid may be another process's: only the record of the end counts.
         """
         end = self._end_record(record)
         if record.pid is None or end.read() is None:
@@ -96,7 +95,7 @@ class EngineAdoption:
         return True
 
     def _adopt_container(self, record: ProcessRecord) -> None:
-        """Docker may be away now, so the process itself finds out whether its container still runs."""
+        """Docker may be away now, so the process finds out later whether its container runs."""
         process = self._process(record)
         process.adopt_container()
         log.info("container adopted", instance=record.instance, epoch=record.epoch, rank=record.rank)

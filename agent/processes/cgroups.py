@@ -1,7 +1,7 @@
-"""Control groups (version 2) of engines: limits, kills and OOM kills by the kernel's own account.
+"""Control groups (version 2) of engines: limits, kills, and the kernel's count of OOM kills.
 
-Without a folder where this agent may make groups, engines run in process groups alone. It may in the folder above its
-own group, where systemd has put it into a group `agent` of a delegated unit, and in a folder that its settings name.
+Without a folder where this agent may create groups, engines run only in process groups. Such a folder is the parent of
+its own group, where systemd has put it into a group `agent` of a delegated unit, or is named in its settings.
 """
 
 import os
@@ -15,8 +15,8 @@ import structlog
 
 from agent.state.process_records import ProcessKey
 
-OOM_KILLED: Final = "oom_killed"  # begins the message of such an exit
-MOST_PROCESSES: Final = 32_768  # of one engine, its threads counted; a fork bomb ends there
+OOM_KILLED: Final = "oom_killed"  # starts the message of such an exit
+MOST_PROCESSES: Final = 32_768  # of one engine, including threads; stops fork bombs
 _MOUNT: Final = Path("/sys/fs/cgroup")
 _OWN: Final = Path("/proc/self/cgroup")
 _OWN_NAME: Final = "agent"  # DelegateSubgroup of the unit
@@ -27,7 +27,7 @@ log = structlog.get_logger()
 
 
 def delegated_folder(mount: Path = _MOUNT, own: Path = _OWN) -> Path | None:
-    """The folder of the unit in whose group `agent` a process runs; None: it is in no such group."""
+    """The unit's folder of a process in a group `agent`; None if it is in no such group."""
     try:
         (line,) = [line for line in own.read_text(encoding="utf-8").splitlines() if line.startswith("0::")]
     except (OSError, ValueError):
@@ -44,31 +44,31 @@ class Cgroup:
         self.path = path
 
     def add(self, pid: int) -> None:
-        """Puts a process in; those that it starts later are in it too. Raises OSError if the kernel refuses."""
-        self._write("cgroup.procs", str(pid))
+        """Adds a process, whose later children are members too. Raises OSError."""
+        _write(self.path / "cgroup.procs", str(pid))
 
     def kill(self) -> None:
-        """Kills everything in it at once, what it starts meanwhile too. Older kernels cannot: then nothing happens."""
+        """Kills all members atomically, including new children. Does nothing on older kernels."""
         with suppress(OSError):
-            self._write("cgroup.kill", "1")
+            _write(self.path / "cgroup.kill", "1")
 
     def members(self) -> tuple[int, ...]:
-        """The pids in it; empty too if it is gone."""
+        """Pids; empty also if the group is gone."""
         return tuple(int(word) for word in self._read("cgroup.procs").split())
 
     def oom_kills(self) -> int:
-        """How many of its processes the kernel has killed for want of memory."""
+        """Number of members that the kernel has killed for lack of memory."""
         match = re.search(r"^oom_kill (\d+)$", self._read("memory.events"), re.MULTILINE)
         return int(match[1]) if match else 0
 
     def limit(self, name: str, value: str) -> None:
-        """Sets one of its limits; a controller that it does not have is left out."""
+        """Sets a limit, unless its controller is missing."""
         if (self.path / name).exists():
             with suppress(OSError):
-                self._write(name, value)
+                _write(self.path / name, value)
 
     def remove(self) -> None:
-        """Removes it; it must be empty."""
+        """The group must be empty."""
         with suppress(OSError):
             self.path.rmdir()
 
@@ -77,9 +77,6 @@ class Cgroup:
             return (self.path / name).read_text(encoding="ascii")
         except OSError:
             return ""
-
-    def _write(self, name: str, text: str) -> None:
-        _write(self.path / name, text)
 
 
 class Cgroups:
@@ -101,11 +98,11 @@ class Cgroups:
 
     @property
     def available(self) -> bool:
-        """Whether engines get groups of their own."""
+        """Whether engines get groups."""
         return self._folder is not None
 
     def make(self, key: ProcessKey, host_memory_mib: int | None) -> Cgroup | None:
-        """A new group with its limits; None: there are none here, or it cannot be made."""
+        """A new group with limits; None if groups are unavailable or it cannot be created."""
         if self._folder is None:
             return None
         group = Cgroup(self._folder / _name(key))
@@ -115,19 +112,19 @@ class Cgroups:
             log.warning("no cgroup for an engine", instance=key.instance, error=str(error))
             return None
         group.limit("pids.max", str(MOST_PROCESSES))
-        group.limit("memory.oom.group", "1")  # an engine without some of its processes is of no use
+        group.limit("memory.oom.group", "1")  # an engine without some of its processes is useless
         if host_memory_mib:
             group.limit("memory.max", str(host_memory_mib * 2**20))
         return group
 
     def find(self, key: ProcessKey) -> Cgroup | None:
-        """The group of a process that an earlier agent started; None: it has none."""
+        """The group of a process that an earlier agent started; None if it has none."""
         if self._folder is None or not (self._folder / _name(key)).is_dir():
             return None
         return Cgroup(self._folder / _name(key))
 
     def prune(self, live: Collection[ProcessKey]) -> None:
-        """Removes the empty groups of processes that have ended while no agent ran."""
+        """Removes empty groups of processes that ended while no agent ran."""
         names = {_name(key) for key in live}
         with suppress(OSError):
             for path in () if self._folder is None else tuple(self._folder.iterdir()):
@@ -136,21 +133,21 @@ class Cgroups:
 
 
 def oom_message(group: Cgroup | None, host_memory_mib: int | None) -> str:
-    """Why the kernel has killed a process of the group, a code and a text; empty: it has not."""
+    """A code and a text if the kernel has killed a member for lack of memory, else empty."""
     if group is None or not group.oom_kills():
         return ""
-    of = f"its limit of {host_memory_mib} MiB" if host_memory_mib else "the host has left"
-    return f"{OOM_KILLED}: the kernel killed it, since it needed more memory than {of}"
+    bound = f"its limit of {host_memory_mib} MiB" if host_memory_mib else "the host has left"
+    return f"{OOM_KILLED}: the kernel killed it, since it needed more memory than {bound}"
 
 
 def _enable(folder: Path) -> None:
     for controller in _CONTROLLERS:
-        with suppress(OSError):  # the host does not offer it
+        with suppress(OSError):  # unavailable on this host
             _write(folder / "cgroup.subtree_control", f"+{controller}")
 
 
 def _write(file: Path, text: str) -> None:
-    """Writes a file of the kernel's, and never makes one."""
+    """Writes a file of the kernel, and never creates a file."""
     opened = os.open(file, os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC)
     try:
         os.write(opened, text.encode("ascii"))

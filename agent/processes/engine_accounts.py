@@ -1,4 +1,4 @@
-"""Gives each engine the account that it runs as: the agent's, one for all engines, or one for each instance."""
+"""Allots accounts to engines: the agent's, one for all engines, or one for each instance."""
 
 import grp
 import os
@@ -18,15 +18,14 @@ from agent.processes.privileges import missing_capabilities
 from agent.processes.procfs import list_uids
 from agent.state.journal import Journal
 
-# Whose groups an engine gets, so that it may open what the agent may.
+# Engines get the groups of these devices, so that they may open the devices that the agent may.
 _GPU_NODES: Final = ("nvidia*", "nvidia-caps/*", "dri/*", "kfd", "infiniband/*")
 
 
 def why_not_isolated(needed: Iterable[Path]) -> str:
-    """Why engines cannot run as accounts of their own (`UNUSED_UIDS`) without more ado; empty: they can.
+    """Why engines cannot run as accounts of their own (`UNUSED_UIDS`); empty if they can.
 
-    Args:
-        needed: folders and programs that they must get to.
+    `needed`: folders and programs that they must reach.
     """
     if missing := missing_capabilities():
         return f"this process lacks {', '.join(missing)}"
@@ -36,15 +35,10 @@ def why_not_isolated(needed: Iterable[Path]) -> str:
 
 
 class EngineAccounts:
-    """The accounts of one agent's engines.
+    """The accounts of one agent's engines. Live processes in the journal hold their uid.
 
-    Args:
-        user: by the setting; None: the agent's own.
-        journal: of the agent; live processes in it hold their uid.
-        folders: of the instances.
-
-    Raises:
-        SettingError: the setting names no account of this host, or the agent may not run anything as another.
+    `user` None: engines run as the agent. Raises SettingError if the account does not exist, or if the agent may not
+    change accounts.
     """
 
     def __init__(self, user: EngineUser | None, journal: Journal, folders: InstanceFolders) -> None:
@@ -53,8 +47,8 @@ class EngineAccounts:
         self._last: int | None = None
         self._first = None if user is None else first_account(user)
         self._uids = range(0) if user is None else user.uids
-        # Between the choice of a uid and the engine's start another agent of the host could choose it too. At the end
-        # each of them would kill all that runs as its uid.
+        # Between the choice of a uid and the engine's start another agent of the host could choose it too, and at an
+        # engine's end an agent kills all processes of its uid.
         self._locks = HostLocks("uid")
         if self._first is not None:
             folders.let_pass()
@@ -64,30 +58,29 @@ class EngineAccounts:
 
     @property
     def shared(self) -> Account | None:
-        """The one account of all engines; None: the agent's own, or each instance has its own."""
+        """The common account of all engines; None: the agent's own, or one for each instance."""
         return None if self._uids else self._first
 
     @property
     def any(self) -> Account | None:
-        """One of the accounts, such as to try which folders they reach; None: engines run as the agent."""
+        """A representative account, such as to check folders; None: engines run as the agent."""
         return self._first
 
     def known(self, uid: int | None) -> Account | None:
-        """The account of a uid that a record keeps; None: the agent's own."""
+        """The account of a journalled uid; None: the agent's own."""
         first = self._first
         if uid is None or first is None or uid == first.uid:
             return None if uid is None else first
         return replace(first, uid=uid, gid=uid if first.gid == first.uid else first.gid)
 
     def is_of_one_instance(self, uid: int | None) -> bool:
-        """Whether all that runs as this uid is one instance's."""
+        """Whether all processes of this uid belong to one instance."""
         return uid is not None and uid in self._uids
 
     def allot(self, instance: str) -> Account | None:
-        """The account for a start of an instance; None: the agent's own. Blocks: it reads all processes.
+        """The account for an instance's start; None: the agent's own. Blocks: it reads all processes.
 
-        Raises:
-            SpawnError: all accounts of the range are in use.
+        Raises SpawnError if all accounts of the range are in use.
         """
         if not self._uids:
             return self._first
@@ -97,13 +90,13 @@ class EngineAccounts:
             return self.known(mine.pop())
         held = {record.uid for record in live if record.uid is not None}
         self._locks.keep(held)
-        uid = self._lock_one(instance, held | list_uids())
+        uid = self._lock_free_uid(instance, held | list_uids())
         for other in (name for name, owner in self._folders.owners().items() if owner == uid and name != instance):
             self._folders.close(other)
         self._last = uid
         return self.known(uid)
 
-    def _lock_one(self, instance: str, in_use: set[int]) -> int:
+    def _lock_free_uid(self, instance: str, in_use: set[int]) -> int:
         owners = self._folders.owners()
         while (uid := next_uid(self._uids, instance, in_use=in_use, owners=owners, last=self._last)) is not None:
             if self._locks.lock(uid):
@@ -114,16 +107,12 @@ class EngineAccounts:
         )
 
     def close(self) -> None:
-        """Lets other agents have its uids."""
+        """Releases the uids for other agents."""
         self._locks.close()
 
 
 def first_account(user: EngineUser) -> Account:
-    """The account, or the first one of a range, with the groups that open GPUs.
-
-    Raises:
-        SettingError: the setting names no account of this host, or this process may not run anything as another.
-    """
+    """The account, or the first of a range, with the groups that open GPUs. Raises SettingError."""
     if missing := missing_capabilities():
         raise SettingError(
             f"engine_user: this agent may not run engines as another account: it lacks {', '.join(missing)}; "
@@ -144,7 +133,7 @@ def first_account(user: EngineUser) -> Account:
 
 
 def _entry(user: str) -> pwd.struct_passwd | None:
-    """The account's entry; None: a uid without one."""
+    """None for a uid without an entry."""
     try:
         return pwd.getpwuid(int(user)) if user.isdigit() else pwd.getpwnam(user)
     except KeyError:
@@ -167,7 +156,7 @@ def _group_id(group: str) -> int:
 
 
 def _gpu_groups(devices: Path) -> Iterator[int]:
-    """The groups, but root's, by which the nodes of GPUs are opened."""
+    """The groups, except root's, of the device nodes of GPUs."""
     for pattern in _GPU_NODES:
         for node in devices.glob(pattern):
             try:

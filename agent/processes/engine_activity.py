@@ -1,4 +1,4 @@
-"""An engine's activity as this agent observes it: at its proxy, in the engine's counters, and on its GPUs."""
+"""An engine's activity, observed at the proxy, in the engine's counters, and on its GPUs."""
 
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from agent.state.process_records import ProcessRecord
 
 @dataclass(frozen=True, slots=True)
 class EngineActivity:
-    """The sources of what is observed."""
+    """The sources of observations."""
 
     proxy: Proxy
     counter: RequestCounter
@@ -23,7 +23,7 @@ class EngineActivity:
         self.proxy.forget_waits(instance)
 
     def probing(self, record: ProcessRecord) -> AbstractContextManager[None]:
-        """Around a request of the agent itself, which does not count."""
+        """Wraps a request of the agent itself, which does not count."""
         return self.counter.probing(record.key)
 
     def of(self, record: ProcessRecord) -> Evidence:

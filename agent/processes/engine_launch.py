@@ -1,4 +1,4 @@
-"""Launches one engine through a parent of its own. Nothing of it runs before its pid is journalled."""
+"""Launches one engine through a parent of its own. The engine runs only after its pid is journalled."""
 
 import asyncio
 import errno
@@ -14,8 +14,7 @@ from typing import Final, Self
 from agent.errors import ProgramMissingError, SpawnError
 from agent.host_inventory.installed_engines import PROGRAMS, lost_interpreter
 from agent.processes.account import Account
-from agent.processes.end_record import reserve_record
-from agent.processes.engine_parent import EngineParent
+from agent.processes.engine_parent import EngineParent, reserve_record
 from agent.processes.privileges import without_privileges
 from agent.processes.procfs import start_ticks
 from agent.processes.spawn import open_log, unreachable
@@ -31,18 +30,13 @@ _OF_THE_LOADER: Final = "LD_LIBRARY_PATH"  # this Python may need it
 class EngineLaunch:
     """An async context: entering starts the parent and a process that waits for `go`; without `go` it ends.
 
-    Args:
-        argv: the program and its arguments.
-        env: the whole environment.
-        work: the working folder.
-        log: what it prints is appended here.
-        record: where its parent records how it ended.
-        account: as which it runs, without capabilities; None: as the agent.
+    `env` is complete. The parent writes the engine's end into `record`. `account` None: the agent's; else the engine
+    runs without capabilities.
     """
 
-    pid: int  # of the engine, which is also the number of its session and group once it runs
-    start_ticks: int  # its start
-    parent: EngineParent  # its parent; the caller closes it
+    pid: int  # of the engine, also of its session and group
+    start_ticks: int
+    parent: EngineParent  # the caller closes it
 
     def __init__(
         self,
@@ -61,10 +55,9 @@ class EngineLaunch:
         self._record = record
         self._account = account
         self._channel: socket.socket | None = None
-        self.waits = True  # it has not been let go, so it ends with this context
+        self.waits = True  # for `go`, so it ends with this context
 
     async def __aenter__(self) -> Self:
-        """Starts the parent. Raises SpawnError if it could not be started."""
         try:
             self._channel, parent = self._start_parent()
         except (OSError, ValueError) as error:
@@ -72,14 +65,14 @@ class EngineLaunch:
         try:
             async with asyncio.timeout(_LIMIT_S):
                 await asyncio.get_running_loop().sock_sendall(self._channel, self._order())
-                word, _, pid = (await self._answer()).partition(b" ")
+                kind, _, pid = (await self._answer()).partition(b" ")
         except OSError as error:  # TimeoutError is one
             self._give_up(parent)
             raise SpawnError(f"cannot start {self._argv[0]!r}: its parent: {error!r}") from error
         except BaseException:
             self._give_up(parent)
             raise
-        ticks = start_ticks(int(pid)) if word == b"pid" else None
+        ticks = start_ticks(int(pid)) if kind == b"pid" else None
         if ticks is None:
             self._give_up(parent)
             raise SpawnError(f"cannot start {self._argv[0]!r}: its parent has ended")
@@ -87,22 +80,16 @@ class EngineLaunch:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """What waits still ends; what runs continues."""
         self.close()
 
     def close(self) -> None:
-        """As leaving the context."""
+        """Ends a waiting process; a running engine continues."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
     async def go(self) -> None:
-        """Runs the engine.
-
-        Raises:
-            ProgramMissingError: the program is not there.
-            SpawnError: it could not be run; the message names the program or folder.
-        """
+        """Runs the engine. Raises ProgramMissingError, or another SpawnError that names the program or folder."""
         if self._channel is None:
             raise AssertionError("the launch is over")
         loop, self.waits = asyncio.get_running_loop(), False
@@ -111,7 +98,7 @@ class EngineLaunch:
                 await loop.sock_sendall(self._channel, b"go %d\n" % self.start_ticks)
                 answer = await self._answer()
         except OSError:  # TimeoutError is one
-            return  # the parent is dead or hangs: whether the engine runs shows its pid, which is watched
+            return  # the parent is dead or hangs; the watched pid shows whether the engine runs
         if answer not in (b"", b"ok"):
             raise self._failure(answer)
 
@@ -152,7 +139,7 @@ class EngineLaunch:
         return process.pid
 
     def _order(self) -> bytes:
-        """Texts between NULs, which none of them can contain: account, folder, number of words, words, variables."""
+        """Texts separated by NUL: account, folder, number of arguments, arguments, variables."""
         account = self._account
         ids = () if account is None else (account.uid, account.gid, *account.groups)
         texts = [" ".join(map(str, ids)), str(self._work), str(len(self._argv)), *self._argv]
@@ -161,7 +148,7 @@ class EngineLaunch:
         return b"%d\n%b" % (len(order), order)
 
     async def _answer(self) -> bytes:
-        """The parent's next line, or what it has written before its end, without the end of the line."""
+        """The parent's next line, or its output before its end, without the line feed."""
         if self._channel is None:
             raise AssertionError("the launch is over")
         answer = b""
@@ -184,7 +171,7 @@ class EngineLaunch:
 
 
 def _is_nowhere(program: str, env: Mapping[str, str]) -> bool:
-    """Whether no folder of the search path has it: one that is closed to all makes a search end in EACCES."""
+    """Whether no folder of the search path has it. A search ends in EACCES if a folder is closed to all."""
     if "/" in program:
         return False
     folders = env.get("PATH", os.defpath).split(os.pathsep)
@@ -192,12 +179,12 @@ def _is_nowhere(program: str, env: Mapping[str, str]) -> bool:
 
 
 def missing_program(program: str, env: Mapping[str, str]) -> str:
-    """The reason code, why the program cannot be run, and what installs it. A shell's words for it are kept."""
+    """The reason code, why the program cannot be run, and what installs it."""
     engine = next((name for name, known in PROGRAMS.items() if known == program), None)
-    found = shutil.which(program, path=env.get("PATH"))
-    interpreter = None if found is None else lost_interpreter(found)
-    if found is not None and interpreter is not None:
-        why = f"{found} names an interpreter that is not there: {interpreter}"
+    file = shutil.which(program, path=env.get("PATH"))
+    interpreter = None if file is None else lost_interpreter(file)
+    if file is not None and interpreter is not None:
+        why = f"{file} names an interpreter that is not there: {interpreter}"
     else:
         why = f"{os.strerror(errno.ENOENT)}: {program!r}" + ("" if "/" in program else " on the search path of engines")
     how = INSTALL.get(engine or "")

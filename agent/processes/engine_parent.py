@@ -1,19 +1,85 @@
-"""The agent's side of an engine's parent (`parent_main.py`): watches it, and takes the end that it has recorded."""
+"""The agent's side of an engine's parent (`parent_main.py`): its watch, and its record of the engine's end.
+
+The record is next to the log and belongs to the agent, also where engines run as accounts of their own. Its space is
+reserved before the start, so that an end is recorded on a full disk too.
+"""
 
 import asyncio
 import os
 import select
 import signal
 from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Final, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent.processes.procfs import read_process
 
 _RELEASE_LIMIT_S: Final = 5.0
+_BYTES: Final = 512  # as in parent_main.py
+
+
+class Usage(BaseModel):
+    """Resources used by the engine and by children that it has waited for."""
+
+    model_config = ConfigDict(frozen=True)
+    user_s: float
+    system_s: float
+    max_rss_kib: int
+
+
+class EngineEnd(BaseModel):
+    """The end of an engine."""
+
+    model_config = ConfigDict(frozen=True)
+    pid: int  # of the engine; with `start_ticks` it identifies the process
+    start_ticks: int  # in the kernel's ticks since boot
+    code: int  # its exit code; negative: killed by that signal
+    ended_at: float  # seconds since 1970
+    asked: bool  # the parent got SIGTERM too, as at a host's shutdown or a forced end of `gpuward up`
+    oom_kills: bool  # the kernel killed a process of the host for lack of memory within the last 20 seconds
+    usage: Usage | None = None  # None until the agent has released the parent
+
+
+def reserve_record(path: Path) -> int:
+    """Creates an empty record and reserves its space; returns the descriptor. Raises OSError.
+
+    A full disk does not prevent the start: the disk may have space at the end.
+    """
+    path.unlink(missing_ok=True)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with suppress(OSError):
+        os.write(file, b" " * _BYTES)
+    return file
+
+
+@dataclass(frozen=True, slots=True)
+class EndRecord:
+    """The record of one process's end."""
+
+    path: Path
+    pid: int | None
+    start_ticks: int | None
+
+    def read(self) -> EngineEnd | None:
+        """None if the end is unknown, since the parent died first or never existed."""
+        try:
+            with self.path.open("rb") as file:
+                end = EngineEnd.model_validate_json(file.read(_BYTES).strip() or b"null")
+        except (OSError, ValidationError):
+            return None
+        return end if (end.pid, end.start_ticks) == (self.pid, self.start_ticks) else None
+
+    def remove(self) -> None:
+        """Ends a parent that still waits for its release, too."""
+        with suppress(OSError):
+            self.path.unlink()
 
 
 class EngineParent:
-    """A running parent."""
+    """The parent of one engine."""
 
     def __init__(self, pid: int, start_ticks: int, fd: int) -> None:
         self.pid = pid
@@ -22,7 +88,7 @@ class EngineParent:
 
     @classmethod
     def find(cls, pid: int | None, start_ticks: int | None) -> Self | None:
-        """The parent of this pid and start; None: it has ended."""
+        """None if the parent has ended."""
         if pid is None or start_ticks is None:
             return None
         try:
@@ -37,7 +103,7 @@ class EngineParent:
 
     @property
     def is_alive(self) -> bool:
-        """Whether it runs. So long it keeps the zombie of its engine, and thus the engine's pid."""
+        """A live parent keeps the zombie of its engine, and thus the engine's pid."""
         if self._fd < 0:
             return False
         ended = select.poll()  # `select` knows no descriptor above 1023
@@ -45,7 +111,7 @@ class EngineParent:
         return not ended.poll(0)
 
     async def release(self) -> None:
-        """Lets it end, after which its record is complete. What does not end in time is killed."""
+        """Lets the parent end, which completes its record; kills it after a limit."""
         if self._fd < 0:
             return
         with suppress(ProcessLookupError):
@@ -57,7 +123,7 @@ class EngineParent:
         self.close()
 
     def close(self) -> None:
-        """Ends the watch; reaps the parent if it has ended, and does nothing else to it."""
+        """Ends the watch, and reaps an ended parent."""
         if self._fd >= 0:
             with suppress(ChildProcessError):
                 os.waitid(os.P_PIDFD, self._fd, os.WEXITED | os.WNOHANG)

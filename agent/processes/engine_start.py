@@ -1,4 +1,4 @@
-"""Starts one process: gets its models and its image, then runs it on the host or in a container."""
+"""Starts one process: fetches its models and image, then runs it on the host or in a container."""
 
 import asyncio
 import os
@@ -12,8 +12,8 @@ from agent.errors import ProgramMissingError, SpawnError
 from agent.logs.redaction import secrets_of
 from agent.model_cache.hub_layout import with_snapshots
 from agent.processes.account import Account, own_account
-from agent.processes.end_record import EndRecord
 from agent.processes.engine_launch import EngineLaunch
+from agent.processes.engine_parent import EndRecord
 from agent.processes.kept_record import KeptRecord
 from agent.processes.process_context import ProcessContext
 from agent.processes.process_group import ProcessGroup
@@ -31,21 +31,17 @@ log = structlog.get_logger()
 
 
 class EngineStart:
-    """One start."""
+    """The start of one process."""
 
     def __init__(self, kept: KeptRecord, order: StartOrder, context: ProcessContext, stopped: asyncio.Event) -> None:
         self._kept = kept
         self._order = with_snapshots(order, context.fetches.path)
         self._context = context
         self._stopped = stopped
-        self._keeps_off_hub = False  # its models are here, and the hub would not answer it
+        self._keeps_off_hub = False  # its models are here, and the hub would refuse it
 
     async def run(self) -> Running | None:
-        """Returns what runs; None: it was stopped before it ran.
-
-        Raises:
-            FetchError, SpawnError: it does not start, and nothing of it is left.
-        """
+        """None if it was stopped before it ran. Raises FetchError or SpawnError, with nothing left of it."""
         try:
             self._context.folders.keep_secrets(self._kept.key, secrets_of(self._order))
         except OSError as error:
@@ -57,34 +53,31 @@ class EngineStart:
         return await (self._start_process() if self._order.container is None else self._start_container())
 
     def adopt_container(self) -> Running:
-        """Takes over the container that an earlier agent started, or was about to start."""
         if self._kept.now.image_digest is not None and self._kept.now.image_repository is None:
-            self._kept.amend(image_repository=_repository(self._order))  # an earlier version did not keep it
+            self._kept.amend(image_repository=_repository(self._order))  # missing in records of an earlier version
         return self._context.containers.adopt(self._kept.now, self._note_pid, self._context.boot_id)
 
     async def _fetch(self) -> None:
-        """Returns once models and image are here. Progress is reported as the message of the starting process."""
+        """Fetches models and image. The process's message reports progress."""
         order, fetches, user = self._order, self._context.fetches, name_of(self._kept.key)
         commits = {}
         for fetch in order.fetches:
-            provided = await fetches.provide(user, fetch, order.env, order.start_timeout_s, self._kept.tell)
-            if not provided.asked or self._is_refused_by_hub(public=provided.public):
+            provided = await fetches.provide(user, fetch, order.env, order.start_timeout_s, self._kept.report_progress)
+            if not provided.from_hub or self._is_refused_by_hub(public=provided.public):
                 self._keeps_off_hub = True
             commits[hub_reference(fetch.repo, fetch.revision)] = provided.commit
         if commits:
             self._kept.amend(model_commits=commits)
         if order.container is not None:
-            await self._context.containers.pull(order.container, order.start_timeout_s, self._kept.tell)
+            await self._context.containers.pull(order.container, order.start_timeout_s, self._kept.report_progress)
         if self._kept.now.message:
-            self._kept.tell("")
+            self._kept.report_progress("")
 
     def _is_refused_by_hub(self, *, public: bool) -> bool:
-        """Whether the hub would not give the process what the agent has fetched with a token of its own.
-
-        A mirror may call a model public, and yet answer nothing without a token.
-        """
+        """Whether the hub would refuse the process a model that the agent has fetched with its own token."""
         own = passed_on(os.environ, self._context.engine_environment) if self._order.container is None else {}
         env = own | self._order.env
+        # A mirror may report a model as public, and yet refuse requests without a token.
         return lacks_token(env) and (not public or ("HF_ENDPOINT" in env and not lacks_token(os.environ)))
 
     async def _start_process(self) -> Running | None:
@@ -104,7 +97,7 @@ class EngineStart:
             self._order,
             self._note_pid,
             given_up=self._stopped,
-            tell=kept.say_for_now,
+            report=kept.report_for_now,
             offline=self._keeps_off_hub,
         )
         if started is None:
@@ -115,11 +108,7 @@ class EngineStart:
         return container
 
     async def _allot(self) -> Account | None:
-        """The account as which it runs. It is journalled before anything runs as it.
-
-        Raises:
-            SpawnError: there is none for it.
-        """
+        """The account of the process, journalled before its use. Raises SpawnError."""
         try:
             async with asyncio.timeout(_ALLOT_LIMIT_S), self._context.allotting:
                 account = await asyncio.to_thread(self._context.accounts.allot, self._kept.key.instance)
@@ -167,7 +156,7 @@ class EngineStart:
                 raise
 
     async def _check_paths(self, account: Account | None, work: Path) -> None:
-        """Raises SpawnError if the engine's account does not get to what the engine reads, or where it works."""
+        """Raises SpawnError if the engine's account cannot reach the engine's files or working folder."""
         order = self._order
         reads = [Path(path) for path in order.reads]
         enters = [work, *([self._context.fetches.path] if order.fetches else [])]
@@ -176,12 +165,12 @@ class EngineStart:
     async def _refuse_unreadable(
         self, account: Account, reads: list[Path], enters: list[Path], *, mounted: bool = False
     ) -> None:
-        why = await self._context.looks.why_unreadable(account, reads=reads, enters=enters, mounted=mounted)
+        why = await self._context.path_checks.why_unreadable(account, reads=reads, enters=enters, mounted=mounted)
         if why:
             raise SpawnError(why)
 
     async def _run_launched(self, launch: EngineLaunch, record: Path) -> ProcessGroup | None:
-        """Journals the pid before anything runs, so that the next agent knows it whenever this one dies."""
+        """Journals the pid before the engine runs, so that a later agent finds it after a crash of this agent."""
         context, key = self._context, self._kept.key
         alone = self._kept.now.uid if context.accounts.is_of_one_instance(self._kept.now.uid) else None
         cgroup, folder = context.cgroups.make(key, self._order.host_memory_mib), str(context.folders.data_dir)
@@ -226,7 +215,7 @@ class EngineStart:
             log.warning("engine not put into its cgroup", instance=self._kept.key.instance, error=str(error))
 
     async def _discard(self, launch: EngineLaunch, group: ProcessGroup) -> None:
-        """Nothing runs: what has waited ends, and then its parent."""
+        """Ends the waiting process, then its parent."""
         launch.close()
         await launch.parent.release()
         await group.forget()
@@ -235,5 +224,5 @@ class EngineStart:
 
 
 def _repository(order: StartOrder) -> str | None:
-    """Where the image of its container is from; None: it has none."""
+    """The repository of the container's image."""
     return None if order.container is None else repository_of(order.container.image)

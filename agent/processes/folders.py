@@ -3,8 +3,8 @@
     instances/<instance>/work/                 the engine's working folder
     instances/<instance>/logs/<epoch>-<rank>.log, .log.1, .index, .secrets, .end
 
-Logs are files, not pipes, so that engines can write while no agent runs. A log is rotated by copying its tail and then
-truncating it: the writer keeps its descriptor, opened for appending. Lines written during the copy may be lost.
+Logs are files, not pipes, so that engines can write while no agent runs. A rotation copies the tail of a log and then
+truncates it: the writer keeps its descriptor, opened for appending. Lines written during the copy may be lost.
 """
 
 import json
@@ -29,13 +29,13 @@ INSTANCES_KEPT: Final = 64
 _CHUNK: Final = 2**20
 _SECRETS: Final = ".secrets"
 _END: Final = ".end"
-_PASS: Final = 0o011  # of a folder: other accounts pass through to what they know by name
+_PASS: Final = 0o011  # of a folder: other accounts may enter, but not list it
 _TAIL_BYTES: Final = 32_768
 
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """One process's log."""
+    """The log of one process."""
 
     epoch: int
     rank: int
@@ -43,7 +43,7 @@ class LogFile:
 
 
 class InstanceFolders:
-    """The paths; rotates logs and removes old ones."""
+    """Paths of instances; rotates logs and removes old ones."""
 
     def __init__(self, data_dir: Path, *, log_bytes: int = LOG_BYTES) -> None:
         self.data_dir = data_dir
@@ -53,18 +53,13 @@ class InstanceFolders:
         self._indexes_lock = Lock()
 
     def work(self, instance: str, account: Account | None = None) -> Path:
-        """The working folder; created if it is missing. Blocks where another account than before gets it.
+        """The working folder, created if it is missing; `account` None: the agent's own. Raises OSError.
 
-        Args:
-            instance: its name.
-            account: which the folder is for; None: the agent's own.
-
-        Raises:
-            OSError: it cannot be made, or the agent may not give it away.
+        Blocks for a walk if the owner changes.
         """
         path = self._root / instance / "work"
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
-        if account is not None and account.uid != os.geteuid():  # it finds its own folder and cannot list others
+        if account is not None and account.uid != os.geteuid():  # it can enter its own folder and cannot list others
             self.let_pass()
             path.parent.chmod((path.parent.stat().st_mode & 0o700) | _PASS)
         if account is not None or path.lstat().st_uid != os.geteuid():
@@ -72,59 +67,51 @@ class InstanceFolders:
         return path
 
     def let_pass(self) -> None:
-        """Lets other accounts pass through to the folders that are theirs, and list nothing.
-
-        Raises:
-            OSError: the agent may not do that.
-        """
+        """Lets other accounts reach their own folders, and list nothing. Raises OSError."""
         self._root.mkdir(exist_ok=True, mode=0o700)
         for passed in (self.data_dir, self._root):
             passed.chmod((passed.stat().st_mode & 0o700) | _PASS)
 
     def home(self, account: Account) -> Path:
-        """A folder that all engines of one account share, such as for what they compile; created if it is missing."""
+        """The common home of an account's engines, such as for compiled kernels; created if it is missing."""
         path = self.data_dir / "home"
         path.mkdir(exist_ok=True, mode=0o700)
         account.take(path)
         return path
 
     def owners(self) -> dict[str, int]:
-        """The uid that each instance's working folder belongs to."""
-        found = {}
+        """The owner's uid of each instance's working folder."""
+        owners = {}
         for path in self._root.glob("*/work"):
             with suppress(OSError):
-                found[path.parent.name] = path.lstat().st_uid
-        return found
+                owners[path.parent.name] = path.lstat().st_uid
+        return owners
 
     def close(self, instance: str) -> None:
-        """Takes the working folder of an ended instance from the account that it had.
-
-        Raises:
-            OSError: the agent may not do that.
-        """
+        """Takes the working folder of an ended instance from its account. Raises OSError."""
         os.lchown(self._root / instance / "work", os.geteuid(), os.getegid())
 
     def log(self, key: ProcessKey) -> Path:
-        """The log of one process; its folder is created if it is missing."""
+        """The path of a log, in a folder that is created if it is missing."""
         folder = self._root / key.instance / "logs"
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         return folder / f"{key.epoch}-{key.rank}.log"
 
     def index(self, key: ProcessKey) -> LogIndex:
-        """When the process's log grew; one object as long as anything uses it. Blocks."""
+        """The index of a log, one shared object while in use. Blocks."""
         path = self.log(key)
         with self._indexes_lock:
-            found = self._indexes.get(path)
-            if found is None:
-                found = self._indexes[path] = LogIndex(path)
-            return found
+            index = self._indexes.get(path)
+            if index is None:
+                index = self._indexes[path] = LogIndex(path)
+            return index
 
     def end(self, key: ProcessKey) -> Path:
-        """Where the parent of one process records how it ended; the folder is created if it is missing."""
+        """The path of the record of a process's end."""
         return self.log(key).with_suffix(_END)
 
     def prune_ends(self, live: Collection[ProcessKey]) -> None:
-        """Removes the records of all other processes: their parents, if they still wait, end then."""
+        """Removes the records of other processes, which ends their parents."""
         for path in self._root.glob(f"*/logs/*{_END}"):
             epoch, _, rank = path.stem.partition("-")
             key = (path.parent.parent.name, int(epoch), int(rank)) if epoch.isdigit() and rank.isdigit() else None
@@ -132,7 +119,7 @@ class InstanceFolders:
                 path.unlink(missing_ok=True)
 
     def keep_secrets(self, key: ProcessKey, values: Collection[str]) -> None:
-        """Keeps the values that its log must not show, as long as the log. Raises OSError if they cannot be written."""
+        """Keeps values to redact next to the log. Raises OSError."""
         path = self.log(key).with_suffix(_SECRETS)
         path.unlink(missing_ok=True)
         if values:
@@ -140,7 +127,7 @@ class InstanceFolders:
                 json.dump(list(values), file)
 
     def redactor(self, key: ProcessKey) -> Redactor:
-        """Takes the values of secrets out of its log. Raises OSError, ValueError if they cannot be read."""
+        """Raises OSError or ValueError if the values cannot be read."""
         try:
             text = self.log(key).with_suffix(_SECRETS).read_text(encoding="utf-8")
         except FileNotFoundError:
@@ -149,15 +136,15 @@ class InstanceFolders:
 
     def logs(self, instance: str) -> tuple[LogFile, ...]:
         """The logs of an instance, newest epoch first, ranks in order."""
-        found = []
+        logs = []
         for path in (self._root / instance / "logs").glob("*.log"):
             epoch, _, rank = path.stem.partition("-")
             if epoch.isdigit() and rank.isdigit():
-                found.append(LogFile(int(epoch), int(rank), path))
-        return tuple(sorted(found, key=lambda log: (-log.epoch, log.rank)))
+                logs.append(LogFile(int(epoch), int(rank), path))
+        return tuple(sorted(logs, key=lambda log: (-log.epoch, log.rank)))
 
     def log_state(self, key: ProcessKey) -> tuple[int, int]:
-        """Size and time of the log; they change whenever the process logs something."""
+        """Size and time of the log, which change with each output."""
         try:
             status = self.log(key).stat()
         except FileNotFoundError:
@@ -165,19 +152,19 @@ class InstanceFolders:
         return (status.st_size, status.st_mtime_ns)
 
     def log_tail(self, key: ProcessKey, redactor: Redactor) -> str:
-        """The end of the log, some 300 lines, as it is shown. Blocks: call it in a thread."""
+        """The redacted end of the log, some 300 lines. Blocks."""
         with self.log(key).open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
             text = file.read(_TAIL_BYTES)
         return redactor.redact_cut(text).decode("utf-8", errors="replace")
 
     def rotate_log(self, key: ProcessKey) -> bool:
-        """Rotates a log that has grown too large; True if it did. Blocks for a copy: call it in a thread."""
+        """Rotates a log that is too large; returns whether it did. Blocks for a copy."""
         path, index = self.log(key), self.index(key)
         if not path.exists() or path.stat().st_size <= self._log_bytes:
             return False
         with index.lock:
-            index.look()
+            index.poll()
             part = path.with_suffix(".part")
             with path.open("rb") as source, part.open("wb") as target:
                 size = source.seek(-self._log_bytes, os.SEEK_END) + self._log_bytes
@@ -191,7 +178,7 @@ class InstanceFolders:
         return True
 
     def prune(self, live: Collection[str]) -> None:
-        """Removes logs of old epochs, and folders of instances that ended long ago. Blocks: call it in a thread."""
+        """Removes logs of old epochs, and folders of instances that ended long ago. Blocks."""
         try:
             instances = [path for path in self._root.iterdir() if path.is_dir()]
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Locks of numbers that no two agents of a host may use at once: ports, and the uids of engines.
+"""Locks of numbers that only one agent of a host may use: ports, and uids of engines.
 
 Each lock is an abstract UNIX socket named after its number. The kernel lets one process of a network namespace bind
 that name, and frees it on its death.
@@ -10,22 +10,14 @@ from collections.abc import Collection
 
 
 class HostLocks:
-    """The numbers that one agent has locked.
-
-    Args:
-        kind: of number: `port` or `uid`. Agents of other versions use the same names.
-    """
+    """The numbers that one agent has locked. `kind`: `port` or `uid`, as in agents of other versions."""
 
     def __init__(self, kind: str) -> None:
         self._kind = kind
         self._locks: dict[int, socket.socket] = {}
 
     def lock(self, number: int) -> bool:
-        """Locks a number; False if it is locked already, by this agent or another.
-
-        Raises:
-            OSError: no socket can be opened.
-        """
+        """False if this agent or another has locked the number. Raises OSError if no socket can be opened."""
         lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
             lock.bind(f"\0gpuward-engine-{self._kind}-{number}")
@@ -42,7 +34,7 @@ class HostLocks:
             lock.close()
 
     def keep(self, numbers: Collection[int]) -> None:
-        """Releases all others."""
+        """Releases all other numbers."""
         for number in self._locks.keys() - set(numbers):
             self.release(number)
 

@@ -1,4 +1,4 @@
-"""The record of one process: every change is journalled, and what the controller must know is then reported."""
+"""The record of one process: each change is journalled, then reported if the controller needs it."""
 
 from collections.abc import Callable
 
@@ -13,14 +13,14 @@ log = structlog.get_logger()
 
 
 class KeptRecord:
-    """One process's record."""
+    """The journalled record of one process."""
 
     def __init__(self, record: ProcessRecord, journal: Journal, report: Callable[[ProcessRecord], None]) -> None:
         self.now = record
         self.redactor = Redactor(() if record.order is None else secrets_of(record.order))
         self._journal = journal
         self._report = report
-        self._lasting: str | None = None  # the message that a passing one hides
+        self._lasting: str | None = None  # the message that a temporary one hides
 
     @property
     def key(self) -> ProcessKey:
@@ -28,11 +28,11 @@ class KeptRecord:
 
     @property
     def lasting_message(self) -> str:
-        """The message without what `say_for_now` has said."""
+        """The message without a temporary one of `report_for_now`."""
         return self.now.message if self._lasting is None else self._lasting
 
     def amend(self, **changes: object) -> None:
-        """Journals what the controller need not know, or will with the next report."""
+        """Journals a change without a report of its own."""
         self.now = replace(self.now, **changes)
         self._journal.amend(self.now)
 
@@ -56,13 +56,13 @@ class KeptRecord:
             )
         self._report(record)
 
-    def tell(self, message: str) -> None:
-        """Reports progress, unless it says so already or is to be stopped."""
+    def report_progress(self, message: str) -> None:
+        """Reports a new message, unless the process is to be stopped."""
         if self.now.stop is None and self.redactor.redact_text(message) != self.now.message:
             self.write(message=message)
 
-    def say_for_now(self, message: str) -> bool:
-        """Reports what holds up a stop, unless it says so already; returns whether it was news."""
+    def report_for_now(self, message: str) -> bool:
+        """Reports a temporary message, such as what delays a stop; returns whether it is new."""
         if self.redactor.redact_text(message) == self.now.message:
             return False
         lasting = self.lasting_message

@@ -1,6 +1,6 @@
-"""Whether an engine's account gets to what the engine needs of the host, before the engine starts.
+"""Checks before a start that an engine's account can reach the engine's files.
 
-An engine that does not prints an error of its own, often a long one that names neither the account nor the folder.
+An engine's own error is often long and names neither the account nor the folder.
 """
 
 import asyncio
@@ -21,42 +21,42 @@ from schemas.exit_causes import Cause
 
 _MOST_ENTRIES: Final = 20_000  # of a folder, by name alone
 _MOST_FILES: Final = 1_000  # of these, which an engine reads
-# Engines read these of a model's folder. It may hold other files, which need not be readable.
+# Engines read these files of a model's folder. Other files need not be readable.
 _NEEDED: Final = re.compile(
     r".*(config\.json|\.index\.json|\.model|tokenizer\.json)|vocab\.(json|txt)|merges\.txt|chat_template\.(json|jinja)"
     r"|(special_tokens_map|added_tokens|modules|params|tekken)\.json"
 )
 _WEIGHTS: Final = re.compile(r".*\.safetensors")
-_OTHER_WEIGHTS: Final = re.compile(r".*\.gguf|.*model(-\d+-of-\d+)?\.bin")  # read where there are no safetensors
-_MOST_ASKED: Final = 20  # of these, which their mode closes: the kernel is asked by a process each
-_LOOKS_AT_ONCE: Final = 4
-_LOOK_LIMIT_S: Final = 10.0  # a file system of the network may hang
+_OTHER_WEIGHTS: Final = re.compile(r".*\.gguf|.*model(-\d+-of-\d+)?\.bin")  # read if a model has no safetensors
+_MOST_TESTED: Final = 20  # of these, which their mode closes: a process each tests them
+_CHECKS_AT_ONCE: Final = 4
+_CHECK_LIMIT_S: Final = 10.0  # a file system of the network may hang
 _TEST: Final = "/usr/bin/test"
 _TEST_LIMIT_S: Final = 5.0
 
 
-class PathLooks:
-    """Looks in threads of their own, a few at once: a file system that hangs keeps its thread until it answers."""
+class PathChecks:
+    """Checks in a few threads: a file system that hangs keeps its thread until it answers."""
 
     def __init__(self) -> None:
-        self._free = threading.Semaphore(_LOOKS_AT_ONCE)
+        self._free = threading.Semaphore(_CHECKS_AT_ONCE)
 
     async def why_unreadable(
         self, account: Account, *, reads: Iterable[Path], enters: Iterable[Path] = (), mounted: bool = False
     ) -> str:
-        """As the function; empty also where the file system does not answer in time: the engine finds out."""
+        """As the function; empty also if the file system does not answer in time."""
         if not self._free.acquire(blocking=False):
             return ""
 
-        def look() -> str:
+        def check() -> str:
             try:
                 return why_unreadable(account, reads=reads, enters=enters, mounted=mounted)
             finally:
                 self._free.release()
 
         try:
-            async with asyncio.timeout(_LOOK_LIMIT_S):
-                return await in_background(look)
+            async with asyncio.timeout(_CHECK_LIMIT_S):
+                return await in_background(check)
         except TimeoutError:
             return ""
 
@@ -64,15 +64,10 @@ class PathLooks:
 def why_unreadable(
     account: Account, *, reads: Iterable[Path], enters: Iterable[Path] = (), mounted: bool = False
 ) -> str:
-    """The first place that the account does not get to, with what would help; empty: it gets everywhere.
+    """The first unreachable path with a remedy; empty if all are reachable. Blocks.
 
-    What does not exist counts for nothing here: the engine names it better. Blocks: call it in a thread.
-
-    Args:
-        account: as which the engine runs.
-        reads: folders and files that the engine reads.
-        enters: folders that it works in.
-        mounted: they are bound into a container, so the folders above them do not matter.
+    Missing paths are ignored: the engine's own error names them. `reads` are folders and files, `enters` are working
+    folders. `mounted`: they are mounted into a container, so their parents do not matter.
     """
     if account.uid == 0:
         return ""
@@ -96,13 +91,13 @@ def _message(account: Account, verb: str, place: Path, mode: str) -> str:
 
 
 def _first_stop(account: Account, path: Path, *, alone: bool = False) -> Path | None:
-    """The first folder on the way to it that the account may not enter, by its name and by its links' targets.
+    """The first folder on the way to a path that the account may not enter, by name and by targets of links.
 
-    `alone`: only the path itself counts.
+    `alone`: only the path itself is checked.
     """
     try:
         target = path.resolve(strict=True)
-    except (OSError, RuntimeError):  # RuntimeError: links in a circle
+    except (OSError, RuntimeError):  # RuntimeError: a circle of links
         return None
     above = () if alone else (*reversed(path.parents), *reversed(target.parents))
     for place in dict.fromkeys((*above, target)):
@@ -120,20 +115,20 @@ def _first_stop(account: Account, path: Path, *, alone: bool = False) -> Path | 
 
 
 def _unread(account: Account, path: Path, *, mounted: bool) -> Iterator[Path]:
-    """What the account may not read: the path itself, or a file in it; unless mounted, also behind its links."""
+    """Unreadable paths: the path itself, or a file in it; unless mounted, also targets of links."""
     try:
         if not account.reads(path.stat()) and _is_refused(account, path, "-r", alone=mounted):
             yield path
-        with os.scandir(path) as found:
-            files = _needed([entry.name for entry in islice(found, _MOST_ENTRIES)])
-    except OSError:  # a file, or it changed since
+        with os.scandir(path) as entries:
+            files = _needed([entry.name for entry in islice(entries, _MOST_ENTRIES)])
+    except OSError:  # a file, or it has changed
         return
-    asked, entered = 0, set[str]()  # a cache's links all go to one folder
+    tested, entered = 0, set[str]()  # a cache's links all lead to one folder
     for file in (path / name for name in files[:_MOST_FILES]):
         if file.is_symlink():
-            if mounted:  # it may go elsewhere in a container
+            if mounted:  # it may lead elsewhere in a container
                 continue
-            target = os.path.dirname(os.path.realpath(file))  # noqa: PTH120 - Path's own throws at links in a circle
+            target = os.path.dirname(os.path.realpath(file))  # noqa: PTH120 - Path raises for a circle of links
             if target not in entered and (stopped := _first_stop(account, file)) is not None:
                 yield stopped
             entered.add(target)
@@ -141,28 +136,26 @@ def _unread(account: Account, path: Path, *, mounted: bool) -> Iterator[Path]:
             status = file.stat()
         except OSError:  # a broken link
             continue
-        if stat.S_ISREG(status.st_mode) and not account.reads(status) and asked < _MOST_ASKED:
-            asked += 1
+        if stat.S_ISREG(status.st_mode) and not account.reads(status) and tested < _MOST_TESTED:
+            tested += 1
             if _is_refused(account, file, "-r", alone=mounted):
                 yield file
 
 
 def _needed(names: Sequence[str]) -> list[str]:
-    """The files that engines read of those in a model's folder."""
+    """The files of a model's folder that engines read."""
     weights = _WEIGHTS if any(map(_WEIGHTS.fullmatch, names)) else _OTHER_WEIGHTS
     return [name for name in names if _NEEDED.fullmatch(name) or weights.fullmatch(name)]
 
 
 def _is_refused(account: Account, path: Path, question: str, *, alone: bool = False) -> bool:
-    """Asks the kernel, as that account: the mode alone leaves out access control lists.
-
-    `alone`: about the path itself, not about the way to it.
-    """
+    """Tests a path as that account; `alone`: without its parents."""
+    # By the kernel, since the mode does not show access control lists.
     own = account.uid == os.geteuid()
     try:
         with ExitStack() as stack:
             opened: int = subprocess.DEVNULL
-            if alone:  # a process enters its own open files without a way
+            if alone:  # a process reaches its own open files without the parents
                 opened = os.open(path, os.O_PATH)
                 stack.callback(os.close, opened)
             done = subprocess.run(
@@ -179,5 +172,5 @@ def _is_refused(account: Account, path: Path, question: str, *, alone: bool = Fa
                 extra_groups=None if own else account.groups,
             )
     except (OSError, subprocess.SubprocessError):
-        return False  # unknown: the engine finds out
+        return False  # unknown: the engine will report it
     return done.returncode == 1

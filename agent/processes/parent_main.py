@@ -1,20 +1,20 @@
 """The parent of one engine, a program of its own: it starts the engine, waits, and records how the engine ended.
 
-The kernel reports an end to the parent alone, and an agent may be away then. So each engine has this one, which has no
-other work: `python -I -S parent_main.py RECORD`, outside the engine's session and control group, under the agent's
+The kernel reports an end only to the parent, and the agent may be away then. So each engine has this parent, which does
+nothing else: `python -I -S parent_main.py RECORD`, outside the engine's session and control group, under the agent's
 account.
 
 Descriptors: 0 the channel to the agent, 1 and 2 the engine's log, and RECORD, where the end is recorded
-(`agent/processes/end_record.py`).
+(`agent/processes/engine_parent.py`).
 
     agent → parent   the order (`agent/processes/engine_launch.py`), after a line with its length in bytes
     parent → agent   "pid N": the engine's process exists and waits
     agent → parent   "go TICKS": its pid and start time are journalled and it is in its control group
     parent → agent   "ok", or why it could not be started
 
-Without "go" nothing runs: where the agent dies before, the waiting process ends. After the engine's end its zombie is
+Without "go" no engine runs: if the agent dies first, the waiting process ends. After the engine's end its zombie is
 kept until the agent signals SIGUSR1: until then its pid, and with it the number of its group, cannot be reused. A
-record that was removed is read by no agent; then it ends as well.
+removed record will be read by no agent, so then it ends as well.
 
 It imports little, for its memory, and nothing after its start: its installation may be replaced while it waits.
 """
@@ -26,7 +26,7 @@ import resource  # os.wait4 would load it at the engine's end
 import sys
 import time
 
-TYPE_CHECKING = False  # of `typing`, which would cost more than all else here
+TYPE_CHECKING = False  # of `typing`, which would cost more memory than the rest
 if TYPE_CHECKING:
     import signal
     from typing import Any, NoReturn
@@ -41,7 +41,7 @@ _CAPBSET_DROP, _CAP_AMBIENT, _AMBIENT_CLEAR_ALL, _MOST_CAPABILITIES = 24, 47, 4,
 
 
 def main() -> None:
-    """Starts the engine if the agent stays long enough, and returns after its end was recorded."""
+    """Starts the engine on "go", and returns after its end was recorded."""
     channel = os.dup(0)
     record = int(sys.argv[1])
     os.set_inheritable(record, False)
@@ -66,7 +66,7 @@ def main() -> None:
     ticks = _read_line(channel).removeprefix(b"go ")
     if ticks:
         _write(go_write, b"g")
-    os.close(go_write)  # without a word the engine's process ends
+    os.close(go_write)  # without "g" the engine's process ends
     failure = _read_all(failure_read)
     os.close(failure_read)
     if failure or not ticks:
@@ -89,7 +89,7 @@ def _watch(pid: int, ticks: int, record: int) -> None:
         if not _take_signal(signals, _LOOK_S):
             kills = [kills[1], _oom_kills()]
     ended_at = time.time()
-    code = _exit_code(ended)
+    code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status  # as in Python's subprocess
     # A host that shuts down signals all processes before one of them can end.
     asked = signal.SIGTERM in signals | signal.sigpending()
     known = (pid, ticks, code, ended_at, _json(asked), _json(_oom_kills() > kills[0]))
@@ -98,11 +98,6 @@ def _watch(pid: int, ticks: int, record: int) -> None:
         _take_signal(signals, _UNREAD_LOOK_S)
     _, _, used = os.wait4(pid, 0)
     _write_record(record, known, used)
-
-
-def _exit_code(ended: os.waitid_result) -> int:
-    """As in Python's subprocess: negative where a signal has killed it."""
-    return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
 def _take_signal(signals: set[int], limit_s: float) -> bool:
@@ -127,7 +122,7 @@ def _write_record(record: int, known: tuple[Any, ...], used: resource.struct_rus
         os.pwrite(record, text.encode("ascii").ljust(_RECORD_BYTES), 0)
         os.fsync(record)
     except OSError:
-        pass  # then only the code stays unknown
+        pass  # then the code stays unknown
 
 
 def _json(value: bool) -> str:
@@ -135,21 +130,21 @@ def _json(value: bool) -> str:
 
 
 def _oom_kills() -> int:
-    """How often the kernel has killed for want of memory since boot; 0 where it does not count."""
+    """The kernel's kills for lack of memory since boot; 0 if not counted."""
     try:
         file = os.open("/proc/vmstat", os.O_RDONLY | os.O_CLOEXEC)
         try:
             text = os.read(file, 65_536)
         finally:
             os.close(file)
-        found = text.partition(b"\noom_kill ")[2].split(None, 1)
-        return int(found[0]) if found else 0
+        count = text.partition(b"\noom_kill ")[2].split(None, 1)
+        return int(count[0]) if count else 0
     except (OSError, ValueError):
         return 0
 
 
 def _become_engine(order: bytes, go: int, failure: int) -> NoReturn:
-    """In the new process: prepares all, waits for the agent's word, and runs the engine."""
+    """In the new process: waits for the agent's "go", and runs the engine."""
     account, where, count, *texts = order.split(b"\0")
     argv, env = texts[: int(count)], dict(text.split(b"=", 1) for text in texts[int(count) :])
     try:
@@ -158,7 +153,7 @@ def _become_engine(order: bytes, go: int, failure: int) -> NoReturn:
         where = b""
         if account:
             _take_account(*map(int, account.split()))
-        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # which Python ignores
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python
             signal.signal(number, signal.SIG_DFL)
         if os.read(go, 1) != b"g":
             os._exit(0)
@@ -172,24 +167,24 @@ def _become_engine(order: bytes, go: int, failure: int) -> NoReturn:
 
 
 def _execute(argv: list[bytes], env: dict[bytes, bytes]) -> None:
-    """As os.execvpe, which imports: that may fail by now, under another account."""
+    """As os.execvpe, which imports modules: another account may be unable to."""
     folders = [b""] if b"/" in argv[0] else env.get(b"PATH", os.defpath.encode()).split(b":")
-    found: OSError | None = None
+    failure: OSError | None = None
     for folder in folders:
         try:
             os.execve(os.path.join(folder, argv[0]), argv, env)  # noqa: PTH118, S606 - an argv, as the order has it
         except (FileNotFoundError, NotADirectoryError) as error:
-            found = found or error
-        except OSError as error:  # a program that cannot be run is what the search has found
-            if found is None or isinstance(found, (FileNotFoundError, NotADirectoryError)):
-                found = error
-    if found is not None:
-        raise found
+            failure = failure or error
+        except OSError as error:  # the program exists, but cannot be run
+            if failure is None or isinstance(failure, (FileNotFoundError, NotADirectoryError)):
+                failure = error
+    if failure is not None:
+        raise failure
 
 
 def _take_account(uid: int, gid: int, *groups: int) -> None:
-    """Changes the account and gives up all capabilities, so that none can be gained or kept by what runs next."""
-    import ctypes  # noqa: PLC0415 - this process alone needs it, and forgets it with the program that it becomes
+    """Changes the account and gives up all capabilities for good."""
+    import ctypes  # noqa: PLC0415 - only this process needs it, until it executes the engine
 
     libc = ctypes.CDLL(None, use_errno=True)
 
@@ -200,7 +195,7 @@ def _take_account(uid: int, gid: int, *groups: int) -> None:
     if not set_option(_CAP_AMBIENT, _AMBIENT_CLEAR_ALL):
         raise OSError(ctypes.get_errno(), "ambient capabilities cannot be cleared")
     for capability in range(_MOST_CAPABILITIES):
-        if not set_option(_CAPBSET_DROP, capability):  # the kernel knows no more, or the agent may not
+        if not set_option(_CAPBSET_DROP, capability):  # no more capabilities exist, or the agent may not
             break
     os.umask(0o077)
     os.setgroups(groups)
@@ -209,7 +204,7 @@ def _take_account(uid: int, gid: int, *groups: int) -> None:
 
 
 def _read_order(file: int) -> bytes:
-    """The order; empty if the agent has gone before it was complete."""
+    """The order; empty if the agent ended before it was complete."""
     length, order = int(_read_line(file) or b"0"), bytearray()
     while len(order) < length and (read := os.read(file, min(65_536, length - len(order)))):
         order += read
@@ -217,7 +212,7 @@ def _read_order(file: int) -> bytes:
 
 
 def _read_line(file: int) -> bytes:
-    """A short line without its end; empty if the other side has gone before."""
+    """A short line without its line feed; empty if the other side ended before it was complete."""
     text = b""
     while not text.endswith(b"\n"):
         try:
@@ -238,7 +233,7 @@ def _read_all(file: int) -> bytes:
 
 
 def _write(file: int, text: bytes) -> None:
-    """Writes a few bytes; a reader that has gone needs them no more."""
+    """Writes a few bytes. An ended reader does not need them."""
     try:  # noqa: SIM105 - `contextlib` costs memory
         os.write(file, text)
     except OSError:

@@ -1,7 +1,7 @@
 """Free loopback ports for the engines; no two agents of a host allocate the same port.
 
-Between the choice of a port and the engine's bind, another agent could choose the same port. It would then take the
-first engine's answers for its own engine's. So each port is locked as long as the engine lives.
+Between the choice of a port and the engine's bind, another agent could choose the same port, and then take the first
+engine's answers for those of its own engine. So each port is locked while the engine lives.
 """
 
 import random
@@ -11,7 +11,7 @@ from typing import Final
 from agent.errors import SpawnError
 from agent.processes.host_locks import HostLocks
 
-# Below the kernel's default range for outgoing connections (32768 and up), which could use a port at any moment.
+# Below the kernel's default range for outgoing connections (32768 and up), which could use a port at any time.
 FIRST_PORT: Final = 18_000
 LAST_PORT: Final = 31_999
 _TRIES: Final = 2_000
@@ -25,7 +25,7 @@ class PortAllocator(HostLocks):
         self._rng = rng or random.Random()  # noqa: S311 - spreads load, keeps no secret
 
     def allocate(self) -> int:
-        """Chooses and locks a free port. Raises SpawnError if no free port was found, or no socket can be opened."""
+        """Chooses and locks a free port. Raises SpawnError."""
         try:
             for _ in range(_TRIES):
                 port = self._rng.randint(FIRST_PORT, LAST_PORT)

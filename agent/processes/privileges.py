@@ -1,4 +1,4 @@
-"""What a process of the host may: the agent's capabilities, and a start that gains none. Linux only."""
+"""Capabilities of the agent, and starts of processes that gain none. Linux only."""
 
 import ctypes
 import errno
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 _SET_NO_NEW_PRIVS: Final = 38  # prctl(2)
-_NEEDED: Final = {  # by bit, to run engines as another account and to look after them
+_NEEDED: Final = {  # by bit, to run and supervise engines of another account
     "CAP_CHOWN": 0, "CAP_DAC_OVERRIDE": 1, "CAP_KILL": 5, "CAP_SETGID": 6, "CAP_SETUID": 7, "CAP_SYS_PTRACE": 19,
 }  # fmt: skip
 
@@ -31,10 +31,9 @@ def missing_for_fetches() -> tuple[str, ...]:
 
 
 def become(uid: int, gid: int) -> None:
-    """Makes this process, all its threads, an account without capabilities and other groups, for good.
+    """Irrevocably makes this process, with all threads, an account without capabilities and other groups.
 
-    Raises:
-        OSError: it may not, or is still root.
+    Raises OSError, also if the process is still root.
     """
     os.setgroups(())
     os.setresgid(gid, gid, gid)
@@ -45,11 +44,8 @@ def become(uid: int, gid: int) -> None:
 
 
 def without_privileges(call: Callable[[], _Result]) -> _Result:
-    """Returns what `call` returns. What it starts can never gain privileges, such as by programs of root's.
-
-    It runs in a thread of its own, since this setting is a thread's: it is inherited by what it starts, and ends with
-    it. The caller waits for it.
-    """
+    """Runs `call` so that processes that it starts can never gain privileges, such as by programs of root. Blocks."""
+    # In a thread of its own, since the setting is a thread's: children inherit it, and it ends with the thread.
     results: list[_Result] = []
     errors: list[BaseException] = []
 

@@ -1,4 +1,4 @@
-"""What all processes of one agent share."""
+"""The agent's parts that all processes share."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from agent.processes.cgroups import Cgroups
 from agent.processes.engine_accounts import EngineAccounts
 from agent.processes.engine_activity import EngineActivity
 from agent.processes.folders import InstanceFolders
-from agent.processes.needed_paths import PathLooks
+from agent.processes.needed_paths import PathChecks
 from agent.processes.ports import PortAllocator
 from agent.processes.probe import Prober
 from agent.state.journal import Journal
@@ -22,12 +22,7 @@ from agent.state.process_records import ProcessKey, ProcessRecord
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """The agent around a process.
-
-    `report` queues a report. `gpus_listing` returns the GPUs on which the driver last listed a process.
-    `allotting` is held while an instance gets its account. `looks` examines what an engine's account gets to.
-    `engine_environment` is the setting of that name.
-    """
+    """One agent, as its processes know it."""
 
     journal: Journal
     folders: InstanceFolders
@@ -38,12 +33,12 @@ class ProcessContext:
     boot_id: str
     cgroups: Cgroups
     accounts: EngineAccounts
-    allotting: asyncio.Lock
-    report: Callable[[ProcessRecord], None]
+    allotting: asyncio.Lock  # held while an instance gets its account
+    report: Callable[[ProcessRecord], None]  # queues a report
     inventory: InventoryWatch
-    gpus_listing: Callable[[ProcessKey], tuple[str, ...]]
+    gpus_listing: Callable[[ProcessKey], tuple[str, ...]]  # GPUs on which the driver last listed a process
     activity: EngineActivity
     fetches: Fetches
     containers: ContainerRuntime
-    looks: PathLooks = field(default_factory=PathLooks)
+    path_checks: PathChecks = field(default_factory=PathChecks)
     engine_environment: tuple[str, ...] = ()

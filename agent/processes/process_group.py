@@ -1,4 +1,4 @@
-"""The process group of one engine: watches its leader, signals the group, and kills it until nothing is left."""
+"""The process group of one engine: watches the leader, signals the group, and kills it completely."""
 
 import asyncio
 import os
@@ -9,8 +9,7 @@ from typing import Final
 import structlog
 
 from agent.processes.cgroups import Cgroup, oom_message
-from agent.processes.end_record import EndRecord, EngineEnd
-from agent.processes.engine_parent import EngineParent
+from agent.processes.engine_parent import EndRecord, EngineEnd, EngineParent
 from agent.processes.procfs import group_members, is_alive
 from agent.state.process_records import ProcessKey
 from schemas.exit_causes import KILLED_FOR_MEMORY
@@ -26,7 +25,7 @@ class ProcessGroup:
     """A leader with its own session and process group, watched through a pidfd.
 
     Its parent reaps it last: while it is a zombie, its pid, and thus the group's number, cannot be reused. The exit
-    code is known once nothing of the group is left; it stays unknown if the parent has died, or never was.
+    code is known once the group is empty, or stays unknown if the parent has died or never existed.
     """
 
     def __init__(
@@ -43,22 +42,19 @@ class ProcessGroup:
         unwatched: bool = False,
         serves: bool = False,
     ) -> None:
-        """Starts to watch.
+        """Starts the watch. Raises ProcessLookupError if the process is gone.
 
         Args:
             pid: of the leader.
-            key: in its marker.
-            folder: likewise.
-            cgroup: holds the process and all that it starts; None: it has none.
-            uid: of this instance's processes alone; None: others have it too.
-            parent: of the leader, which this object closes; None: it has died, or never was.
-            record: where the parent records the end.
-            is_gone: the leader has ended and was reaped; others of its group may live.
+            key: in its marker, as is `folder`.
+            folder: see above.
+            cgroup: of the process and its children.
+            uid: if only this instance's processes have it, else None.
+            parent: of the leader; closed by this object. None: it has died, or never existed.
+            record: of the end, by the parent.
+            is_gone: the leader has ended and was reaped; its group may live.
             unwatched: the leader has ended while no agent ran.
-            serves: it answers requests until it is stopped, so its code 0 is not a result.
-
-        Raises:
-            ProcessLookupError: the process is gone.
+            serves: it serves until it is stopped, so its code 0 is not a result.
         """
         self.pid = pid
         self.exited = asyncio.Event()
@@ -72,7 +68,7 @@ class ProcessGroup:
         self._unwatched = unwatched
         self._serves = serves
         self._end: EngineEnd | None = None
-        self._unreaped = False  # the leader is an own child that has exited; its pid cannot be reused
+        self._unreaped = False  # the leader is an own, exited child; its pid cannot be reused
         self._loop = asyncio.get_running_loop()
         self._fd = -1 if is_gone else os.pidfd_open(pid)
         if is_gone:
@@ -90,38 +86,34 @@ class ProcessGroup:
 
     @property
     def end(self) -> ExitReason:
-        """It has exited, or its host has stopped it. An agent that runs is told to stop as well, and has a plan."""
-        asked = self._unwatched and self._end is not None and self._end.asked
-        return "agent_stopped" if asked and (self._serves or self.exit_code != 0) else "exit"
+        # A host's shutdown stops a running agent too, which then has a plan.
+        stopped = self._unwatched and self._end is not None and self._end.asked
+        return "agent_stopped" if stopped and (self._serves or self.exit_code != 0) else "exit"
 
     @property
     def end_note(self) -> str:
-        """Whether its host has ended it."""
         return "its host stopped it while no agent ran" if self.end == "agent_stopped" else ""
 
     @property
     def is_unknown(self) -> bool:
-        """Never: the kernel always answers."""
         return False
 
     @property
     def is_proxied(self) -> bool:
-        """Never: it listens itself."""
         return False
 
     @property
     def counts_oom_kills(self) -> bool:
-        """Whether its own group counts them."""
         return self.cgroup is not None
 
     def oom_message(self, host_memory_mib: int | None) -> str:
-        """As its group counts; else as its parent has seen the host's count."""
+        """By its cgroup's count, else by the host's count as recorded by its parent."""
         if self.cgroup is None and self._end is not None and self._end.oom_kills and self._end.code == -signal.SIGKILL:
             return KILLED_FOR_MEMORY
         return oom_message(self.cgroup, host_memory_mib)
 
     async def kill(self, limit_s: float) -> str:
-        """Kills the group until nothing is left or `limit_s` has passed; returns what is left."""
+        """Kills the group for at most `limit_s`; returns the survivors, as text."""
         left = await self.kill_members(limit_s)
         if left:
             return f"pid {', '.join(map(str, left[:8]))}"
@@ -129,14 +121,13 @@ class ProcessGroup:
         return ""
 
     async def forget(self) -> None:
-        """Removes its control group and the record of its end."""
         if self.cgroup is not None:
             self.cgroup.remove()
         if self._record is not None:
             self._record.remove()
 
     async def _take_end(self) -> None:
-        """Releases the parent, since the group's number is needed no more, and reads what it has recorded."""
+        """Releases the parent, since the group's number is no longer needed, and reads its record."""
         if self._parent is not None:
             await self._parent.release()
         self._end = None if self._record is None else await asyncio.to_thread(self._record.read)
@@ -148,7 +139,7 @@ class ProcessGroup:
         self.close()
 
     async def kill_members(self, limit_s: float) -> tuple[int, ...]:
-        """Kills the group until nothing is left or `limit_s` has passed; returns the pids that are left."""
+        """Kills the group for at most `limit_s`; returns surviving pids."""
         deadline = self._loop.time() + limit_s
         delays = iter(_POLL_S)
         while True:
@@ -169,7 +160,7 @@ class ProcessGroup:
             await asyncio.sleep(next(delays, _POLL_S[-1]))
 
     def close(self) -> None:
-        """Ends the watch; reaps the process if it has exited, and does nothing else to it."""
+        """Ends the watch, and reaps an exited process."""
         if self._parent is not None:
             self._parent.close()
         if self._fd >= 0:
@@ -181,18 +172,18 @@ class ProcessGroup:
             self._fd = -1
 
     async def _members(self) -> tuple[int, ...] | None:
-        """The pids that are left, None if unknown; read in a thread: a host may have thousands of processes."""
+        """Live pids; None if unknown. In a thread, since a host may have thousands of processes."""
         trusted = self._pid_is_valid()
         try:
             async with asyncio.timeout(_SCAN_LIMIT_S):
-                found = await asyncio.to_thread(
+                members = await asyncio.to_thread(
                     group_members, self.pid, self._key, self._folder, trust_session=trusted, uid=self._uid
                 )
         except OSError as error:  # TimeoutError is one
             log.warning("processes not read", pid=self.pid, error=repr(error))
             return None
         within = () if self.cgroup is None else self.cgroup.members()
-        return found + tuple(pid for pid in within if pid not in found and is_alive(pid))
+        return members + tuple(pid for pid in within if pid not in members and is_alive(pid))
 
     def _pid_is_valid(self) -> bool:
         kept = self._unreaped or (self._parent is not None and self._parent.is_alive)

@@ -17,26 +17,26 @@ _OF_THE_HOST: Final = Path("/proc/vmstat")
 
 
 def read_process(pid: int) -> HostProcess | None:
-    """One process without its marker; None if it is gone, or hidden from this agent and thus another user's."""
+    """Without the marker; None if the process is gone, or hidden from this agent, thus another user's."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123 - thousands of times per scan; Path costs double
             text = file.read()
     except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
-    # The name is in brackets and may contain brackets itself: fields are counted from the last bracket.
+    # Fields are counted from the last bracket: the name, in brackets, may contain brackets.
     fields = text[text.rindex(b")") + 2 :].split()
     zombie = fields[0] in (b"Z", b"X")
     return HostProcess(pid, int(fields[2]), int(fields[3]), int(fields[19]), zombie=zombie, parent=int(fields[1]))
 
 
 def start_ticks(pid: int) -> int | None:
-    """A process's start, in the kernel's ticks since boot; with the pid it identifies a process for a whole boot."""
+    """A process's start, in the kernel's ticks since boot; with the pid it identifies a process within a boot."""
     process = read_process(pid)
     return None if process is None else process.start_ticks
 
 
 def process_name(pid: int) -> str:
-    """The name of a process, at most 15 characters; empty if it is gone or hidden."""
+    """At most 15 characters; empty if the process is gone or hidden."""
     try:
         with open(f"/proc/{pid}/comm", "rb") as file:  # noqa: PTH123 - as in read_process
             return file.read(64).decode(errors="replace").strip()
@@ -45,20 +45,19 @@ def process_name(pid: int) -> str:
 
 
 def is_alive(pid: int) -> bool:
-    """Whether a process runs; one that waits only to be reaped does not."""
+    """Whether a process runs. A zombie does not."""
     process = read_process(pid)
     return process is not None and not process.zombie
 
 
 def list_processes() -> Iterator[HostProcess]:
-    """Every process of the host, without markers."""
     for name in os.listdir("/proc"):  # noqa: PTH208 - names only, and quick
         if name.isdigit() and (process := read_process(int(name))) is not None:
             yield process
 
 
 def real_uid(pid: int) -> int | None:
-    """The uid of a process, which it cannot hide; None: it is gone, or this agent may not see it."""
+    """The uid of a process, which it cannot hide; None if it is gone, or hidden from this agent."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:  # noqa: PTH123 - as in read_process
             text = file.read()
@@ -82,28 +81,28 @@ def read_marker(pid: int, folder: str) -> ProcessKey | None:
         return None
     if MARK_DIR.encode() not in text:
         return None
-    found = dict(
+    marks = dict(
         part.split("=", 1) for part in os.fsdecode(text).split("\0") if part.startswith(_MARKS) and "=" in part
     )
-    if found.get(MARK_DIR) != folder:
+    if marks.get(MARK_DIR) != folder:
         return None
     try:
-        return ProcessKey(found[MARK_INSTANCE], int(found[MARK_EPOCH]), int(found[MARK_RANK]))
+        return ProcessKey(marks[MARK_INSTANCE], int(marks[MARK_EPOCH]), int(marks[MARK_RANK]))
     except (KeyError, ValueError):
         return None
 
 
 def list_marked_processes(folder: str) -> tuple[HostProcess, ...]:
-    """Every process of the host, with its marker of this data folder if it carries one."""
+    """Every process of the host, with its marker of this data folder, if any."""
     return tuple(replace(process, marked=read_marker(process.pid, folder)) for process in list_processes())
 
 
 def group_members(
     leader: int, key: ProcessKey, folder: str, *, trust_session: bool, uid: int | None = None
 ) -> tuple[int, ...]:
-    """Live processes of a started process: its group and session, and all that carry its marker or have its uid.
+    """Live processes of a leader: its group and session, and all with its marker or its uid.
 
-    The marker also finds children that created a session of their own, and the uid those that have no marker any more.
+    The marker also finds children with a session of their own, and the uid finds children without the marker.
     """
     return tuple(
         process.pid
@@ -118,10 +117,7 @@ def group_members(
 
 
 def oom_kills() -> int:
-    """How often the kernel has killed for lack of memory since boot; 0 where the system does not count.
-
-    For engines without a cgroup of their own, which counts exactly.
-    """
+    """The kernel's kills for lack of memory since boot; 0 if not counted. For engines without a cgroup."""
     try:
         lines = _OF_THE_HOST.read_text().splitlines()
     except OSError:

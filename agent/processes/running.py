@@ -1,4 +1,4 @@
-"""What the lifecycle needs of a process that runs: a process group of the host, or a container."""
+"""A running process: a process group of the host, or a container."""
 
 import asyncio
 from typing import Protocol
@@ -7,22 +7,22 @@ from schemas.wire import ExitReason
 
 
 class Running(Protocol):
-    """One process and all that it has started."""
+    """One process with its children."""
 
     exited: asyncio.Event
     exit_code: int | None  # negative: killed by that signal; None: unknown
 
     @property
     def end(self) -> ExitReason:
-        """Why it is over, if nothing has asked for that."""
+        """The reason of an end without a stop."""
 
     @property
     def end_note(self) -> str:
-        """What is not known of its end, and why it is certain all the same; empty: all is known."""
+        """Unknown properties of its end, and why the end is certain; empty if all is known."""
 
     @property
     def is_unknown(self) -> bool:
-        """Whether it cannot be told now that it runs and answers. What a probe finds then says nothing of it."""
+        """Whether its state is unknown now. A failed probe then shows nothing."""
 
     @property
     def is_proxied(self) -> bool:
@@ -30,19 +30,19 @@ class Running(Protocol):
 
     @property
     def counts_oom_kills(self) -> bool:
-        """Whether `oom_message` sees all kills for want of memory."""
+        """Whether `oom_message` covers all kills for lack of memory."""
 
     def terminate(self) -> None:
-        """Asks all of it to end."""
+        """Sends SIGTERM."""
 
     async def kill(self, limit_s: float) -> str:
-        """Kills it until nothing is left or `limit_s` has passed; returns what is left, empty if nothing is."""
+        """Kills it for at most `limit_s`; returns the survivors, as text."""
 
     def oom_message(self, host_memory_mib: int | None) -> str:
-        """Why the kernel has killed it, a code and a text; empty: it has not."""
+        """A code and a text if the kernel killed it for lack of memory, else empty."""
 
     async def forget(self) -> None:
-        """Removes what is left of it on the host, after its end was journalled."""
+        """Removes its leftovers on the host, after its end was journalled."""
 
     async def aclose(self) -> None:
-        """Ends the watch; does nothing to the process."""
+        """Ends the watch, not the process."""

@@ -1,4 +1,4 @@
-"""With which argv, environment and log an engine is started."""
+"""The argv, environment and log of an engine."""
 
 import os
 import shutil
@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import IO, Final
 
+from agent.decide.containers import fill_in
 from agent.decide.engine_environment import passed_on
 from agent.host_inventory.installed_engines import search_path
 from agent.processes.account import Account
@@ -33,13 +34,7 @@ def engine_argv(order: StartOrder, port: int | None) -> list[str]:
     for names in _SIMULATED_ENGINE_NAMES:
         if parts[: len(names)] == names:
             parts = (*SIMULATED_ENGINE, *parts[len(names) :])
-    argv = []
-    for part in parts:
-        text = part
-        for placeholder, value in values.items():
-            text = text.replace(placeholder, value)
-        argv.append(text)
-    return argv
+    return [fill_in(part, values) for part in parts]
 
 
 def engine_env(
@@ -54,23 +49,29 @@ def engine_env(
     own: Mapping[str, str] | None = None,
     listed: Iterable[str] = (),
 ) -> dict[str, str]:
-    """The engine's environment: what passes of the agent's, the order's, and the marker.
+    """The engine's environment: allowed variables of the agent, the order's, and the marker.
 
-    `cache_dir` is where models of the hub are. What fetches by itself gets a cache of its own: there the bound of this
-    one would neither count nor spare its files.
-    `gpu_index` returns a GPU's present index on this host, for engines that do not support UUIDs.
-    `own` is what `account_env` says where the engine runs as another account than the agent.
-    `listed` is what the host's administrator passes on in addition to what all agents do.
+    Args:
+        base: the agent's environment.
+        order: of the start.
+        key: for the marker.
+        port: of the engine.
+        data_dir: for the marker.
+        cache_dir: of models of the hub that the agent fetches. An engine that fetches by itself gets another cache,
+            since the bound of this one would not count its files.
+        gpu_index: returns a GPU's present index on this host, for engines without support for UUIDs.
+        own: `account_env` of another account than the agent's.
+        listed: additional variables that the host's administrator allows.
     """
     env = passed_on(base, listed)
     if own is not None:
         env = {name: value for name, value in env.items() if not name.startswith(_OF_ITS_ACCOUNT)} | dict(own)
-    if "PYTHONPATH" in env:  # its relative folders refer to the agent's working folder, not to the engine's
+    if "PYTHONPATH" in env:  # relative folders refer to the agent's working folder, not to the engine's
         env["PYTHONPATH"] = os.pathsep.join(str(Path(p).absolute()) for p in env["PYTHONPATH"].split(os.pathsep))
     env["PATH"] = search_path(env)
-    env.setdefault("PYTHONUNBUFFERED", "1")  # progress is seen by the log's growth
+    env.setdefault("PYTHONUNBUFFERED", "1")  # output in the log counts as progress
     if order.fetches and not order.env.keys() & OWN_CACHE:
-        env["HF_HUB_CACHE"] = str(cache_dir)  # where the agent fetches models to
+        env["HF_HUB_CACHE"] = str(cache_dir)  # the agent's cache
     env.setdefault("HF_HOME", str(data_dir / "cache" / "huggingface"))
     env |= order.env
     env |= _visible_gpus([claim.device for claim in order.claims], order, gpu_index)
@@ -82,17 +83,13 @@ def engine_env(
 
 
 def account_env(account: Account, home: Path) -> dict[str, str]:
-    """What an account other than the agent's own needs to have instead of the agent's."""
+    """Variables of another account than the agent's."""
     name = str(account.uid)
     return {"HOME": str(home), "USER": name, "LOGNAME": name, "HF_HOME": str(home / ".cache" / "huggingface")}
 
 
 def open_log(log: Path, account: Account | None) -> IO[bytes]:
-    """The log, to append to. The agent alone can read it; its account may open it again as its /dev/stdout.
-
-    Raises:
-        OSError: it cannot be opened.
-    """
+    """Opens the log for appending. Only the agent can read it; the account may reopen it as /dev/stdout."""
     output = log.open("ab")
     if account is not None:
         os.fchown(output.fileno(), -1, account.gid)
@@ -101,16 +98,16 @@ def open_log(log: Path, account: Account | None) -> IO[bytes]:
 
 
 def unreachable(program: str, env: Mapping[str, str], account: Account | None) -> str:
-    """Where the account is stopped on the way to the program; empty: nowhere."""
-    found = shutil.which(program, path=env.get("PATH"))
-    if account is None or found is None:
+    """A message if the account may not enter a folder on the way to the program; else empty."""
+    file = shutil.which(program, path=env.get("PATH"))
+    if account is None or file is None:
         return ""
-    stopped = account.stopped_at(Path(found)) or account.stopped_at(Path(found).resolve())
+    stopped = account.stopped_at(Path(file)) or account.stopped_at(Path(file).resolve())
     return "" if stopped is None else f"; engines run as uid {account.uid}, which may not enter {stopped}"
 
 
 def _visible_gpus(uuids: list[str], order: StartOrder, gpu_index: Callable[[str], int | None]) -> dict[str, str]:
-    """The GPUs that the engine sees: by UUID, which never changes, or by index in the driver's order."""
+    """The engine's GPUs: by UUID, which never changes, or by index in the driver's order."""
     indexes = [gpu_index(uuid) for uuid in uuids] if order.gpus_by_index else [None]
     if None in indexes:
         return {"CUDA_VISIBLE_DEVICES": ",".join(uuids)}

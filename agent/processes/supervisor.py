@@ -1,4 +1,4 @@
-"""All processes of this host: handles commands, stops all at a shutdown. Owns their tasks."""
+"""All processes of this host: handles commands, stops all at a shutdown, and owns their tasks."""
 
 import asyncio
 from typing import Final, Self
@@ -41,7 +41,6 @@ class Supervisor:
         self._shutting_down = False
 
     async def __aenter__(self) -> Self:
-        """Adopts what still runs, records the rest as exited, kills strays."""
         await self._tasks.__aenter__()
         await EngineAdoption(self._context, self._launch).run()
         self._own_tasks = [
@@ -57,7 +56,7 @@ class Supervisor:
         self._context.ports.close()
 
     def handle(self, command: Command) -> CommandResult:
-        """Decides, journals, starts the action, and answers. A repeated command changes nothing."""
+        """Decides, journals, and starts the action. A repeated command changes nothing."""
         state = AgentState(
             highest_term=self._journal.host_state.highest_term,
             epochs=self._journal.epochs,
@@ -80,10 +79,7 @@ class Supervisor:
         return CommandResult(command_id=command.command_id, outcome="accepted")
 
     async def stop_all(self, drain_cap_s: float) -> None:
-        """Stops every process gracefully, each within its drain time and `drain_cap_s`; returns when all have exited.
-
-        Starts are refused from now on. The caller sets the limit.
-        """
+        """Refuses starts, and stops every process within its drain time and `drain_cap_s`. The caller sets a limit."""
         self.refuse_starts()
         for process in tuple(self._running.values()):
             drain_s = min(process.order.drain_time_s, drain_cap_s)
@@ -93,11 +89,10 @@ class Supervisor:
 
     @property
     def shortest_fence_s(self) -> float:
-        """The shortest silence of the controller that stops a process here, in seconds; infinite if none does."""
+        """The shortest silence of the controller that stops a process here; infinite if none does."""
         return min((after_s for _, after_s in self._fenced()), default=float("inf"))
 
     def refuse_starts(self) -> None:
-        """Refuses starts from now on, because the agent is shutting down."""
         self._shutting_down = True
 
     def _act(self, action: Spawn | Stop | RecordNeverStarted | ReportAgain) -> None:
@@ -141,7 +136,7 @@ class Supervisor:
             self._running.pop(process.key, None)
 
     async def _stop_on_disconnect(self) -> None:
-        """Stops the processes whose fence the controller's silence exceeds."""
+        """Stops processes at the controller's silence for longer than their fence."""
         while True:
             silent_s = self._heartbeat.silent_s()
             fenced = self._fenced()
@@ -153,7 +148,7 @@ class Supervisor:
             await asyncio.sleep(_FENCE_CHECK_S)
 
     def _fenced(self) -> list[tuple[EngineProcess, float]]:
-        """The processes that stop at the controller's silence, and after how many seconds."""
+        """The processes that stop at the controller's silence, with the seconds."""
         return [
             (process, process.order.stop_on_disconnect_after_s)
             for process in self._running.values()

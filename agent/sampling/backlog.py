@@ -1,4 +1,4 @@
-"""The sampling periods that the controller has not acknowledged: bounded, sent oldest first, resent if need be."""
+"""Unacknowledged sampling periods: bounded, sent oldest first, resent after a lost connection."""
 
 import asyncio
 from collections import deque
@@ -20,9 +20,9 @@ class _Kept(NamedTuple):
 
 
 class Backlog:
-    """A queue that sends one chunk at a time: the next is sent when the controller has stored the one before.
+    """A queue that sends one chunk at a time, after the controller has stored the previous one.
 
-    So neither side holds much of a long backlog in memory, and a heartbeat never waits behind all of it.
+    So neither side holds much of a long backlog as objects, and a heartbeat never waits behind all of it.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Backlog:
         return len(self._kept)
 
     def add(self, period: SamplePeriod) -> None:
-        """Adds a period; drops the oldest beyond the limits of age and size."""
+        """Drops the oldest periods beyond the limits of age and size."""
         body = msgspec.json.encode(period)
         self._kept.append(_Kept(period.seq, period.sampled_s, body))
         self._bytes += len(body)
@@ -44,19 +44,19 @@ class Backlog:
         self._changed.set()
 
     def rewind(self) -> None:
-        """Starts a new connection: a chunk that was sent on the old one may be lost."""
+        """A new connection starts: a chunk that was sent on the old one may be lost."""
         self._sent_seq = None
         self._changed.set()
 
     def acknowledge(self, seq: int) -> None:
-        """Drops all periods up to `seq`, which the controller has stored."""
+        """The controller has stored all periods up to `seq`."""
         while self._kept and self._kept[0].seq <= seq:
             self._drop()
         if self._sent_seq is not None and self._sent_seq <= seq:
             self.rewind()
 
     async def next(self) -> tuple[SamplePeriod, ...]:
-        """The next chunk; waits while there is none, so the caller sets the limit."""
+        """Waits for the next chunk. The caller sets a limit."""
         while self._sent_seq is not None or not self._kept:
             self._changed.clear()
             await self._changed.wait()

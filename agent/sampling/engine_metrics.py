@@ -1,6 +1,6 @@
-"""What an engine's own metrics say of its requests, its queue, its cache and its tokens. Pure.
+"""Requests, queue, cache use and tokens in an engine's metrics. Pure.
 
-A page is passed over once. Only the samples that are read are parsed, and of these no more than a bound.
+A page is scanned once, and only samples of known names are parsed, within a bound.
 """
 
 import math
@@ -13,7 +13,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from schemas.wire import StartOrder
 
 MOST_LINES: Final = 2**16
-MOST_CHARS: Final = 2**17  # of all samples that are parsed, which takes half a microsecond each
+MOST_CHARS: Final = 2**17  # of parsed samples; half a microsecond each
 _MOST_REQUESTS: Final = 2**31 - 1  # no engine has more at once
 
 Samples = Mapping[str, Sequence[float]]  # by name, over all labels
@@ -21,7 +21,7 @@ Samples = Mapping[str, Sequence[float]]  # by name, over all labels
 
 @dataclass(frozen=True, slots=True)
 class Pressure:
-    """What an engine says of its own queue and of the share of its KV cache in use, 0 to 1; None: unknown."""
+    """An engine's queue length, and the used share of its KV cache, 0 to 1. None: unknown."""
 
     queued: int | None = None
     kv_use: float | None = None
@@ -32,34 +32,30 @@ class ImpossibleGaugeError(ValueError):
 
 
 def names_of(order: StartOrder | None) -> frozenset[str]:
-    """All that is read of the engine's metrics."""
+    """Names of the engine's metrics that are read."""
     if order is None:
         return frozenset()
     return frozenset((*order.request_gauges, *order.queue_gauges, *order.cache_gauges, *order.progress_counters))
 
 
 def read_samples(page: str, names: Collection[str]) -> Samples:
-    """The values of these names in Prometheus' text format.
-
-    Raises:
-        ValueError: one of their lines is invalid, they are too long together, or there are too many lines.
-    """
+    """The values of these names in Prometheus' text format. Raises ValueError, also beyond the bounds."""
     lines = "\n".join(_lines_of(page, tuple(names)))
     if len(lines) > MOST_CHARS:
         raise ValueError(f"the samples must have at most {MOST_CHARS} characters")
-    found: dict[str, list[float]] = {}
+    values: dict[str, list[float]] = {}
     try:
         for family in text_string_to_metric_families(f"{lines}\n"):
             for sample in family.samples:
                 if sample.name in names:
-                    found.setdefault(sample.name, []).append(sample.value)
+                    values.setdefault(sample.name, []).append(sample.value)
     except IndexError as error:  # the parser raises it for a truncated line
         raise ValueError("a sample must be a name, labels and a number") from error
-    return found
+    return values
 
 
 def _lines_of(page: str, names: tuple[str, ...]) -> Iterator[str]:
-    """The lines that begin with one of these."""
+    """The lines that start with one of these."""
     at = 0
     for _ in range(MOST_LINES):
         end = page.find("\n", at)
@@ -73,11 +69,7 @@ def _lines_of(page: str, names: tuple[str, ...]) -> Iterator[str]:
 
 
 def sum_gauges(samples: Samples, gauges: Collection[str]) -> int:
-    """The sum of these gauges over all labels, rounded up; 0 if there are none of them.
-
-    Raises:
-        ImpossibleGaugeError: one of them is negative, not finite, or larger than any engine's.
-    """
+    """The sum over all labels, rounded up; 0 without samples. Raises ImpossibleGaugeError."""
     values = _of(samples, gauges)
     if not all(0 <= value <= _MOST_REQUESTS for value in values) or sum(values) > _MOST_REQUESTS:  # NaN is in no range
         raise ImpossibleGaugeError(f"a request gauge must be 0 to {_MOST_REQUESTS}")
@@ -87,8 +79,7 @@ def sum_gauges(samples: Samples, gauges: Collection[str]) -> int:
 def read_pressure(samples: Samples, order: StartOrder | None) -> Pressure:
     """The sum of the order's queue gauges and the mean of its cache gauges, over all labels.
 
-    Raises:
-        ImpossibleGaugeError: one of them has a value that no engine can have.
+    Raises ImpossibleGaugeError.
     """
     if order is None:
         return Pressure()
@@ -102,11 +93,7 @@ def read_pressure(samples: Samples, order: StartOrder | None) -> Pressure:
 
 
 def read_tokens(samples: Samples, order: StartOrder | None) -> float | None:
-    """The sum of the order's counters of tokens over all labels; None: it has none.
-
-    Raises:
-        ImpossibleGaugeError: one of them is negative or not finite.
-    """
+    """The sum of the order's counters of tokens over all labels; None without samples. Raises ImpossibleGaugeError."""
     values = [] if order is None else _of(samples, order.progress_counters)
     if not all(0 <= value < math.inf for value in values):
         raise ImpossibleGaugeError("a counter must be 0 or more")

@@ -1,4 +1,4 @@
-"""Counts requests in flight or waiting: by the proxy, and by the engines' own Prometheus gauges."""
+"""Counts requests, by the proxy and by the engines' own gauges."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
@@ -8,7 +8,7 @@ from typing import Final
 
 from agent.clock import Clock
 from agent.engine_proxy.in_flight import InFlightRequests
-from agent.processes.probe import ask_engine
+from agent.processes.probe import request_engine
 from agent.sampling.engine_metrics import (
     ImpossibleGaugeError,
     Pressure,
@@ -33,7 +33,7 @@ _NOT_OFFERED: Final = (404, 405, 501)
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """A process's requests since the last `take`: the most at once (None: unknown), and the number that came."""
+    """A process's requests since the last `take`: the most at once (None: unknown), and new ones."""
 
     most: int | None
     arrived: int
@@ -44,7 +44,7 @@ UNKNOWN_PRESSURE: Final = Pressure()
 
 @dataclass(frozen=True, slots=True)
 class _Scrape:
-    """An engine's answer. `requests` None: unknown, because the scrape failed."""
+    """An engine's metrics. `requests` None: the scrape failed."""
 
     at_s: float
     requests: int | None
@@ -54,7 +54,7 @@ class _Scrape:
 
 @dataclass(frozen=True, slots=True)
 class _Tokens:
-    """What an engine's counters came to, since when they stand there, and when they were last read."""
+    """The sum of an engine's counters, since when it is unchanged, and its last reading."""
 
     total: float
     since_s: float
@@ -62,7 +62,7 @@ class _Tokens:
 
 
 class RequestCounter:
-    """Scrapes every engine that has request gauges, and keeps the highest count since the last `take`."""
+    """Scrapes engines with request gauges, and keeps the highest count since the last `take`."""
 
     def __init__(
         self,
@@ -80,20 +80,20 @@ class RequestCounter:
         self._probed: dict[ProcessKey, int] = {}
 
     def tokens_still(self, key: ProcessKey) -> float | None:
-        """For how long its counters of tokens have stood still, in seconds up to the last scrape; None: unknown."""
-        found = self._tokens.get(key)
-        if found is None or self._clock() - found.at_s > _STALE_S:
+        """Seconds without a change of its counters of tokens, up to the last scrape; None if unknown."""
+        tokens = self._tokens.get(key)
+        if tokens is None or self._clock() - tokens.at_s > _STALE_S:
             return None
-        return found.at_s - found.since_s
+        return tokens.at_s - tokens.since_s
 
     def tokens_moved(self, key: ProcessKey) -> float | None:
-        """How long ago its counters of tokens were seen to have moved, or first seen, in seconds; None: never."""
-        found = self._tokens.get(key)
-        return None if found is None else self._clock() - found.since_s
+        """Seconds since its counters of tokens last changed, or were first read; None: never."""
+        tokens = self._tokens.get(key)
+        return None if tokens is None else self._clock() - tokens.since_s
 
     @contextmanager
     def probing(self, key: ProcessKey) -> Iterator[None]:
-        """A request of ours is at the engine during this: it does not count."""
+        """Wraps a request of the agent itself, which does not count."""
         self._probed[key] = self._probed.get(key, 0) + 1
         try:
             yield
@@ -116,18 +116,18 @@ class RequestCounter:
                 group.create_task(self._scrape(record))
 
     def take(self, records: Iterable[ProcessRecord]) -> dict[ProcessKey, Requests]:
-        """The requests since the last `take`, by process."""
+        """Requests since the last `take`, by process."""
         peaks, arrived = self._in_flight.take_peaks(), self._in_flight.take_arrived()
         return {r.key: Requests(self._take(r, peaks.get(r.instance, 0)), arrived.get(r.instance, 0)) for r in records}
 
     def pressure(self, key: ProcessKey) -> Pressure:
-        """What the engine said at the last scrape, if that is fresh."""
+        """Of the last scrape, if that is fresh."""
         last = next(reversed(self._scrapes.get(key, ())), None)
         fresh = last is not None and self._clock() - last.at_s <= _STALE_S
         return last.pressure if last is not None and fresh else UNKNOWN_PRESSURE
 
     def take_impossible(self) -> int:
-        """The number of scrapes since the last call with a figure that no engine can have."""
+        """The number of scrapes with impossible figures since the last call."""
         taken, self._impossible = self._impossible, 0
         return taken
 
@@ -145,24 +145,21 @@ class RequestCounter:
         key = record.key
         async with self._slots:
             before = self._probed.get(key, 0)
-            found = await self._read_gauges(record.port or 0, record)  # those without a port are not scraped
-        ours = max(before, self._probed.get(key, 0))
-        if found.requests:
-            found = replace(found, requests=max(found.requests - ours, 0))
-        self._scrapes.setdefault(key, []).append(found)
-        if found.tokens is not None:
+            scrape = await self._read_gauges(record.port or 0, record)  # processes without a port are not scraped
+        own = max(before, self._probed.get(key, 0))
+        if scrape.requests:
+            scrape = replace(scrape, requests=max(scrape.requests - own, 0))
+        self._scrapes.setdefault(key, []).append(scrape)
+        if scrape.tokens is not None:
             last = self._tokens.get(key)
-            moved = last is None or last.total != found.tokens
-            since = found.at_s if last is None or moved else last.since_s
-            self._tokens[key] = _Tokens(found.tokens, since, found.at_s)
+            moved = last is None or last.total != scrape.tokens
+            since = scrape.at_s if last is None or moved else last.since_s
+            self._tokens[key] = _Tokens(scrape.tokens, since, scrape.at_s)
 
     async def _read_gauges(self, port: int, record: ProcessRecord) -> _Scrape:
-        """The requests by its gauges, its pressure, and its tokens by its counters; None: unknown.
-
-        The requests are 0 if the engine answers without metrics or without these gauges.
-        """
+        """`requests` is 0 if the engine answers without metrics or without these gauges."""
         try:
-            head, body = await ask_engine(port, METRICS_PATH, limit_s=_SCRAPE_LIMIT_S, most_bytes=_MAX_BYTES + 1)
+            head, body = await request_engine(port, METRICS_PATH, limit_s=_SCRAPE_LIMIT_S, most_bytes=_MAX_BYTES + 1)
             if head.status in _NOT_OFFERED:
                 return _Scrape(self._clock(), 0)
             if head.status != _OK or len(body) > _MAX_BYTES:

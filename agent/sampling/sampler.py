@@ -35,7 +35,7 @@ class Sampler:
         backlog: Backlog,
         clock: Clock,
     ) -> None:
-        self.period_s = SAMPLE_S  # length of a period; a change also applies to the present period
+        self.period_s = SAMPLE_S  # a change also applies to the present period
         self._inventory = inventory
         self._live = live
         self._owners = owners
@@ -48,7 +48,7 @@ class Sampler:
         self._unsent: dict[ProcessKey, Requests] = {}
         self._present: dict[ProcessKey, Requests] = {}
         self._impossible = 0
-        self._due_s = 0.0  # the last reading that was due
+        self._due_s = 0.0  # of the last reading
 
     async def run(self) -> None:
         try:
@@ -70,7 +70,7 @@ class Sampler:
                 began_s = now_s
 
     async def _read_period(self, began_s: float) -> None:
-        """Reads each second; a reading that takes longer is followed by the next at once."""
+        """Reads each second. After a slow reading the next follows at once."""
         while (now_s := self._clock()) < (end_s := began_s + self.period_s):
             self._due_s = min(max(self._due_s + READ_EVERY_S, now_s), end_s)
             await asyncio.sleep(self._due_s - now_s)
@@ -83,7 +83,7 @@ class Sampler:
                     self._readings.add(at_s, gpu, reading.work.get(gpu.uuid, _NO_WORK), owners)
 
     def _close(self) -> None:
-        """Puts what was read into the backlog; requests are kept until a sample of their process can carry them."""
+        """Puts readings into the backlog. Requests are kept until a sample of their process can carry them."""
         live = self._live()
         self._gather_requests(live)
         impossible = self._impossible + self._inventory.take_impossible() + self._requests.take_impossible()
@@ -107,7 +107,7 @@ class Sampler:
         self._impossible = impossible  # no sample could carry them
 
     def _gather_requests(self, live: tuple[ProcessRecord, ...]) -> None:
-        """Adds the requests of this period to those that no sample has carried yet."""
+        """Adds the requests of this period to those not sampled yet."""
         taken = self._requests.take(live)
         before, self._unsent = self._unsent, dict(taken)
         self._present = taken
@@ -117,14 +117,14 @@ class Sampler:
                 self._unsent[key] = Requests(most or now.most, kept.arrived + now.arrived)
 
     def _holder(self, record: ProcessRecord) -> Holder:
-        """The process with its requests; those that a piece of this period has carried are not counted again."""
+        """The process with its requests; those in an earlier part of this period are not counted again."""
         requests = self._unsent.get(record.key, Requests(self._present[record.key].most, 0))
         devices = tuple(claim.device for claim in record.claims)
         pressure = self._requests.pressure(record.key)
         return Holder(record.key, devices, requests.most, requests.arrived, pressure.queued, pressure.kv_use)
 
     async def _owners_of(self, reading: GpuReading) -> Mapping[int, ProcessKey | None]:
-        """The owners of the driver's pids; empty (all unknown) while /proc cannot be read."""
+        """The owners of the driver's pids; empty (unknown) while /proc cannot be read."""
         pids = {pid for work in reading.work.values() for pid in (*work.running, *(work.percent or ()))}
         if not pids:
             return {}

@@ -1,4 +1,4 @@
-"""Serves until a signal, or as long as the arguments say."""
+"""Serves until a signal, or until `--exit-after`."""
 
 import argparse
 import itertools
@@ -19,7 +19,7 @@ _METRICS_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Engine(ThreadingTCPServer):
-    """Answers requests for any model name: the gateway requests the deployment's."""
+    """Answers requests for any model name, since the gateway sends the deployment's."""
 
     allow_reuse_address = True
     daemon_threads = True
@@ -36,12 +36,11 @@ class Engine(ThreadingTCPServer):
         self._tokens = 0
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs what a request met, unless its client has left."""
+        """Logs an error, unless the client has left."""
         if not isinstance(sys.exception(), ConnectionError):
             super().handle_error(request, client_address)
 
     def answer(self, path: str, body: bytes) -> Answer:
-        """The answer to a request of the model; see `BadRequestError`."""
         try:
             content = json.loads(body)
         except (ValueError, RecursionError):
@@ -55,14 +54,13 @@ class Engine(ThreadingTCPServer):
         return made
 
     def models(self) -> dict[str, Any]:
-        """What `GET /v1/models` lists."""
         base = {"object": "model", "created": 0, "owned_by": "gpuward"}
         cards: list[dict[str, Any]] = [{"id": self._model, **base, "root": self._model, "parent": None}]
         cards += ({"id": name, **base, "root": path, "parent": self._model} for name, path in self._adapters.items())
         return {"object": "list", "data": cards}
 
     def metrics(self) -> str:
-        """Prometheus' text. No request waits or runs for long, since all are answered at once."""
+        """Prometheus' text. No request waits, since all are answered at once."""
         label = json.dumps(self._model, ensure_ascii=False)
         figures = (
             ("simulated_requests_running", "gauge", 0),
@@ -75,8 +73,6 @@ class Engine(ThreadingTCPServer):
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection."""
-
     server: Engine
     protocol_version = "HTTP/1.1"
     timeout = 75.0  # seconds, of a connection at rest
@@ -86,7 +82,6 @@ class _Handler(BaseHTTPRequestHandler):
         """Logs no request."""
 
     def do_GET(self) -> None:
-        """Answers what needs no model."""
         path = self.path.partition("?")[0]
         if path in ENDPOINTS:
             self._send(405, {"detail": "Method Not Allowed"}, Allow="POST")
@@ -102,7 +97,6 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(404, {"detail": "Not Found"})
 
     def do_POST(self) -> None:
-        """Answers a request of the model."""
         path, body = self.path.partition("?")[0], self._read_body()
         if path not in ENDPOINTS:
             self._send(404, {"detail": "Not Found"})
@@ -117,7 +111,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self._stream(answer) if answer.events else self._send(200, answer.content)
 
     def _read_body(self) -> bytes:
-        """The body, which has a length or comes in chunks. The gateway bounds it."""
+        """Not bounded, since the gateway bounds it."""
         if "chunked" not in self.headers.get("Transfer-Encoding", ""):
             return self.rfile.read(int(self.headers.get("Content-Length", 0)))
         body = bytearray()
@@ -153,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def parse_args(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
-    """The command line, and what is in it of other versions; exits with code 2 if it is invalid."""
+    """Also returns unknown arguments, such as of other versions. Exits with code 2 if invalid."""
     parser = argparse.ArgumentParser(prog="simulated_engine", allow_abbrev=False)
     add = parser.add_argument
     add("--port", type=int, required=True, help="port to listen on")
@@ -173,7 +167,7 @@ def run(args: argparse.Namespace, ignored: Sequence[str]) -> int:
         signal.signal(number, signal.SIG_IGN if args.ignore_sigterm else lambda *_: sys.exit(0))
     if ignored:
         print(f"warning: these arguments have no effect: {' '.join(ignored)}", flush=True)  # noqa: T201 - its log
-    adapters = dict(one.split("=", 1) for one in args.lora_modules)
+    adapters = dict(module.split("=", 1) for module in args.lora_modules)
     engine = Engine((args.host, args.port), args.model, adapters, args.load_seconds)
     threading.Thread(target=engine.serve_forever, daemon=True).start()
     print(f"serving {args.model} on {args.host}:{args.port}", flush=True)  # noqa: T201 - its log

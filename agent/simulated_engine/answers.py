@@ -37,11 +37,7 @@ class Answer:
 
 
 def answer(path: str, body: Json, id_: str, created: int) -> Answer:
-    """The answer to a request at one of `ENDPOINTS`.
-
-    Raises:
-        BadRequestError: a field is missing or invalid.
-    """
+    """The answer to a request at one of `ENDPOINTS`. Raises BadRequestError."""
     if not isinstance(model := body.get("model"), str) or not model:
         raise BadRequestError("model", "model: must be the model's name")
     return ENDPOINTS[path](body, {"id": id_, "object": "list", "created": created, "model": model})
@@ -50,20 +46,20 @@ def answer(path: str, body: Json, id_: str, created: int) -> Answer:
 def _chat(body: Json, base: Json) -> Answer:
     prompt, last = _conversation(body)
     limit, tool = _number(body, _MOST_TOKENS, "max_completion_tokens", "max_tokens"), _tool(body)
-    pieces, reason = _text(limit) if tool is None else _arguments(last)
+    tokens, reason = _text(limit) if tool is None else _arguments(last)
     call: Json = {"id": f"call-{base['id']}", "type": "function"}
     if not _flag(body, "stream"):
-        message: Json = {"role": "assistant", "content": "".join(pieces)}
+        message: Json = {"role": "assistant", "content": "".join(tokens)}
         if tool is not None:
             call["function"] = {"name": tool, "arguments": message["content"]}
             message |= {"content": None, "tool_calls": [call]}
         choice: Json = {"message": message, "logprobs": None, "finish_reason": reason}
-        return _whole(base | {"object": "chat.completion"}, choice, body, prompt, len(pieces))
-    deltas: list[Json] = [{"content": piece} for piece in pieces]
+        return _complete(base | {"object": "chat.completion"}, choice, body, prompt, len(tokens))
+    deltas: list[Json] = [{"content": token} for token in tokens]
     if tool is not None:
-        calls: list[Json] = [{"index": 0, "function": {"arguments": piece}} for piece in pieces]
-        calls[0] |= call | {"function": {"name": tool, "arguments": pieces[0]}}
-        deltas = [{"tool_calls": [one]} for one in calls]
+        calls: list[Json] = [{"index": 0, "function": {"arguments": token}} for token in tokens]
+        calls[0] |= call | {"function": {"name": tool, "arguments": tokens[0]}}
+        deltas = [{"tool_calls": [delta]} for delta in calls]
     deltas[0]["role"] = "assistant"
     choices: list[Json] = [{"delta": delta, "logprobs": None, "finish_reason": None} for delta in deltas]
     choices[-1]["finish_reason"] = reason
@@ -72,17 +68,17 @@ def _chat(body: Json, base: Json) -> Answer:
 
 def _completion(body: Json, base: Json) -> Answer:
     prompt, base = " ".join(_texts(body, "prompt")), base | {"object": "text_completion"}
-    pieces, reason = _text(_number(body, _MOST_TOKENS, "max_tokens"))
+    tokens, reason = _text(_number(body, _MOST_TOKENS, "max_tokens"))
     if not _flag(body, "stream"):
-        choice: Json = {"text": "".join(pieces), "logprobs": None, "finish_reason": reason}
-        return _whole(base, choice, body, prompt, len(pieces))
-    choices: list[Json] = [{"text": piece, "logprobs": None, "finish_reason": None} for piece in pieces]
+        choice: Json = {"text": "".join(tokens), "logprobs": None, "finish_reason": reason}
+        return _complete(base, choice, body, prompt, len(tokens))
+    choices: list[Json] = [{"text": token, "logprobs": None, "finish_reason": None} for token in tokens]
     choices[-1]["finish_reason"] = reason
     return _streamed(base, choices, body, prompt)
 
 
 def _embeddings(body: Json, base: Json) -> Answer:
-    """A vector for each input, which follows from the input's text."""
+    """A vector for each input, derived from its text."""
     inputs, form = _texts(body, "input"), body.get("encoding_format")
     if form not in (None, "float", "base64"):
         raise BadRequestError("encoding_format", "encoding_format: must be float or base64")
@@ -120,15 +116,15 @@ def _usage(prompt: str, tokens: int) -> Json:
     return {"prompt_tokens": prompt_tokens, "completion_tokens": tokens, "total_tokens": prompt_tokens + tokens}
 
 
-def _whole(base: Json, choice: Json, body: Json, prompt: str, tokens: int) -> Answer:
-    """An answer with as many equal choices as are requested."""
+def _complete(base: Json, choice: Json, body: Json, prompt: str, tokens: int) -> Answer:
+    """An answer with equal choices, as many as requested."""
     choices = [{"index": i, **choice} for i in range(_number(body, _MOST_CHOICES, "n") or 1)]
     usage = _usage(prompt, tokens * len(choices))
     return Answer(usage, base | {"choices": choices, "usage": usage})
 
 
 def _streamed(base: Json, choices: list[Json], body: Json, prompt: str) -> Answer:
-    """The same as events: one for each piece of each choice, and for the usage if it is requested."""
+    """The same as events: one for each token of each choice, and for the usage if requested."""
     if not isinstance(options := body.get("stream_options") or {}, dict):
         raise BadRequestError("stream_options", "stream_options: must be an object")
     count = _number(body, _MOST_CHOICES, "n") or 1
@@ -147,7 +143,7 @@ ENDPOINTS: Final[dict[str, Callable[[Json, Json], Answer]]] = {
 
 
 def _number(body: Json, most: int, *names: str) -> int | None:
-    """The first of these fields that is given; None: none of them is."""
+    """The first of these fields that is given, if any."""
     for name in names:
         if (number := body.get(name)) is not None:
             if type(number) is not int or not 1 <= number <= most:
@@ -194,7 +190,7 @@ def _conversation(body: Json) -> tuple[str, str]:
 
 
 def _tool(body: Json) -> str | None:
-    """The name of the chosen tool, else of the first; None if none is offered or wanted, or one has answered."""
+    """The name of the chosen or first tool; None if none is offered or wanted, or if a tool has answered."""
     tools, choice = body.get("tools"), body.get("tool_choice")
     if not tools or choice == "none" or body["messages"][-1]["role"] == "tool":
         return None

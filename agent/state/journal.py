@@ -1,10 +1,10 @@
-"""What survives the agent's restart, in SQLite: its identity, what it has seen, and the records of its processes.
+"""The agent's durable state in SQLite: its identity and history, and the records of its processes.
 
 Every write is durable when the call returns (WAL, synchronous=FULL), and callers write before they act. Writes are
 small and rare (a few in a process's life), so they run on the loop's thread: a command is answered after its record.
 
-The journal must work on a full disk too. Space for many writes is therefore reserved while there is some: as free
-pages of the file, and as a log that is overwritten in place.
+The journal must work on a full disk too. So space for many writes is reserved: as free pages of the file, and as a log
+that is overwritten in place.
 """
 
 import fcntl
@@ -32,7 +32,7 @@ _RESERVE_BYTES: Final = 512 * 2**10
 _PAGE_BYTES: Final = 4096
 # The log is overwritten from its start at this length, which it reaches when the reserve is first filled.
 _LOG_PAGES: Final = _RESERVE_BYTES // _PAGE_BYTES
-_CACHE_KIB: Final = 256  # of pages; what is looked up often is in memory anyway
+_CACHE_KIB: Final = 256  # of pages; frequent look-ups are in memory
 _SCHEMA: Final = """
 CREATE TABLE IF NOT EXISTS facts (id INTEGER PRIMARY KEY CHECK (id = 1), body TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS processes (
@@ -50,11 +50,7 @@ V = TypeVar("V")
 
 
 def read_host_state(folder: Path) -> HostState | None:
-    """The state of a data folder's journal, read without its lock; None: it has no journal yet.
-
-    Raises:
-        OSError, sqlite3.Error, ValidationError: this user may not read it, or it is damaged.
-    """
+    """Reads a journal without its lock; None if it is missing. Raises OSError, sqlite3.Error or ValidationError."""
     path = folder / _JOURNAL_FILE
     if not path.exists():
         return None
@@ -66,17 +62,17 @@ def read_host_state(folder: Path) -> HostState | None:
 
 
 class _Rows(Mapping[K, V]):
-    """A table, read when it is asked: what ended long ago takes no memory."""
+    """A table that is read on demand, so that old processes take no memory."""
 
     def __init__(self, find: Callable[[K], V | None], keys: Callable[[], list[K]]) -> None:
         self._find = find
         self._keys = keys
 
     def __getitem__(self, key: K) -> V:
-        found = self._find(key)
-        if found is None:
+        value = self._find(key)
+        if value is None:
             raise KeyError(key)
-        return found
+        return value
 
     def __iter__(self) -> Iterator[K]:
         return iter(self._keys())
@@ -86,14 +82,10 @@ class _Rows(Mapping[K, V]):
 
 
 class Journal:
-    """What the agent knows. In memory are processes that live or whose ends are not acknowledged; the rest is read."""
+    """The agent's state. Live and unacknowledged processes are in memory; others are read on demand."""
 
     def __init__(self, folder: Path) -> None:
-        """Opens and locks the journal of a data folder; creates the folder if it is missing.
-
-        Raises:
-            DataFolderError: another agent holds the folder, or the folder cannot be used.
-        """
+        """Opens and locks the journal, in a folder that is created if missing. Raises DataFolderError."""
         self._lock = _lock_folder(folder)
         try:
             self._db = _open_database(folder / _JOURNAL_FILE)
@@ -103,7 +95,7 @@ class Journal:
                 f"{folder}: the journal cannot be opened ({error}); use another --data-dir"
             ) from error
         try:
-            self._host_state = self._read_host_state()
+            self._host_state = _host_state_in(self._db)
             self._read_all()
         except (sqlite3.Error, ValueError) as error:
             self.close()
@@ -114,21 +106,20 @@ class Journal:
 
     @property
     def host_state(self) -> HostState:
-        """The agent's identity, highest term and report sequence number."""
         return self._host_state
 
     @property
     def processes(self) -> Mapping[ProcessKey, ProcessRecord]:
-        """Every known process: live ones, and ended ones, acknowledged or not."""
+        """Every known process, live or ended."""
         return _Rows(self._find, self._process_keys)
 
     @property
     def epochs(self) -> Mapping[str, int]:
-        """Highest epoch seen, per instance."""
+        """The highest known epoch of each instance."""
         return _Rows(self._find_epoch, self._instances)
 
     def of(self, instance: str) -> tuple[ProcessRecord, ...]:
-        """The known processes of one instance. Where one lives those that were acknowledged are left out."""
+        """The processes of one instance; while any lives, without acknowledged ones."""
         here = tuple(self._open[key] for key in self._keys.get(instance, ()))
         if any(record.alive for record in here):
             return here
@@ -139,11 +130,11 @@ class Journal:
         return tuple(record for record in self._open.values() if record.alive)
 
     def unacknowledged(self) -> tuple[ProcessRecord, ...]:
-        """What hello reports: live processes, and ended ones that the controller has not acknowledged."""
+        """Processes that hello reports: live, or ended and not acknowledged by the controller."""
         return tuple(self._open.values())
 
     def remember(self, **changes: object) -> None:
-        """Changes some of the fields."""
+        """Changes fields of the host's state."""
         state = replace(self._host_state, **changes)
         if state != self._host_state:
             with self._transaction():
@@ -151,7 +142,7 @@ class Journal:
             self._host_state = state
 
     def record(self, record: ProcessRecord) -> ProcessRecord:
-        """Writes a process's new state under the next sequence number, and returns it with that number."""
+        """Writes a process's new state; returns it with the next sequence number."""
         state = replace(self._host_state, report_seq=self._host_state.report_seq + 1)
         record = replace(record, seq=state.report_seq)
         with self._transaction():
@@ -165,15 +156,15 @@ class Journal:
         return record
 
     def amend(self, record: ProcessRecord) -> None:
-        """Writes what is not reported (a port, a start time); the sequence number stays."""
+        """Writes an unreported change (a port, a start time) under the same sequence number."""
         with self._transaction():
             self._write_process(record)
         self._hold(record)
 
     def acknowledge(self, seq: int) -> None:
-        """Marks ended processes up to sequence number `seq` as acknowledged by the controller.
+        """The controller has acknowledged reports up to sequence number `seq`.
 
-        The newest `ENDED_KEPT` of them are kept, so that a repeated command is recognised.
+        The newest `ENDED_KEPT` ended processes are kept, so that a repeated command is recognised.
         """
         ended = [r for r in self._open.values() if not r.alive and r.seq <= seq]
         if not ended:
@@ -186,7 +177,7 @@ class Journal:
             self._release(record.key)
 
     def _forget_oldest(self, ended: int) -> None:
-        """Deletes what is more than is kept; `ended`: those in memory that are acknowledged now."""
+        """Deletes surplus rows; `ended`: the number of processes in memory that are acknowledged now."""
         (rows,) = self._db.execute("SELECT count(*) FROM processes").fetchone()
         surplus = rows - (len(self._open) - ended) - ENDED_KEPT
         if surplus > 0:
@@ -201,7 +192,7 @@ class Journal:
             )
 
     def _hold(self, record: ProcessRecord) -> None:
-        """Has the record in memory, unless nothing more will come of it."""
+        """Keeps the record in memory until its end is acknowledged."""
         if record.acked and not record.alive:
             self._release(record.key)
             return
@@ -243,15 +234,8 @@ class Journal:
             (instance, epoch, touched),
         )
 
-    def _read_host_state(self) -> HostState:
-        return _host_state_in(self._db)
-
     def _read_all(self) -> None:
-        """Reads what stays in memory, and checks that this version understands the rest.
-
-        Raises:
-            ValueError: it does not.
-        """
+        """Reads live and unacknowledged processes. Raises ValueError if this version cannot decode any record."""
         self._open: dict[ProcessKey, ProcessRecord] = {}
         self._keys: dict[str, set[ProcessKey]] = {}
         for record in self._select("ORDER BY seq"):
@@ -262,8 +246,9 @@ class Journal:
             yield msgspec.json.decode(body, type=ProcessRecord)
 
     def _find(self, key: ProcessKey) -> ProcessRecord | None:
-        found = self._open.get(key)
-        return next(self._select("WHERE (instance, epoch, rank) = (?, ?, ?)", *key), None) if found is None else found
+        if (record := self._open.get(key)) is not None:
+            return record
+        return next(self._select("WHERE (instance, epoch, rank) = (?, ?, ?)", *key), None)
 
     def _process_keys(self) -> list[ProcessKey]:
         return [
@@ -307,7 +292,7 @@ def _open_database(path: Path) -> sqlite3.Connection:
         db.execute(f"PRAGMA cache_size = -{_CACHE_KIB}")
         db.executescript(_SCHEMA)
         _fill_reserve(db)
-        with suppress(sqlite3.OperationalError):  # a full disk: all works without them, more slowly
+        with suppress(sqlite3.OperationalError):  # a full disk: look-ups are slower without them
             db.executescript(_INDEXES)
     except sqlite3.Error:
         db.close()
@@ -316,7 +301,7 @@ def _open_database(path: Path) -> sqlite3.Connection:
 
 
 def _fill_reserve(db: sqlite3.Connection) -> None:
-    """Fills the reserve up if half of it is used and the disk has space."""
+    """Refills the reserve if half of it is used and the disk has space."""
     (free_pages,) = db.execute("PRAGMA freelist_count").fetchone()
     if free_pages * _PAGE_BYTES >= _RESERVE_BYTES / 2:
         return

@@ -1,4 +1,4 @@
-"""What the agent knows of a process: the record that the journal keeps, and what /proc shows. Pure data."""
+"""Processes, as the journal records them and as /proc shows them. Pure data."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ RefusalCode = Literal["old_term", "old_epoch", "claim_conflict", "bad_command", 
 
 
 class ProcessKey(NamedTuple):
-    """Identifies one process over the agent's life."""
+    """Identifies a process over all starts."""
 
     instance: str
     epoch: int
@@ -21,7 +21,7 @@ class ProcessKey(NamedTuple):
 
 
 class StopPlan(Wire, frozen=True, kw_only=True):
-    """A decided stop: its reason and its time limit. It is journalled, so that a restarted agent continues it."""
+    """A decided stop, journalled so that a restarted agent continues it."""
 
     reason: ExitReason
     drain_time_s: float
@@ -45,12 +45,12 @@ class ProcessRecord(Wire, frozen=True, kw_only=True, omit_defaults=True):
     log_line: str | None = None  # the part of the message that is a line of its log; set at its exit
     pid: int | None = None
     pid_start_ticks: int | None = None
-    parent_pid: int | None = None  # of the program that records its end; None: a container, or an earlier agent's
+    parent_pid: int | None = None  # of the program that records its end; None: a container, or of an earlier version
     parent_start_ticks: int | None = None
-    uid: int | None = None  # as which it runs; None: as the agent
-    image_digest: str | None = None  # of the image that its container runs
-    image_repository: str | None = None  # that the digest is of
-    # Of the models of the hub that it was given, by `org/name@revision`.
+    uid: int | None = None  # None: the agent's
+    image_digest: str | None = None  # of its container's image
+    image_repository: str | None = None  # of the digest
+    # Of its models of the hub, by `org/name@revision`.
     model_commits: dict[str, str] = msgspec.field(default_factory=dict)
     boot_id: str
     port: int | None = None
@@ -67,12 +67,12 @@ class ProcessRecord(Wire, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def alive(self) -> bool:
-        """Whether the process, or anything of its group, may still hold its devices."""
+        """Whether the process or its group may still hold its devices."""
         return self.state != "exited"
 
     @property
     def claims(self) -> tuple[ClaimOrder, ...]:
-        """The devices that it may hold; none once it has exited."""
+        """The devices that it may hold; empty once it has exited."""
         return () if self.order is None else self.order.claims
 
     def report(self) -> ProcessReport:
@@ -80,7 +80,7 @@ class ProcessRecord(Wire, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def repositories_of(records: Iterable[ProcessRecord]) -> dict[str, set[str]]:
-    """The models of the hub that each of these processes uses, by its name."""
+    """The hub's models in use, by process name."""
     return {
         name_of(record.key): {fetch.repo for fetch in record.order.fetches}
         for record in records
@@ -89,15 +89,15 @@ def repositories_of(records: Iterable[ProcessRecord]) -> dict[str, set[str]]:
 
 
 def receipts_of(records: Iterable[ProcessRecord]) -> tuple[str, ...]:
-    """The receipts of these processes, as many as fit into a hello; the controller takes the rest for strays."""
-    told: list[str] = []
+    """Receipts, as many as fit into a hello; the controller takes other processes for strays."""
+    receipts: list[str] = []
     left = MAX_RECEIPTS_BYTES
     for receipt in (record.order.receipt for record in records if record.order is not None and record.order.receipt):
         left -= len(receipt)
         if left < 0:
             break
-        told.append(receipt)
-    return tuple(told)
+        receipts.append(receipt)
+    return tuple(receipts)
 
 
 def name_of(key: ProcessKey) -> str:
@@ -109,7 +109,7 @@ _REPORTED: Final = frozenset(ProcessReport.__struct_fields__) & frozenset(Proces
 
 @dataclass(frozen=True, slots=True)
 class HostProcess:
-    """A process as /proc shows it. `marked` is the key that its environment carries, None if it carries none."""
+    """A process of /proc. `marked`: the key in its environment, if any."""
 
     pid: int
     group: int

@@ -1,4 +1,4 @@
-"""The double of an agent: it speaks the protocol over a real WebSocket, and runs processes in name only."""
+"""The double of an agent: it speaks the protocol over a real WebSocket, and only pretends to run processes."""
 
 import asyncio
 import itertools
@@ -6,7 +6,7 @@ import os
 import random
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from socket import SHUT_RDWR
 from socket import socket as Socket  # noqa: N812 - a class
 from typing import Any
@@ -15,6 +15,7 @@ import aiohttp
 import msgspec
 
 from agent.link.link import BACKOFF_FIRST_S, BACKOFF_MAX_S
+from rig.agent_messages import GIB, hello, inventory, process
 from schemas.wire import (
     CONNECT_PATH,
     JOIN_PATH,
@@ -25,8 +26,6 @@ from schemas.wire import (
     GpuSample,
     Heartbeat,
     Hello,
-    HostFacts,
-    Inventory,
     ProcessReport,
     ProcessSample,
     Readings,
@@ -41,57 +40,22 @@ from schemas.wire import (
 )
 
 LIMIT_S = 15.0
-GIB = 1024
 _SPREAD = 0.618  # of a period, between one host's messages and the next host's
 _MOST_USED_MIB = 40_000  # of a GPU
 
 Key = tuple[str, int]  # instance and epoch
 
 
-def gpu(uuid_: str, gib: int = 80, **fields: Any) -> DeviceFacts:
-    return DeviceFacts(uuid=uuid_, index=0, model="H100", memory_mib=gib * GIB, compute_capability="9.0", **fields)
-
-
-def inventory(gpus: Sequence[DeviceFacts] | None = (), *, host_gib: int = 1024, **host: Any) -> Inventory:
-    facts = {"os": "linux", "arch": "x86_64", "hostname": "h", "driver": "580.95", "cpu_milli": 64_000}
-    shape = HostFacts(**{**facts, "memory_mib": host_gib * GIB, **host})
-    return Inventory(host=shape, gpus=None if gpus is None else tuple(gpus))
-
-
-def process(instance: str, state: str = "running", *, seq: int = 1, epoch: int = 1, **fields: Any) -> ProcessReport:
-    given: dict[str, Any] = {"instance": instance, "epoch": epoch, "seq": seq, "state": state, "pid": 4711, **fields}
-    return ProcessReport(**given)
-
-
-def hello(
-    gpus: Sequence[DeviceFacts] | None = (),
-    *,
-    processes: Iterable[ProcessReport] = (),
-    boot_id: str = "boot-1",
-    shape: Inventory | None = None,
-    **fields: Any,
-) -> Hello:
-    given: dict[str, Any] = {
-        "agent_version": "1",
-        "boot_id": boot_id,
-        "proxy_port": 7070,
-        "inventory": shape or inventory(gpus),
-        "processes": tuple(processes),
-        **fields,
-    }
-    return Hello(**given)
-
-
 class AgentDouble:
     """One host, and its connection to a hub.
 
-    A test sends each message itself (`dial`, `send`, `next`, …), or the double obeys by itself (`run`). What it runs,
-    its reports, term and session outlive a connection, as an agent's journal does.
+    A test sends each message itself (`dial`, `send`, `next`, …), or the double obeys by itself (`run`). Its processes,
+    reports, term and session outlive a connection, like an agent's journal.
 
     Args:
         name: of the worker.
         url: of the controller.
-        http: what it connects with.
+        http: opens connections.
         credential: of the worker; empty: `join` gets one.
         gpus: their number.
         model: of each GPU.
@@ -99,15 +63,15 @@ class AgentDouble:
         beat_s: between two heartbeats.
         sample_s: between two samples; None: it sends none.
         again_s: between two attempts to connect; None: as agents wait.
-        load: the mean utilization of the GPUs of an instance, in percent, where `percent` has none.
+        load: the mean utilization of an instance's GPUs in percent, unless `percent` has a value.
 
     Attributes:
-        orders: of what runs.
-        stopped: what ran, and was stopped by a command.
-        percent: what a GPU reads, by UUID.
-        samples: it samples, where it has a period for that.
-        holding: samples gather in `backlog`, and are not sent.
-        welcome, commands, acks, sample_acks, rejected: what the hub has sent.
+        orders: of running processes.
+        stopped: orders of processes that a command stopped.
+        percent: readings of GPUs, by UUID.
+        samples: it samples, if it has a period.
+        keeps_samples: samples gather in `backlog` and are not sent.
+        welcome, commands, acks, sample_acks, rejected: received from the hub.
     """
 
     def __init__(
@@ -131,7 +95,7 @@ class AgentDouble:
         self.stopped: dict[Key, StartOrder] = {}
         self.percent: dict[str, float] = {}
         self.samples = True
-        self.holding = False
+        self.keeps_samples = False
         self.backlog: deque[SamplePeriod] = deque()
         self.connected = asyncio.Event()
         self.ended = asyncio.Event()  # the hub ended a connection
@@ -159,7 +123,6 @@ class AgentDouble:
     # One message at a time
 
     async def join(self, token: str) -> None:
-        """Exchanges a token for the worker's credential."""
         body = {"token": token, "name": self.name, "agent_version": "0"}
         async with self._http.post(self.url + JOIN_PATH, json=body) as answer:
             if answer.status >= 300:
@@ -167,19 +130,16 @@ class AgentDouble:
             self._credential = (await answer.json())["credential"]
 
     async def dial(self, protocols: Sequence[str] = (), **headers: str) -> None:
-        """Opens a connection, before any hello."""
         headers = {"Authorization": f"Bearer {self._credential}", **headers}
         where = self.url + CONNECT_PATH
         self._socket = await self._http.ws_connect(where, headers=headers, protocols=protocols, max_msg_size=2**24)
 
     @property
     def socket(self) -> aiohttp.ClientWebSocketResponse:
-        """The connection."""
         assert self._socket is not None, "dial first"
         return self._socket
 
     async def send(self, message: Any) -> None:
-        """Sends a message, or a text."""
         await self.socket.send_str(message if isinstance(message, str) else msgspec.json.encode(message).decode())
 
     async def answer(self, command: Command, outcome: Any = "accepted", **fields: Any) -> None:
@@ -230,7 +190,7 @@ class AgentDouble:
             assert await self.next() is not None, f"the connection ended before the ack: {self.rejected}"
 
     async def end(self) -> Rejected | None:
-        """Waits for the end of the connection; returns the rejection, if any."""
+        """Waits for the connection's end; returns the rejection, if any."""
         while await self.next() is not None:
             pass
         return self.rejected
@@ -275,9 +235,9 @@ class AgentDouble:
             await self.socket.close()
 
     def first(self) -> Hello:
-        """The hello, with all that is kept."""
+        """The hello, with the kept state."""
         return hello(
-            shape=inventory(self.facts(), hostname=self.name, simulated=True),
+            shape=inventory(self.devices(), hostname=self.name, simulated=True),
             boot_id=f"boot-{self.name}",
             processes=self._reports.values(),
             receipts=tuple(order.receipt for order in self.orders.values()),
@@ -287,8 +247,7 @@ class AgentDouble:
             sent_s=time.monotonic(),
         )
 
-    def facts(self) -> list[DeviceFacts]:
-        """The GPUs with their readings."""
+    def devices(self) -> list[DeviceFacts]:
         held = self._held()
         return [
             DeviceFacts(
@@ -299,7 +258,7 @@ class AgentDouble:
         ]  # fmt: skip
 
     def _held(self) -> dict[str, str]:
-        """The instance on each GPU that is in use."""
+        """The instance on each GPU in use."""
         return {c.device: instance for (instance, _), order in self.orders.items() for c in order.claims}
 
     def _used_mib(self, uuid: str) -> int:
@@ -321,7 +280,9 @@ class AgentDouble:
                 case Rejected():
                     raise ConnectionError(message.message)
                 case ReportAck(seq=seq):
-                    gone = [key for key, one in self._reports.items() if one.state == "exited" and one.seq <= seq]
+                    gone = [
+                        key for key, report in self._reports.items() if report.state == "exited" and report.seq <= seq
+                    ]
                     for key in gone:
                         del self._reports[key]
                 case Command():
@@ -353,14 +314,14 @@ class AgentDouble:
 
     async def _send_heartbeats(self) -> None:
         async for seq in self._each(self._beat_s):
-            await self.send(Heartbeat(seq=seq, sent_s=time.monotonic(), gpus=tuple(self.facts())))
+            await self.send(Heartbeat(seq=seq, sent_s=time.monotonic(), gpus=tuple(self.devices())))
 
     async def _send_samples(self, period_s: float) -> None:
         async for _ in self._each(period_s):
             if not self.samples:
                 continue
             period = self._period(period_s)
-            if self.holding:
+            if self.keeps_samples:
                 self.backlog.append(period)
             else:
                 await self.send(Samples(sent_s=time.monotonic(), periods=(period,)))
@@ -384,7 +345,7 @@ class AgentDouble:
         )  # fmt: skip
 
     async def trickle(self, every_s: float, spoil: Callable[[SamplePeriod], SamplePeriod] | None = None) -> None:
-        """Sends the backlog oldest first, each period once the one before is acknowledged; then it holds none back.
+        """Sends the backlog oldest first, each period after the previous ack; then it sends samples again.
 
         Args:
             every_s: between two periods.
@@ -399,7 +360,7 @@ class AgentDouble:
                 while not any(got >= period.seq for got in self.sample_acks):  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0.02)
             await asyncio.sleep(every_s)
-        self.holding = False
+        self.keeps_samples = False
 
     async def _each(self, period_s: float) -> AsyncIterator[int]:
         """Yields a number once a period; hosts are spread evenly over it."""
@@ -412,7 +373,7 @@ class AgentDouble:
 
 
 def _turn_s(failures: BaseExceptionGroup[Exception]) -> float:
-    """Seconds after which a controller that is busy wants it to come again; 0: it names none."""
+    """Seconds after which a busy controller requests a retry; 0 if it names none."""
     for error in failures.exceptions:
         if isinstance(error, BaseExceptionGroup):
             return _turn_s(error)

@@ -9,7 +9,7 @@ from controller.store.deployments.processes import SessionReport, write_reports
 from controller.store.migrations import versions
 from controller.store.views.deployments import deployment_by_name, revisions_of
 from controller.store.views.instances import instance_by_id
-from rig.agent import process
+from rig.agent_messages import process
 from schemas.wire import ProcessReport
 from support.database.ledger import Host, add_deployment, add_host, add_instance, claim, rows
 

@@ -7,7 +7,7 @@ from controller.store.core.database import Database
 from controller.store.deployments.processes import SessionReport, write_reports
 from controller.store.deployments.verbs import pull
 from controller.store.views.deployments import deployment_by_name, revisions_of
-from rig.agent import process
+from rig.agent_messages import process
 from schemas.wire import ProcessReport
 from support.database.ledger import Host, add_deployment, add_host, add_instance, claim, rows
 

@@ -6,7 +6,7 @@ import uuid
 
 from controller.store.core.database import Database
 from controller.store.deployments.processes import SessionReport, Written, end_missing, lock_sessions, write_reports
-from rig.agent import process
+from rig.agent_messages import process
 from schemas.wire import ProcessReport
 from support.database.ledger import Host, add_deployment, add_host, add_instance, claim, rows
 

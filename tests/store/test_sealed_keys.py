@@ -25,7 +25,7 @@ from controller.store.views.attention import read_attention
 from controller.store.views.instances import cache_source
 from controller.store.workers.credentials import write_next
 from controller.store.workers.sessions import begin_session, find_by_credentials
-from rig.agent import hello
+from rig.agent_messages import hello
 from support.database.gateways import long_since, of_the_version_before, with_keys
 from support.database.ledger import add_host
 from support.database.many_models import add_models

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rig.agent import gpu, hello, process
+from rig.agent_messages import gpu, hello, process
 
 _DETAILS: Final = {
     "throttle": ["power"],

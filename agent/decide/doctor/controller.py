@@ -15,28 +15,26 @@ _BAD_REQUEST: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class ControllerFacts:
-    """What came back from the controller's address."""
+    """Responses of the controller's address."""
 
-    url: str | None  # the address; None: none was given
+    url: str | None  # None: not given
     error: Unreachable | None = None  # why it cannot be reached; None: it answers
     status: int = 0  # of the answer to /healthz
-    ahead_s: float | None = None  # how far its clock is ahead of this host's, in seconds; None: it named no date
-    # `none`: this host has not joined; `unread`: the data folder is not readable for this user; `unasked`: it was not
-    # tried
+    ahead_s: float | None = None  # lead of its clock over this host's in seconds; None: it sent no date
+
     credential: Literal["none", "unread", "unasked", "accepted", "refused"] = "unasked"
-    refusal: str = ""  # the controller's words where it refuses
-    protocol: int | None = None  # the one agreed on; None: none, or not asked
-    token: bool = False  # whether a join token was given
+    refusal: str = ""  # the controller's message
+    protocol: int | None = None  # the common one; None: none, or not tried
+    token: bool = False  # a join token was given
 
 
 def judge_controller(facts: ControllerFacts) -> Iterator[Finding]:
-    """Whether the controller is reachable, and takes this worker."""
     if facts.url is None:
         yield warning("controller", "no address given", "Name it: --controller URL, or GPUWARD_AGENT_CONTROLLER_URL.")
         return
     error = facts.error
     if facts.status == _BAD_REQUEST and facts.url.startswith("http:"):
-        error = needs_tls(facts.url)  # any other port answers the simplest request in another way
+        error = needs_tls(facts.url)  # only a port that speaks TLS answers 400 to the simplest request
     if error is not None:
         yield fails("controller", error.why, error.remedy)
         return
@@ -82,7 +80,7 @@ def _protocol(facts: ControllerFacts) -> Finding:
 
 
 def judge_clock(facts: ControllerFacts) -> Finding | None:
-    """Whether this host's clock agrees with the controller's; None: it cannot be compared."""
+    """None if the clocks cannot be compared."""
     if facts.ahead_s is None:
         return None
     off_s = abs(facts.ahead_s)

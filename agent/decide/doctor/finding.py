@@ -8,12 +8,12 @@ Status = Literal["ok", "warning", "fails"]
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What one check found."""
+    """The result of one check."""
 
-    check: str  # what was looked at, one word
-    status: Status  # `fails` where an agent or its engines cannot work so; `warning` where they work, but not well
-    message: str  # what was found
-    remedy: str = ""  # what to do; empty where nothing is
+    check: str  # its subject, one word
+    status: Status  # `fails`: an agent or its engines cannot work so; `warning`: they work, but not well
+    message: str
+    remedy: str = ""  # empty if nothing is to be done
 
 
 def ok(check: str, message: str) -> Finding:

@@ -1,6 +1,6 @@
 """Findings about GPUs: the driver, its library, each GPU, and GPUs in containers. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -21,16 +21,16 @@ _TOOLKIT: Final = (
 class DriverFacts:
     """NVIDIA's driver, as the kernel shows it."""
 
-    module: str | None = None  # version of the loaded kernel module; None: it is not loaded, or a container hides it
-    on_bus: int | None = None  # NVIDIA GPUs on the PCI bus; None: the bus cannot be read
-    nodes: int = 0  # number of GPUs with a file in /dev
+    module: str | None = None  # version of the loaded kernel module; None: not loaded, or hidden by a container
+    on_bus: int | None = None  # NVIDIA GPUs on the PCI bus; None: unreadable
+    nodes: int = 0  # GPUs with a file in /dev
     denied: tuple[str, ...] = ()  # files in /dev that this user may not open
-    user: str = ""  # the name of this user
+    user: str = ""  # this user
 
 
 @dataclass(frozen=True, slots=True)
 class NvmlFacts:
-    """What a reading by NVML gave: the driver's version and the GPUs, or an error: a code, a colon and a text."""
+    """A reading by NVML: the driver's version and the GPUs, or an error (a code, a colon and a text)."""
 
     driver: str | None = None
     gpus: tuple[DeviceFacts, ...] = ()
@@ -41,13 +41,13 @@ class NvmlFacts:
 class DockerFacts:
     """The Docker engine of the host."""
 
-    # `absent`: it has no socket; `denied`: this user may not use it; `silent`: it does not answer
+    # `absent`: no socket; `denied`: this user may not use it; `silent`: no response
     state: Literal["absent", "denied", "silent", "running"] = "absent"
-    version: str = ""  # of the engine
-    runtimes: tuple[str, ...] = ()  # names of its container runtimes
-    cdi: tuple[str, ...] = ()  # devices that it found by CDI files, such as nvidia.com/gpu=0
-    toolkit: str | None = None  # version of NVIDIA's container toolkit; None: not found
-    error: str = ""  # why it does not answer
+    version: str = ""
+    runtimes: tuple[str, ...] = ()  # container runtimes
+    cdi: tuple[str, ...] = ()  # devices of CDI files, such as nvidia.com/gpu=0
+    toolkit: str | None = None  # version of NVIDIA's container toolkit
+    error: str = ""
 
     @property
     def gives_gpus(self) -> bool:
@@ -55,7 +55,6 @@ class DockerFacts:
 
 
 def judge_driver(driver: DriverFacts, nvml: NvmlFacts) -> Finding:
-    """Whether a driver is loaded that fits its library and that this user can reach."""
     if not nvml.error and nvml.driver is not None:
         if driver.module is not None and driver.module != nvml.driver:
             text = f"the kernel has driver {driver.module}, but its library is of {nvml.driver}"
@@ -77,8 +76,8 @@ def _without_driver(driver: DriverFacts) -> Finding:
         text = f"{_number(driver.on_bus, 'NVIDIA GPU')} on the PCI bus, but no driver is loaded"
         remedy = "Install NVIDIA's driver; if it is installed, load it: `modprobe nvidia`, and read `dmesg`."
         return fails("driver", text, remedy)
-    found = "no NVIDIA GPU was found" if driver.on_bus == 0 else "no NVIDIA driver was found"
-    return fails("driver", found, f"Put in a GPU and install NVIDIA's driver. {_SIMULATE}")
+    text = "no NVIDIA GPU was found" if driver.on_bus == 0 else "no NVIDIA driver was found"
+    return fails("driver", text, f"Put in a GPU and install NVIDIA's driver. {_SIMULATE}")
 
 
 def judge_nvml(driver: DriverFacts, nvml: NvmlFacts) -> Finding:
@@ -95,17 +94,17 @@ def judge_nvml(driver: DriverFacts, nvml: NvmlFacts) -> Finding:
         return fails("nvml", nvml.error, remedy)
     if not nvml.gpus:
         return fails("nvml", "NVML works, but lists no GPU", "Read `dmesg`: the driver says there why it took none.")
-    whole = [gpu for gpu in nvml.gpus if gpu.parent is None]
-    slices = len(nvml.gpus) - len(whole)
-    text = f"NVML lists {_number(len(whole), 'GPU')}" + (f" and {_number(slices, 'MIG slice')}" if slices else "")
-    if driver.on_bus is not None and len(whole) < driver.on_bus:
+    full = sum(gpu.parent is None for gpu in nvml.gpus)
+    slices = len(nvml.gpus) - full
+    text = f"NVML lists {_number(full, 'GPU')}" + (f" and {_number(slices, 'MIG slice')}" if slices else "")
+    if driver.on_bus is not None and full < driver.on_bus:
         text += f", but {driver.on_bus} are on the PCI bus"
         return warning("nvml", text, "Read `dmesg`: the driver says there why it did not take the others.")
     return ok("nvml", text)
 
 
 def judge_gpus(nvml: NvmlFacts) -> Iterator[Finding]:
-    """One finding for each GPU that is not well, and one for all that are."""
+    """A finding for each GPU that is not well, and one for all others."""
     sliced = {gpu.parent for gpu in nvml.gpus if gpu.parent is not None}
     well = 0
     for gpu in nvml.gpus:
@@ -120,22 +119,22 @@ def judge_gpus(nvml: NvmlFacts) -> Iterator[Finding]:
         else:
             yield fails("gpu", f"{name}: {gpu.health_reason}", _remedy(gpu.health_reason))
     if well:
-        yield ok("gpu", f"{_number(well, 'GPU')} well: {_models(nvml.gpus)}")
+        yield ok("gpu", f"{_number(well, 'GPU')} well: {', '.join(dict.fromkeys(gpu.model for gpu in nvml.gpus))}")
     lazy = [str(gpu.index) for gpu in nvml.gpus if gpu.details is not None and gpu.details.persistence is False]
     if lazy:
-        text = f"persistence mode is off (GPU {', '.join(lazy)}): the driver starts anew for each first process"
+        text = f"persistence mode is off (GPU {', '.join(lazy)}): the driver starts again for each first process"
         yield warning("gpu", text, "Run the service nvidia-persistenced, or `nvidia-smi -pm 1` at each start.")
 
 
 def judge_condemned(condemned: Mapping[str, str]) -> Iterator[Finding]:
-    """GPUs that an Xid has condemned, by UUID with the reason: NVML itself does not tell of earlier Xids."""
+    """GPUs that an Xid has condemned, with the reason by UUID: NVML does not report earlier Xids."""
     for uuid, reason in sorted(condemned.items()):
         remedy = "Reset the GPU or restart the host; or dismiss it: `gpuward uncordon WORKER --gpu UUID`."
         yield fails("gpu", f"{uuid}: {reason}", remedy)
 
 
 def judge_containers(docker: DockerFacts, nvml: NvmlFacts) -> Finding:
-    """Whether Docker can give GPUs to containers. Engines that run as processes do without."""
+    """Whether Docker can give GPUs to containers. Engines that run as processes need no Docker."""
     match docker.state:
         case "absent":
             return ok("docker", "no Docker engine here; only `runtime: docker` needs one")
@@ -155,7 +154,7 @@ def judge_containers(docker: DockerFacts, nvml: NvmlFacts) -> Finding:
 
 
 def docker_runtime(docker: DockerFacts) -> RuntimeFacts:
-    """What the controller is told of the Docker engine."""
+    """The report of the Docker engine to the controller."""
     reason = {
         "absent": "no Docker engine on this host; install one, or run the agent where its socket is",
         "denied": "the agent's user may not use the Docker engine; add it to the group docker",
@@ -169,12 +168,7 @@ def docker_runtime(docker: DockerFacts) -> RuntimeFacts:
 
 def _remedy(reason: str) -> str:
     code = reason.partition(":")[0]
-    found = [texts[code].remedy for texts in REASONS.values() if code in texts]
-    return found[0] if found else "Check the host: `nvidia-smi`."
-
-
-def _models(gpus: Sequence[DeviceFacts]) -> str:
-    return ", ".join(dict.fromkeys(gpu.model for gpu in gpus))
+    return next((texts[code].remedy for texts in REASONS.values() if code in texts), "Check the host: `nvidia-smi`.")
 
 
 def _number(count: int, what: str) -> str:

@@ -6,7 +6,7 @@ from typing import Final
 
 from agent.decide.doctor.finding import Finding, fails, ok, warning
 from agent.decide.engine_accounts import UNUSED_UIDS
-from agent.decide.engine_environment import SETTING, in_words
+from agent.decide.engine_environment import SETTING, format_names
 
 _GIB: Final = 2**30
 _LEAST_FREE: Final = 1 * _GIB
@@ -23,53 +23,52 @@ _INSTALL: Final = "Install one where the agent runs, such as `pip install vllm`,
 class CgroupFacts:
     """Control groups."""
 
-    unified: bool  # whether version 2 is mounted
-    controllers: frozenset[str] = frozenset()  # those that version 2 has
-    delegated: bool | None = None  # whether the running agent may make groups next to its own; None: no agent runs
+    unified: bool  # version 2 is mounted
+    controllers: frozenset[str] = frozenset()  # of version 2
+    delegated: bool | None = None  # the running agent may make groups next to its own; None: no agent runs
 
 
 @dataclass(frozen=True, slots=True)
 class IsolationFacts:
     """The accounts of engines."""
 
-    root: bool  # whether the agent's user is root
+    root: bool  # the agent's user is root
     engine_user: str | None = None  # the setting; None: engines run as the agent
-    each: bool = False  # whether each instance gets an account of its own
-    stopped_at: str = ""  # a folder that they need and may not enter; empty: there is none
-    error: str = ""  # why the setting cannot be used here; empty: it can
+    each: bool = False  # each instance gets an account of its own
+    stopped_at: str = ""  # a folder that they need and may not enter
+    error: str = ""  # why the setting cannot be used here
 
 
 @dataclass(frozen=True, slots=True)
 class EnvironmentFacts:
-    """What engines do not get of the agent's environment."""
+    """Variables of the agent that engines do not get."""
 
-    held_back: tuple[str, ...]  # names, in order
-    # whether it is the environment of the running agent; else that of this command and of the agent's file
-    running: bool
-    readable: bool = True  # whether this user may read it
+    held_back: tuple[str, ...]  # sorted names
+    running: bool  # of the running agent; else of this command and of the agent's file
+    readable: bool = True  # this user may read it
 
 
 @dataclass(frozen=True, slots=True)
 class AgentFacts:
     """The agent of a data folder."""
 
-    data_dir: str  # the folder
-    readable: bool = True  # whether this user may read it; a folder that does not exist yet is readable
-    pid: int | None = None  # of the agent that runs on it; None: none does, or this user cannot see it
+    data_dir: str
+    readable: bool = True  # this user may read it; a missing folder counts as readable
+    pid: int | None = None  # of the running agent; None: none runs, or it is hidden from this user
     worker: str | None = None  # its name; None: it has not joined yet
     port: int | None = None  # of its proxy at its last start
-    connected: bool | None = None  # whether it is connected to its controller; None: unknown
+    connected: bool | None = None  # to its controller; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class PortFacts:
     """One port of this host."""
 
-    port: int  # its number; 0: any free one is taken at the start
-    listening: bool = False  # whether a process listens there
+    port: int  # 0: the agent takes any free port
+    listening: bool = False  # a process listens there
     by: str = ""  # that process, by name and pid; empty: unknown
-    is_agent: bool = False  # whether it answers as an agent does
-    error: str = ""  # why nothing of this user can listen there
+    is_agent: bool = False  # it answers as an agent
+    error: str = ""  # why this user cannot listen there
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +85,16 @@ class EnginePorts:
 class DiskFacts:
     """The disk of a folder."""
 
-    what: str
-    folder: str  # that shall lie on it; `what` says for what
+    what: str  # the folder's purpose
+    folder: str
     free_bytes: int  # for this user
-    files_left: float | None = None  # share of the files that may still be made; None: without bound
-    writable: bool = True  # whether this user may make the folder, or files in it
+    files_left: float | None = None  # share of free inodes; None: unlimited
+    writable: bool = True  # this user may create the folder, or files in it
 
 
 @dataclass(frozen=True, slots=True)
 class LimitFacts:
-    """Limits: open files of a process, the size of /dev/shm in bytes (None: there is none), and the GPUs."""
+    """Open files of a process, the size of /dev/shm (None: missing), and the number of GPUs."""
 
     open_files: int
     shm_bytes: int | None
@@ -104,17 +103,17 @@ class LimitFacts:
 
 @dataclass(frozen=True, slots=True)
 class EngineFacts:
-    """An engine's program, and its version or why that is unknown."""
+    """An engine's program, with its version or the error."""
 
     name: str
     program: str
     version: str = ""
     error: str = ""
-    on_cpu: bool = False  # its build uses no GPU
+    on_cpu: bool = False  # the build uses no GPU
 
 
 def judge_cgroups(facts: CgroupFacts) -> Finding:
-    """Whether engines can be held to their claim of host memory by the kernel."""
+    """Whether the kernel can enforce engines' claims of host memory."""
     without = "engines run in process groups, and no limit of memory holds them"
     if not facts.unified:
         remedy = "Start the kernel with systemd.unified_cgroup_hierarchy=1, or use a newer distribution."
@@ -130,7 +129,7 @@ def judge_cgroups(facts: CgroupFacts) -> Finding:
 
 
 def judge_isolation(facts: IsolationFacts) -> Finding:
-    """Whether engines are kept from what the agent can read."""
+    """Whether engines cannot read what the agent can."""
     if facts.error:
         return fails("isolation", facts.error, "Correct --engine-user, or GPUWARD_AGENT_ENGINE_USER.")
     if facts.stopped_at:
@@ -148,14 +147,14 @@ def judge_isolation(facts: IsolationFacts) -> Finding:
 
 
 def judge_environment(facts: EnvironmentFacts) -> Finding:
-    """Which variables engines do not get. None of them need be wrong: most are nothing to an engine."""
+    """Variables that engines do not get; most engines need few."""
     if not facts.readable:
         text = "the running agent's environment is not readable for this user"
         return warning("environment", text, "Run `gpuward doctor` as the agent's user, such as root.")
     where = "of the running agent's variables" if facts.running else "of the variables here"
     if not facts.held_back:
         return ok("environment", f"engines get all {where}")
-    text = f"{where}, engines do not get {in_words(facts.held_back)}; list what one needs in {SETTING}"
+    text = f"{where}, engines do not get {format_names(facts.held_back)}; list what one needs in {SETTING}"
     return ok("environment", text)
 
 
@@ -163,20 +162,19 @@ def judge_agent(agent: AgentFacts) -> Finding:
     if not agent.readable:
         remedy = "Run `gpuward doctor` as the agent's user, such as root, or name its --data-dir."
         return warning("agent", f"{agent.data_dir} is not readable for this user", remedy)
-    who = f"worker {agent.worker}" if agent.worker else "it has not joined yet"
+    name = f"worker {agent.worker}" if agent.worker else "it has not joined yet"
     if agent.pid is None:
-        return ok("agent", f"no agent runs on {agent.data_dir} ({who})")
+        return ok("agent", f"no agent runs on {agent.data_dir} ({name})")
     if agent.connected is False:
-        text = f"the agent runs (pid {agent.pid}, {who}), but is not connected to its controller"
+        text = f"the agent runs (pid {agent.pid}, {name}), but is not connected to its controller"
         return warning("agent", text, "See its log, and the finding about the controller.")
-    return ok("agent", f"the agent runs (pid {agent.pid}, {who})" + (", connected" if agent.connected else ""))
+    return ok("agent", f"the agent runs (pid {agent.pid}, {name})" + (", connected" if agent.connected else ""))
 
 
 def judge_port(port: PortFacts, agent: AgentFacts) -> Finding:
-    """Whether the agent's proxy can have its port. Its own running agent may."""
+    """Whether the agent's proxy can have its port, which its running agent may hold."""
     if port.port == 0:
-        text = "the agent takes any free port at its first start, and that one again later"
-        return ok("port", text)
+        return ok("port", "the agent takes any free port at its first start, and that one again later")
     if port.error:
         remedy = "Choose another with --proxy-port, or GPUWARD_AGENT_PROXY_PORT."
         return fails("port", f"port {port.port} cannot be used: {port.error}", remedy)
@@ -191,7 +189,7 @@ def judge_port(port: PortFacts, agent: AgentFacts) -> Finding:
 
 
 def judge_engine_ports(ports: EnginePorts) -> Finding:
-    """Whether engines find ports that outgoing connections do not take."""
+    """Whether engines have ports that outgoing connections do not take."""
     size = ports.last - ports.first + 1
     if ports.in_use > size // 2:
         text = f"{ports.in_use} of the {size} ports for engines ({ports.first} to {ports.last}) are in use"
@@ -219,7 +217,6 @@ def judge_disk(disk: DiskFacts) -> Finding:
 
 
 def judge_limits(limits: LimitFacts) -> Iterator[Finding]:
-    """Limits that engines meet late."""
     if limits.open_files < _LEAST_FILES:
         text = f"a process may open {limits.open_files} files: the agent's proxy needs two for each request"
         yield warning("limits", text, "Set LimitNOFILE=65536 in the unit, or `ulimit -n 65536`.")

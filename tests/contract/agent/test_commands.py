@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.processes import end_cause, health_watch, lifecycle
+from agent.processes import health_watch, lifecycle
 from schemas.exit_causes import KILLED_FOR_MEMORY, cause_of
 from support.processes.agents import GPU0, GPU1
 from support.standins.controller import ControllerDouble, simulated_order, start_order
@@ -118,7 +118,7 @@ async def test_a_kill_by_the_kernel_is_told_from_another(
     controller: ControllerDouble, monkeypatch: pytest.MonkeyPatch, kills: int, message: str
 ) -> None:
     counted = [7]
-    for module in (lifecycle, health_watch, end_cause):
+    for module in (lifecycle, health_watch):
         monkeypatch.setattr(module, "oom_kills", lambda: counted[0])
     await controller.start_order("i-1", start_order(*SLEEP))
     running = await controller.state("i-1", "running")

@@ -10,7 +10,7 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
-from agent.processes.end_record import EndRecord
+from agent.processes.engine_parent import EndRecord
 from agent.processes.folders import InstanceFolders
 from agent.state.journal import Journal
 from agent.state.process_records import ProcessKey

@@ -18,7 +18,7 @@ from agent.decide.doctor.finding import Finding
 from agent.doctor.controller_probe import controller_facts
 from agent.errors import UnreachableError
 from agent.link.channel import Channel
-from agent.link.join import join
+from agent.link.credential import join
 from http1.tls.acceptor import PLAIN_REFUSED
 from http1.tls.issue import issue_server, make_authority
 from http1.tls.pinned import trusting

@@ -8,7 +8,8 @@ import pytest
 from controller.domain.access.redaction import Redaction
 from controller.domain.access.secret_scopes import SecretScope
 from controller.runtime import tasks as time_slice
-from rig.agent import AgentDouble, gpu, hello, process
+from rig.agent import AgentDouble
+from rig.agent_messages import gpu, hello, process
 from schemas.wire import Command
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually, start_payload

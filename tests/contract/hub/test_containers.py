@@ -4,7 +4,8 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rig.agent import AgentDouble, gpu, hello, inventory, process
+from rig.agent import AgentDouble
+from rig.agent_messages import gpu, hello, inventory, process
 from schemas.wire import Command, InventoryChanged, RuntimeFacts
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually, start_payload

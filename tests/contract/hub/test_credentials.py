@@ -8,7 +8,8 @@ from aiohttp import WSServerHandshakeError
 from controller.hub.credential_rotation import CredentialRotation
 from controller.store.core.database import Database
 from controller.store.workers import sessions
-from rig.agent import AgentDouble, hello
+from rig.agent import AgentDouble
+from rig.agent_messages import hello
 from schemas.wire import SPOKEN, NewCredential, Protocols, Welcome
 from support.leading.served_hub import HubUnderTest
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from controller.decide.disk_pressure import disk_is_full
-from rig.agent import AgentDouble, gpu, hello, inventory
+from rig.agent import AgentDouble
+from rig.agent_messages import gpu, hello, inventory
 from schemas.process_figures import ProcessFigures
 from schemas.wire import Heartbeat
 from support.leading.served_hub import HubUnderTest, eventually

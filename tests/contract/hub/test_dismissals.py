@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from controller.store.workers.devices import set_gpu_cordon
-from rig.agent import gpu, hello, inventory
+from rig.agent_messages import gpu, hello, inventory
 from schemas.wire import DeviceFacts, Welcome
 from support.leading.served_hub import HubUnderTest
 

@@ -12,7 +12,7 @@ from controller.hub.agent_messages import MalformedMessageError
 from controller.hub.proxy_address import proxy_address
 from controller.hub.worker_budget import MAX_HANDSHAKES
 from controller.store.core.database import Database
-from rig.agent import gpu, hello
+from rig.agent_messages import gpu, hello
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually, start_payload
 

@@ -4,7 +4,7 @@ import uuid
 
 from controller.domain.start_receipts import seal
 from controller.runtime.outcome import Requeue
-from rig.agent import process
+from rig.agent_messages import process
 from support.database.ledger import add_instance
 from support.leading.lost_ledger import CLAIMS, FOUND, GPU, PHASES, lost_ledger
 from support.leading.served_hub import HubUnderTest

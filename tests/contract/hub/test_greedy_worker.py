@@ -6,7 +6,7 @@ from contextlib import AsyncExitStack
 import pytest
 
 from controller.hub.worker_budget import BURST_S, CHANGE_S, MAX_HANDSHAKES, SHARE
-from rig.agent import gpu, hello, inventory
+from rig.agent_messages import gpu, hello, inventory
 from schemas.wire import CONNECT_PATH, Heartbeat, InventoryChanged, Rejected
 from support.leading.served_hub import HubUnderTest, eventually
 

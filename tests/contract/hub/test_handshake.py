@@ -11,7 +11,7 @@ import structlog
 from msgspec.structs import replace
 
 from controller.hub import join
-from rig.agent import GIB, gpu, hello, inventory, process
+from rig.agent_messages import GIB, gpu, hello, inventory, process
 from schemas.wire import CONNECT_PATH, JOIN_PATH, CommandResult, DeviceFacts, InventoryChanged, Rejected
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually

@@ -5,7 +5,7 @@ import pytest
 from controller.hub import handshake
 from controller.hub.admission import Identification
 from controller.hub.handshake import HandshakeRefusedError
-from rig.agent import gpu, hello, process
+from rig.agent_messages import gpu, hello, process
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
 

@@ -7,7 +7,7 @@ import pytest
 
 from controller.hub import handshake
 from controller.hub import heartbeats as liveness
-from rig.agent import hello
+from rig.agent_messages import hello
 from support.leading.served_hub import HubUnderTest, eventually
 
 QUICK_S = 4.0  # far less than a statement waits for a lock

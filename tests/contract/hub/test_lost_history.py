@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from controller.decide.lost_history import MAX_LEAP, Seen, proof_of
 from controller.hub.lost_history import CUT
-from rig.agent import hello, process
+from rig.agent_messages import hello, process
 from schemas.wire import AttestedTerm
 from support.database.ledger import add_deployment, add_instance
 from support.leading.served_hub import HubUnderTest, eventually

@@ -8,7 +8,8 @@ import pytest
 from contract.wire import protocol_3
 from controller.store.core.database import Database
 from controller.store.views.workers import workers_by_id
-from rig.agent import AgentDouble, gpu, hello, process
+from rig.agent import AgentDouble
+from rig.agent_messages import gpu, hello, process
 from schemas.wire import SPOKEN, Protocols, Rejected, Welcome, encode
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, serving, start_payload

@@ -6,7 +6,8 @@ from controller.decide.worker_phases import decide
 from controller.domain.workers import WorkerSettings
 from controller.store.views.workers import workers_by_id
 from controller.store.workers.phases import read_workers, write_phases
-from rig.agent import AgentDouble, gpu, hello, inventory, process
+from rig.agent import AgentDouble
+from rig.agent_messages import gpu, hello, inventory, process
 from schemas.api.workers import WorkerView
 from schemas.wire import Hello, Rejected
 from support.database.ledger import add_deployment, add_instance, claim

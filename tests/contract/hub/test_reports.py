@@ -7,7 +7,8 @@ import pytest
 
 from controller.domain.access.redaction import BEGIN, END, plain
 from controller.domain.events import WRITTEN_FIRST
-from rig.agent import AgentDouble, gpu, hello, process
+from rig.agent import AgentDouble
+from rig.agent_messages import gpu, hello, process
 from schemas.exit_causes import KILLED_FOR_MEMORY
 from schemas.wire import ReportAck
 from support.database.ledger import add_deployment, add_instance, claim

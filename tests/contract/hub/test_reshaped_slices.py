@@ -1,6 +1,6 @@
 """A GPU is cut into other slices while one of them is claimed (MIG): claims stay with what is gone, nothing moves."""
 
-from rig.agent import gpu, hello, inventory
+from rig.agent_messages import gpu, hello, inventory
 from schemas.wire import DeviceFacts, InventoryChanged
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from controller.hub import samples as samples_module
 from controller.store.telemetry.samples import SessionSamples, write_samples
 from controller.store.views.workers import worker_by_name
-from rig.agent import AgentDouble, gpu, hello
+from rig.agent import AgentDouble
+from rig.agent_messages import gpu, hello
 from schemas.wire import Heartbeat, Welcome
 from support.builders.samples import own, period, sample_rows, samples
 from support.database.ledger import add_deployment, add_instance, claim, rows

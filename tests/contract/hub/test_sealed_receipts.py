@@ -11,7 +11,8 @@ from controller.store.access.proxy_secrets import PURPOSE
 from controller.store.access.receipt_key import seal_receipt_key
 from controller.store.access.secret_keys import SecretKeys, new_key, parse_keys
 from controller.store.core.database import Database
-from rig.agent import AgentDouble, gpu, hello, process
+from rig.agent import AgentDouble
+from rig.agent_messages import gpu, hello, process
 from schemas.wire import AttestedTerm
 from support.database.ledger import add_deployment, add_instance
 from support.leading.lost_ledger import CLAIMS, FOUND, GPU, PHASES, LostLedger

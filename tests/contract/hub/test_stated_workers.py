@@ -13,7 +13,7 @@ from controller.store.migrations import versions
 from controller.store.views.workers import worker_by_name
 from controller.store.workers.sessions import Identity
 from controller.store.workers.stated import state_worker
-from rig.agent import hello
+from rig.agent_messages import hello
 from schemas.wire import Hello, InventoryChanged
 from support.leading.served_hub import HubUnderTest, eventually
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from controller.hub.device_recovery import recover
 from controller.store.workers.devices import set_gpu_cordon
-from rig.agent import gpu, hello
+from rig.agent_messages import gpu, hello
 from schemas.wire import DeviceFacts
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from agent.containers import container as watched
-from agent.containers import log_follow
+from agent.containers import log_copy
 from agent.containers.container import Container
 from agent.containers.docker_engine import DockerAwayError, DockerRefusalError
 from agent.containers.log_copy import LogCopy
@@ -198,7 +198,7 @@ async def test_one_that_docker_does_not_know_is_killed_by_its_pid(tmp_path: Path
 async def test_a_log_that_cannot_be_written_is_read_again_ever_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_follow, "_RETRY_S", (60.0,))
+    monkeypatch.setattr(log_copy, "_RETRY_S", (60.0,))
     (tmp_path / "1-0.log").mkdir()  # no file can be opened there
     engine = FakeEngine(RUNNING)
     container = _watch(engine, tmp_path)
@@ -255,7 +255,7 @@ async def test_a_log_that_docker_refuses_is_asked_for_ever_more_rarely(
                 raise BROKEN
                 yield b""
 
-    monkeypatch.setattr(log_follow, "_RETRY_S", (0.001, 0.001, 60.0))
+    monkeypatch.setattr(log_copy, "_RETRY_S", (0.001, 0.001, 60.0))
     engine = NoLog(RUNNING)
     container = _watch(engine, tmp_path)
     await _asked(engine, container, 200)

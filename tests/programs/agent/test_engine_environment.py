@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from agent.decide.engine_environment import SETTING, held_back, in_words, passed_on
+from agent.decide.engine_environment import SETTING, format_names, held_back, passed_on
 from agent.doctor.host_probes import environment_facts
 from agent.settings import AgentSettings
 from schemas.engine_variables import OF_ANY
@@ -75,7 +75,7 @@ def test_gpuwards_own_never_pass(name: str, env: dict[str, str]) -> None:
 
 def test_names_are_shown_within_bounds() -> None:
     names = held_back({f"X{'y' * 1000}\n\udcff{number}": "v" for number in range(5000)})
-    words = in_words(names)
+    words = format_names(names)
     assert len(words) < 20_000
     assert words.isascii()
     assert words.isprintable()

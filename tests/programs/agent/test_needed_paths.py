@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from agent.processes.account import Account, own_account
-from agent.processes.needed_paths import PathLooks, why_unreadable
+from agent.processes.needed_paths import PathChecks, why_unreadable
 from schemas.exit_causes import Cause, cause_of_failed_start
 
 ENGINE = Account(60_706, 60_706)
@@ -145,7 +145,7 @@ async def test_other_blocked_calls_keep_no_look_waiting(model: Path) -> None:
     blocked = loop.run_in_executor(None, freed.wait)
     try:
         async with asyncio.timeout(5):
-            assert await PathLooks().why_unreadable(ENGINE, reads=[_closed(model)])
+            assert await PathChecks().why_unreadable(ENGINE, reads=[_closed(model)])
     finally:
         freed.set()
         await blocked

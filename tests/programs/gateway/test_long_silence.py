@@ -17,8 +17,8 @@ from agent.engine_proxy.proxy import Proxy
 from agent.link.controller_heartbeat import ControllerHeartbeat
 from agent.model_cache.answers import CacheAnswers
 from agent.model_cache.cache_folder import CacheFolder
+from agent.model_cache.cache_uses import UseMarks
 from agent.model_cache.fetches import Fetches
-from agent.model_cache.use_marks import UseMarks
 from agent.processes.folders import InstanceFolders
 from agent.state.journal import Journal
 from agent.state.process_records import ProcessRecord

@@ -1,9 +1,9 @@
 """The model server of tests and benches: `python -P -m rig.engine`. Its arguments and prompts steer it.
 
-It serves all that real servers do: OpenAI's chat, completions, responses, embeddings, audio and images, Anthropic's
-messages, and vLLM's rerank, score, classify, pooling, tokenize and detokenize. A request with tools is answered by a
-call of one. An answer has as many tokens as the request allows; each event of a stream has the host's monotonic time
-as `monotonic_s`. The port serves `/simulated/counters` and `/simulated/last-body`, too.
+It serves the endpoints of real servers: OpenAI's chat, completions, responses, embeddings, audio and images,
+Anthropic's messages, and vLLM's rerank, score, classify, pooling, tokenize and detokenize. A request with tools is
+answered by a call of one. An answer has as many tokens as the request allows; each event of a stream has the host's
+monotonic time as `monotonic_s`. The port also serves `/simulated/counters` and `/simulated/last-body`.
 
 Words between brackets, anywhere in a prompt, steer one answer: `[simulate tokens=20 token_seconds=0.05 wait=1]`.
 

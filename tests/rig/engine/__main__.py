@@ -1,4 +1,4 @@
-"""Serves until a signal, or as long as the arguments say."""
+"""Serves until a signal, or until `--exit-after`."""
 
 import asyncio
 import signal
@@ -13,7 +13,6 @@ from rig.engine.options import parse_args
 
 
 def make_engine(args: Namespace) -> Engine:
-    """The engine that the arguments describe."""
     return Engine(
         Names(args.model, tuple(args.served_model_name), dict(args.lora_modules)),
         Behaviour(

@@ -1,6 +1,6 @@
-"""How the engine behaves while it answers: as its arguments say, unless the prompt says otherwise.
+"""The engine's behaviour while it answers: by its arguments, or by a prompt that overrides them.
 
-A prompt says so between brackets, at any place: `[simulate tokens=20 token_seconds=0.05 wait=1 die=5]`.
+A prompt sets it between brackets, anywhere: `[simulate tokens=20 token_seconds=0.05 wait=1 die=5]`.
 """
 
 import re
@@ -11,14 +11,14 @@ from typing import Any, Final
 from rig.engine.errors import BadRequestError
 
 _MARK: Final = "[simulate"
-_TOLD: Final = re.compile(r"\[simulate\b([^\]]*)\]")
+_SETTINGS: Final = re.compile(r"\[simulate\b([^\]]*)\]")
 MAX_TOKENS: Final = 10_000_000
 _MAX_SECONDS: Final = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class Behaviour:
-    """Times are in seconds. `die`, `cut` and `silent` come after so many tokens of the answer; None: never."""
+    """Times are in seconds. `die`, `cut` and `silent` are numbers of tokens after which it happens; None: never."""
 
     tokens: int | None = None  # of the answer; None: as many as the request allows
     token_seconds: float = 0.0
@@ -28,21 +28,17 @@ class Behaviour:
     die: int | None = None  # the process
     cut: int | None = None  # the connection alone
     silent: int | None = None
-    hang: bool = False  # the whole engine generates nothing from here on, while its port answers
+    hang: bool = False  # the engine generates nothing from here on, while its port answers
     usage: bool = True
     cached: int | None = None  # tokens of the prompt that usage calls cached
     gzip: bool = False  # where the client accepts it
     id: str = ""  # the request's name in the journal
 
-    def told(self, prompt: str) -> "Behaviour":
-        """This behaviour, changed as the prompt says.
-
-        Raises:
-            BadRequestError: the prompt says what the engine does not know.
-        """
-        if _MARK not in prompt or (found := _TOLD.search(prompt)) is None:
+    def steered_by(self, prompt: str) -> "Behaviour":
+        """This behaviour with the settings of the prompt. Raises BadRequestError for unknown ones."""
+        if _MARK not in prompt or (match := _SETTINGS.search(prompt)) is None:
             return self
-        return replace(self, **dict(_setting(word) for word in found[1].split()))
+        return replace(self, **dict(_setting(word) for word in match[1].split()))
 
 
 def _setting(word: str) -> tuple[str, Any]:
@@ -67,7 +63,7 @@ def _number(low: int, high: int) -> Callable[[str | None], int]:
 
 
 def _after(text: str | None) -> int:
-    """After so many tokens; without a number at once."""
+    """Number of tokens; without a number at once."""
     return 0 if text is None else _number(0, MAX_TOKENS)(text)
 
 

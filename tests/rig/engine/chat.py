@@ -6,28 +6,23 @@ from typing import Any, Final
 
 from rig.engine.errors import BadRequestError
 from rig.engine.fields import flag, include_usage, messages_text, model_name, texts, token_limit
-from rig.engine.generation import Ask, Generation, JsonForm, ToolCall, event, whole
+from rig.engine.generation import Ask, Generation, JsonForm, ToolCall, complete, event
 
 _ECHOED: Final = 1000  # characters
 
 
 def parse_chat(body: dict[str, Any]) -> Ask:
-    """Validates a chat request.
-
-    Raises:
-        BadRequestError: a field is missing or invalid.
-    """
     model, limit = model_name(body), token_limit(body, "max_completion_tokens", "max_tokens")
     stream, usage = flag(body, "stream"), include_usage(body)
     prompt = messages_text(body)
     answered = body["messages"][-1]["role"] == "tool"
-    said = messages_text({"messages": body["messages"][-1:]})
-    tool = None if answered else tool_call(body, lambda tool: tool["function"]["name"], said)
+    text = messages_text({"messages": body["messages"][-1:]})
+    tool = None if answered else tool_call(body, lambda tool: tool["function"]["name"], text)
     return Ask(model, prompt, stream, limit, usage, tool)
 
 
-def tool_call(body: dict[str, Any], name_of: Callable[[Any], Any], said: str) -> ToolCall | None:
-    """A call of the chosen tool, else of the first; None where none is offered or wanted."""
+def tool_call(body: dict[str, Any], name_of: Callable[[Any], Any], text: str) -> ToolCall | None:
+    """A call of the chosen or first tool; None if none is offered or wanted."""
     tools, choice = body.get("tools"), body.get("tool_choice")
     if not tools or choice == "none" or (isinstance(choice, dict) and choice.get("type") == "none"):
         return None
@@ -39,16 +34,12 @@ def tool_call(body: dict[str, Any], name_of: Callable[[Any], Any], said: str) ->
         chosen = choice.get("name") or (choice.get("function") or {}).get("name")
         if chosen is not None and chosen not in names:
             raise BadRequestError("tool_choice", f"tool_choice: {chosen!r} is not one of tools")
-        return ToolCall(chosen or names[0], said[:_ECHOED])
-    return ToolCall(names[0], said[:_ECHOED])
+        return ToolCall(chosen or names[0], text[:_ECHOED])
+    return ToolCall(names[0], text[:_ECHOED])
 
 
 def parse_completion(body: dict[str, Any]) -> Ask:
-    """Validates a completion request.
 
-    Raises:
-        BadRequestError: a field is missing or invalid.
-    """
     model, limit, stream = model_name(body), token_limit(body, "max_tokens"), flag(body, "stream")
     return Ask(model, " ".join(texts(body, "prompt")), stream, limit, include_usage(body))
 
@@ -63,10 +54,10 @@ class ChatForm(JsonForm):
         self._last = generation.tokens - 1
 
     def _reason(self) -> str:
-        return "tool_calls" if self._ask.tool is not None else "stop" if self._of.complete else "length"
+        return "tool_calls" if self._ask.tool is not None else "stop" if self._of.ended else "length"
 
     def token(self, i: int) -> bytes:
-        """A chunk; the last one has the reason why it is the last."""
+        """A chunk; the last has the finish reason."""
         delta: dict[str, Any] = {"role": "assistant"} if i == 0 else {}
         piece = self._of.piece(i)
         if self._ask.tool is None:
@@ -86,7 +77,7 @@ class ChatForm(JsonForm):
         usage = event(json.dumps(content)) if self._ask.usage_in_stream and self._of.usage else b""
         return usage + b"data: [DONE]\n\n"
 
-    def whole(self) -> bytes:
+    def complete(self) -> bytes:
         """The completion."""
         message: dict[str, Any] = {"role": "assistant", "content": self._of.text()}
         if (tool := self._ask.tool) is not None:
@@ -95,14 +86,14 @@ class ChatForm(JsonForm):
             message |= {"content": None, "tool_calls": [call]}
         choice = {"index": 0, "finish_reason": self._reason(), "logprobs": None, "message": message}
         content = self.base("chat.completion", "chatcmpl") | {"choices": [choice]}
-        return whole(content | ({"usage": self.usage()} if self._of.usage else {}))
+        return complete(content | ({"usage": self.usage()} if self._of.usage else {}))
 
 
 class CompletionForm(JsonForm):
     """Completions."""
 
     def _choice(self, text: str, *, last: bool) -> dict[str, Any]:
-        reason = ("stop" if self._of.complete else "length") if last else None
+        reason = ("stop" if self._of.ended else "length") if last else None
         return {"index": 0, "finish_reason": reason, "logprobs": None, "text": text}
 
     def token(self, i: int) -> bytes:
@@ -116,7 +107,7 @@ class CompletionForm(JsonForm):
         usage = event(json.dumps(content)) if self._ask.usage_in_stream and self._of.usage else b""
         return usage + b"data: [DONE]\n\n"
 
-    def whole(self) -> bytes:
+    def complete(self) -> bytes:
         """The completion."""
         content = self.base("text_completion", "cmpl") | {"choices": [self._choice(self._of.text(), last=True)]}
-        return whole(content | ({"usage": self.usage()} if self._of.usage else {}))
+        return complete(content | ({"usage": self.usage()} if self._of.usage else {}))

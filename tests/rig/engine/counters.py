@@ -1,4 +1,4 @@
-"""What the engine has seen and does: for its own metrics, and for tests."""
+"""Counters of the engine, for its metrics and for tests."""
 
 import hashlib
 import os
@@ -22,18 +22,16 @@ class Journal:
         self._file = None if path is None else os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
     def note(self, word: str, request_id: str) -> None:
-        """Adds a line."""
         if self._file is not None:
             os.write(self._file, f"{word} {request_id or '-'} {os.getpid()} {time.monotonic():.6f}\n".encode())
 
     def take(self, request_id: str) -> "Taken":
-        """Notes that a request was taken."""
         self.note("taken", request_id)
         return Taken(self, request_id)
 
 
 class Taken:
-    """A request that was taken. Its first end is the one that counts."""
+    """A request that was taken. Its first end counts."""
 
     def __init__(self, journal: Journal, request_id: str) -> None:
         self._journal = journal
@@ -41,11 +39,11 @@ class Taken:
         self._ended = False
 
     def finish(self) -> None:
-        """Notes that it is answered. Called before the last bytes leave: a client that has them finds it noted."""
+        """Notes its answer. Called before the last bytes are sent, so that a client that has them finds the note."""
         self._end("finished")
 
     def leave(self) -> None:
-        """Notes that it was left before its answer's end, if it was."""
+        """Notes that its client left before the answer's end, unless it is answered."""
         self._end("cancelled")
 
     def _end(self, word: str) -> None:
@@ -62,15 +60,15 @@ class LastRequest:
     headers: list[tuple[str, str]] = field(default_factory=list)
     body_bytes: int = 0
     body_sha256: str = ""
-    body: bytes | None = None  # None: too long to be kept, or a form
+    body: bytes | None = None  # None: too long, or a form
 
 
 @dataclass
 class Counters:
     """Requests to the model's endpoints.
 
-    Of those taken each ends once: `finished` with an answer of any status, or `cancelled` by its client. Those that are
-    open are `reading` (their bodies), `queued` or `running`.
+    Each taken request ends once: `finished` with an answer of any status, or `cancelled` by its client. Open requests
+    are `reading` (their bodies), `queued` or `running`.
     """
 
     taken: int = 0
@@ -88,8 +86,7 @@ class Counters:
     last: LastRequest = field(default_factory=LastRequest)
     journal: Journal = field(default_factory=Journal)
 
-    def saw(self, path: str, headers: list[tuple[str, str]], size: int, digest: str, body: bytes | None) -> None:
-        """Keeps a complete request as the last one."""
+    def keep(self, path: str, headers: list[tuple[str, str]], size: int, digest: str, body: bytes | None) -> None:
         kept = body if body is not None and len(body) <= _KEPT_BODY else None
         self.last = LastRequest(path, headers, size, digest, kept)
 
@@ -109,7 +106,7 @@ class Counters:
         }
 
     def metrics(self, model: str, kv_tokens: int) -> str:
-        """Metrics in Prometheus' text format, by vLLM's names; the first two by names of its own, too."""
+        """Metrics in Prometheus' text format, by vLLM's names; the first two also by own names."""
         waiting = self.reading + self.queued
         label = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
         kv_use = min(1.0, self.held_tokens / kv_tokens) if kv_tokens else 0.0
@@ -130,5 +127,4 @@ class Counters:
 
 
 def digest(body: bytes) -> str:
-    """A body's digest, as `last` shows it."""
     return hashlib.sha256(body).hexdigest()

@@ -12,7 +12,7 @@ from rig.engine.multipart import FormData
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """How requests are validated and answered. `parse` takes the JSON body, or the form."""
+    """Validation and form of answers. `parse` takes the JSON body, or the form."""
 
     parse: Callable[[Any], Ask]
     form: Callable[[Generation], Form]
@@ -21,11 +21,7 @@ class Endpoint:
     anthropic: bool = False  # its errors have Anthropic's shape
 
     def ask(self, content: Any) -> Ask:
-        """The validated request.
-
-        Raises:
-            BadRequestError: a field is missing or invalid.
-        """
+        """Raises BadRequestError."""
         return self.parse(content if isinstance(content, FormData) else body_object(content))
 
 

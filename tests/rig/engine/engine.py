@@ -1,4 +1,4 @@
-"""The engine: it validates requests, lets them wait for a slot, and answers as it is told."""
+"""The engine: it validates requests, queues them for a slot, and answers as its behaviour requires."""
 
 import asyncio
 import hashlib
@@ -30,12 +30,12 @@ class Engine:
 
     Args:
         names: the model's.
-        behaviour: for all requests that do not say another.
+        behaviour: for requests without settings of their own.
         load_seconds: until then every request is refused with 503.
         slots: how many requests are answered at once; others wait in their order. 0: all.
         kv_tokens: how many tokens of prompts and answers fill the KV cache.
         without: paths that it does not serve.
-        hang_after: after so many requests it generates nothing more, while its port answers; None: never.
+        hang_after: number of requests after which it generates nothing, while its port answers; None: never.
     """
 
     def __init__(
@@ -61,7 +61,6 @@ class Engine:
         self.counters = Counters()
 
     async def handle(self, request: Request, answer: Answer) -> None:
-        """Answers one request."""
         endpoint = self._endpoints.get(request.path)
         if endpoint is None:
             self._look_up(request, answer)
@@ -72,7 +71,6 @@ class Engine:
             await self._count_request(request, answer, endpoint)
 
     def _look_up(self, request: Request, answer: Answer) -> None:
-        """Answers what needs no model."""
         path, counters = request.path, self.counters
         if request.method not in ("GET", "HEAD"):
             _send(answer, 404, {"detail": "Not Found"})
@@ -120,36 +118,38 @@ class Engine:
             counters.reading -= 1
         if not self._names.has(ask.model):
             raise UnknownModelError(f"The model `{ask.model}` does not exist.")
-        told = self._behaviour.told(ask.prompt)
-        if told.refuse is not None:
+        behaviour = self._behaviour.steered_by(ask.prompt)
+        if behaviour.refuse is not None:
             counters.refused += 1
-            counters.journal.note("refused", told.id)
-            _refuse(answer, told.refuse, "the engine was told to refuse", anthropic=endpoint.anthropic)
-            if told.die == 0:
+            counters.journal.note("refused", behaviour.id)
+            _refuse(answer, behaviour.refuse, "the engine was told to refuse", anthropic=endpoint.anthropic)
+            if behaviour.die == 0:
                 await _die(answer)
             return
-        taken = counters.journal.take(told.id)
-        self._hangs = self._hangs or told.hang or (self._hang_after is not None and self._count >= self._hang_after)
+        taken = counters.journal.take(behaviour.id)
+        self._hangs = (
+            self._hangs or behaviour.hang or (self._hang_after is not None and self._count >= self._hang_after)
+        )
         self._count += 1
         generation = Generation(
             f"{os.getpid()}-{self._count}", int(time.time()), ask,
-            tokens_of(ask, told.tokens) if endpoint.generates else 0,
-            told.token_bytes, told.tokens is not None, told.usage, told.cached,
+            tokens_of(ask, behaviour.tokens) if endpoint.generates else 0,
+            behaviour.token_bytes, behaviour.tokens is not None, behaviour.usage, behaviour.cached,
         )  # fmt: skip
         try:
-            await self._in_a_slot(_Writer(request, answer, told, taken), endpoint.form(generation), generation)
+            await self._in_a_slot(_Writer(request, answer, behaviour, taken), endpoint.form(generation), generation)
         finally:
             taken.leave()
 
     async def _content(self, request: Request, endpoint: Endpoint) -> Any:
-        """The body as JSON, or the form; it becomes the last one that was seen."""
+        """The body as JSON, or the form, which becomes the last request."""
         if endpoint.is_form:
-            body = _Digested(request.body.pieces())
+            body = _Digested(request.body.chunks())
             form = await read_form(request.header("content-type"), body)
-            self.counters.saw(request.path, request.headers, body.size, body.digest.hexdigest(), None)
+            self.counters.keep(request.path, request.headers, body.size, body.digest.hexdigest(), None)
             return form
-        read = b"".join([piece async for piece in request.body.pieces()])
-        self.counters.saw(request.path, request.headers, len(read), digest(read), read)
+        read = b"".join([chunk async for chunk in request.body.chunks()])
+        self.counters.keep(request.path, request.headers, len(read), digest(read), read)
         try:
             return json.loads(read)
         except ValueError:
@@ -173,7 +173,7 @@ class Engine:
                 async for made in writer.produce(generation.tokens):
                     await self._unless_it_hangs()
                     counters.generation_tokens += made
-                await writer.send_whole(form)
+                await writer.send_complete(form)
                 return
             writer.begin_stream(form.stream_type)
             await writer.write(form.opening())
@@ -197,26 +197,26 @@ class Engine:
 
 
 class _Writer:
-    """Writes one answer at its pace. It dies, cuts or falls silent when it is told to."""
+    """Writes one answer at its pace. It dies, cuts or falls silent as its behaviour requires."""
 
-    def __init__(self, request: Request, answer: Answer, told: Behaviour, taken: Taken) -> None:
+    def __init__(self, request: Request, answer: Answer, behaviour: Behaviour, taken: Taken) -> None:
         self._answer = answer
         self._taken = taken
-        self._told = told
-        accepted = told.gzip and "gzip" in request.header("accept-encoding")
+        self._behaviour = behaviour
+        accepted = behaviour.gzip and "gzip" in request.header("accept-encoding")
         self._gzip = zlib.compressobj(wbits=31) if accepted else None
         self._due = 0.0
         self._headers = [("Content-Encoding", "gzip")] if accepted else []
 
     async def begin(self) -> None:
-        """Waits as long as it is told, before the first byte."""
-        if self._told.wait:
-            await asyncio.sleep(self._told.wait)
+        """Waits before the first byte."""
+        if self._behaviour.wait:
+            await asyncio.sleep(self._behaviour.wait)
         await self.fail_after(0)
 
     async def pace(self, i: int) -> None:
         """Returns when the i-th token is due; they do not drift."""
-        loop, period = asyncio.get_running_loop(), self._told.token_seconds
+        loop, period = asyncio.get_running_loop(), self._behaviour.token_seconds
         if period:
             self._due = loop.time() + period if i == 0 else max(self._due + period, loop.time() - period)
             await asyncio.sleep(self._due - loop.time())
@@ -224,72 +224,71 @@ class _Writer:
             await asyncio.sleep(0)  # others' turn
 
     async def produce(self, count: int) -> AsyncIterator[int]:
-        """Takes the time of so many tokens; yields how many it has made since, about once a second."""
-        told = self._told
-        ends = min((after for after in (told.die, told.cut, told.silent) if after is not None), default=count)
+        """Takes the time of `count` tokens; yields the number of new tokens about once a second."""
+        behaviour = self._behaviour
+        ends = min(
+            (after for after in (behaviour.die, behaviour.cut, behaviour.silent) if after is not None), default=count
+        )
         left = min(ends, count)
-        at_once = max(int(1 / told.token_seconds), 1) if told.token_seconds else max(left, 1)
+        at_once = max(int(1 / behaviour.token_seconds), 1) if behaviour.token_seconds else max(left, 1)
         while left > 0:
             made = min(at_once, left)
-            await asyncio.sleep(told.token_seconds * made)
+            await asyncio.sleep(behaviour.token_seconds * made)
             left -= made
             yield made
         await self.fail_after(ends)
 
     async def fail_after(self, tokens: int) -> None:
-        """Fails if it is told to, after so many tokens."""
-        told = self._told
-        if told.die == tokens:
+        """Fails if the behaviour requires that after this number of tokens."""
+        behaviour = self._behaviour
+        if behaviour.die == tokens:
             await _die(self._answer)
-        if told.cut == tokens:
+        if behaviour.cut == tokens:
             await self._answer.flushed()
             self._answer.cut()
             await asyncio.Event().wait()  # the connection's end cancels
-        if told.silent == tokens:
+        if behaviour.silent == tokens:
             await asyncio.Event().wait()  # the client's close cancels
 
     def begin_stream(self, content_type: str) -> None:
-        """Sends the head."""
         self._answer.begin(200, [("Content-Type", content_type), ("Cache-Control", "no-cache"), *self._headers])
 
     async def write(self, data: bytes) -> None:
-        """Sends a piece."""
         if self._gzip is not None and data:
             data = self._gzip.compress(data) + self._gzip.flush(zlib.Z_SYNC_FLUSH)
         await self._answer.write(data)
 
     async def end_stream(self, data: bytes) -> None:
-        """Sends the last piece and the end."""
         await self._answer.write(data if self._gzip is None else self._gzip.compress(data) + self._gzip.flush())
         self._taken.finish()
         self._answer.end()
 
-    async def send_whole(self, form: Form) -> None:
+    async def send_complete(self, form: Form) -> None:
         """Sends an answer that is not streamed."""
-        body = form.whole()
+        body = form.complete()
         if self._gzip is not None:
             body = self._gzip.compress(body) + self._gzip.flush()
         self._taken.finish()
-        self._answer.send(200, [("Content-Type", form.whole_type), *self._headers], body)
+        self._answer.send(200, [("Content-Type", form.complete_type), *self._headers], body)
 
 
 class _Digested:
-    """Pieces that are counted and digested while they pass."""
+    """Counts and digests passing chunks."""
 
-    def __init__(self, pieces: AsyncIterator[bytes]) -> None:
-        self._pieces = pieces
+    def __init__(self, chunks: AsyncIterator[bytes]) -> None:
+        self._chunks = chunks
         self.digest = hashlib.sha256()
         self.size = 0
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        async for piece in self._pieces:
-            self.size += len(piece)
-            self.digest.update(piece)
-            yield piece
+        async for chunk in self._chunks:
+            self.size += len(chunk)
+            self.digest.update(chunk)
+            yield chunk
 
 
 async def _die(answer: Answer) -> None:
-    """Ends this process once the system has what was answered."""
+    """Kills this process once the system has taken the answer."""
     await answer.flushed()
     os.kill(os.getpid(), signal.SIGKILL)
 

@@ -1,4 +1,4 @@
-"""What is answered instead of a result."""
+"""Errors of requests."""
 
 
 class BadRequestError(ValueError):

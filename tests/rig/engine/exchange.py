@@ -14,7 +14,7 @@ Headers = Iterable[tuple[str, str]]
 
 
 class Link(Protocol):
-    """What a request and its answer need of their connection."""
+    """The connection, as a request and its answer use it."""
 
     def write(self, data: bytes) -> None:
         """Sends bytes, if the client is still there."""
@@ -36,55 +36,53 @@ class Link(Protocol):
 
 
 class Body:
-    """A request's body, piece by piece."""
+    """A request's body in chunks."""
 
     def __init__(self, connection: Link, *, expects: bool) -> None:
         self._connection = connection
-        self._pieces: deque[bytes] = deque()
+        self._chunks: deque[bytes] = deque()
         self._size = 0
         self._news: asyncio.Future[None] | None = None
         self.expects = expects  # the client sends it only after a 100
         self.complete = False
         self.discarded = False
 
-    def feed(self, piece: bytes) -> None:
-        """Adds what has arrived."""
+    def feed(self, chunk: bytes) -> None:
         if self.discarded:
             return
-        self._pieces.append(piece)
-        self._size += len(piece)
+        self._chunks.append(chunk)
+        self._size += len(chunk)
         if self._size > _BUFFERED_BYTES:
             self._connection.pause_reading()
-        self._tell()
+        self._notify()
 
     def finish(self) -> None:
-        """Notes that all has arrived."""
         self.complete = True
-        self._tell()
+        self._notify()
 
     def discard(self) -> None:
-        """Drops what has arrived and what will."""
+        """Drops present and later chunks."""
         self.discarded = True
-        self._pieces.clear()
+        self._chunks.clear()
         self._connection.resume_reading()
 
-    async def pieces(self) -> AsyncIterator[bytes]:
-        """The pieces, until the body is complete."""
-        if self.expects and not self.complete and not self._pieces:
+    async def chunks(self) -> AsyncIterator[bytes]:
+        """The chunks, until the body is complete."""
+        if self.expects and not self.complete and not self._chunks:
             self._connection.write(_CONTINUE)
         self.expects = False
         while True:
-            while self._pieces:
-                piece = self._pieces.popleft()
-                self._size -= len(piece)
-                yield piece
+            while self._chunks:
+                chunk = self._chunks.popleft()
+                self._size -= len(chunk)
+                yield chunk
             if self.complete:
                 return
             self._connection.resume_reading()
             self._news = asyncio.get_running_loop().create_future()
             await self._news
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 
@@ -114,7 +112,7 @@ class Answer:
         self._bare = request.method == "HEAD"
         self._chunked = False
         self.keep_alive = request.keep_alive
-        self.begun = False
+        self.started = False
         self.ended = False
 
     def begin(self, status: int, headers: Headers, *, length: int | None = None) -> None:
@@ -126,32 +124,31 @@ class Answer:
         lines.append("Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}")
         if not self.keep_alive:
             lines.append("Connection: close")
-        self.begun, self._chunked = True, length is None
+        self.started, self._chunked = True, length is None
         self._connection.write("\r\n".join([*lines, "", ""]).encode("latin-1"))
 
     async def write(self, data: bytes) -> None:
-        """Sends a piece of the body; returns when the client has taken most of what was sent."""
+        """Returns when the client has taken most of the sent bytes."""
         if data and not self._bare:
             self._connection.write(b"%x\r\n%b\r\n" % (len(data), data) if self._chunked else data)
             await self._connection.drained()
 
     def end(self) -> None:
-        """Ends the body."""
         self.ended = True
         if self._chunked and not self._bare:
             self._connection.write(b"0\r\n\r\n")
 
     def send(self, status: int, headers: Headers, body: bytes) -> None:
-        """Sends an answer as a whole."""
+        """Sends a complete answer."""
         self.begin(status, headers, length=len(body))
         if not self._bare:
             self._connection.write(body)
         self.ended = True
 
     def cut(self) -> None:
-        """Ends the connection after what was written, without the answer's end."""
+        """Closes the connection after the written bytes, without the answer's end."""
         self._connection.close()
 
     async def flushed(self) -> None:
-        """Returns when the system has taken all that was written."""
+        """Returns when the system has taken all bytes."""
         await self._connection.flushed()

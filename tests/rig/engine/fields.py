@@ -9,21 +9,19 @@ _DEFAULT_TOKENS: Final = 16
 
 
 def body_object(body: Any) -> dict[str, Any]:
-    """The body, which must be a JSON object."""
     if not isinstance(body, dict):
         raise BadRequestError("body", "the body must be a JSON object")
     return body
 
 
 def model_name(body: dict[str, Any]) -> str:
-    """The field `model`."""
     if not isinstance(body.get("model"), str) or not body["model"]:
         raise BadRequestError("model", "model: must be the model's name")
     return str(body["model"])
 
 
 def token_limit(body: dict[str, Any], *fields: str) -> int:
-    """The first of these fields that is given; one that is absent in all has a default."""
+    """The first of these fields that is given, else a default."""
     field = next((name for name in fields if body.get(name) is not None), fields[-1])
     tokens = body.get(field)
     tokens = _DEFAULT_TOKENS if tokens is None else tokens
@@ -33,7 +31,6 @@ def token_limit(body: dict[str, Any], *fields: str) -> int:
 
 
 def flag(body: dict[str, Any], field: str) -> bool:
-    """A field that is true or false."""
     value = body.get(field) or False
     if not isinstance(value, bool):
         raise BadRequestError(field, f"{field}: must be true or false")
@@ -41,7 +38,6 @@ def flag(body: dict[str, Any], field: str) -> bool:
 
 
 def include_usage(body: dict[str, Any]) -> bool:
-    """`stream_options.include_usage`."""
     options = body.get("stream_options") or {}
     if not isinstance(options, dict):
         raise BadRequestError("stream_options", "stream_options: must be an object")
@@ -64,7 +60,6 @@ def texts(body: dict[str, Any], field: str) -> list[str]:
 
 
 def text(body: dict[str, Any], field: str) -> str:
-    """A text."""
     if not isinstance(value := body.get(field), str):
         raise BadRequestError(field, f"{field}: must be a string")
     return value

@@ -1,4 +1,4 @@
-"""One answer's tokens, and what every form of answer has in common."""
+"""One answer's tokens, and the common base of forms of answers."""
 
 import json
 import time
@@ -6,21 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 _WORDS: Final = (
-    "The",
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "over",
-    "the",
-    "lazy",
-    "dog",
-    ",",
-    "token",
-    "by",
-    "token",
-    ".",
-)
+    "The", "quick", "brown", "fox", "jumps", "over", "the", "lazy", "dog", ",", "token", "by", "token", ".",
+)  # fmt: skip
 _ARGUMENT_CHARACTERS: Final = 16  # of a tool call's arguments in one token
 SSE: Final = "text/event-stream"
 JSON: Final = "application/json"
@@ -35,7 +22,6 @@ class ToolCall:
 
     @property
     def arguments(self) -> str:
-        """As JSON."""
         return json.dumps({"echo": self.echoed})
 
 
@@ -46,14 +32,13 @@ class Ask:
     model: str
     prompt: str
     stream: bool = False
-    limit: int = 1  # tokens that it allows
+    limit: int = 1  # of tokens
     usage_in_stream: bool = False
     tool: ToolCall | None = None
-    fields: Any = None  # what only its own form needs
+    fields: Any = None  # for its own form
 
     @property
     def prompt_tokens(self) -> int:
-        """Words of the prompt."""
         return len(self.prompt.split())
 
 
@@ -66,44 +51,41 @@ class Generation:
     ask: Ask
     tokens: int  # of the answer
     token_bytes: int = 0
-    complete: bool = False  # it ended by itself, not at the request's limit
+    ended: bool = False  # by itself, not at the request's limit
     usage: bool = True
     cached: int | None = None
 
     def piece(self, i: int) -> str:
-        """The i-th token's text."""
         if self.ask.tool is not None:
             return self.ask.tool.arguments[i * _ARGUMENT_CHARACTERS : (i + 1) * _ARGUMENT_CHARACTERS]
         return (("" if i == 0 else " ") + _WORDS[i % len(_WORDS)]).ljust(self.token_bytes, ".")
 
     def text(self) -> str:
-        """All of it."""
         return "".join(self.piece(i) for i in range(self.tokens))
 
 
-def tokens_of(ask: Ask, told: int | None) -> int:
-    """How many tokens the answer has, where the behaviour tells so many or none."""
+def tokens_of(ask: Ask, ordered: int | None) -> int:
+    """The number of the answer's tokens. `ordered`: by the behaviour."""
     if ask.tool is not None:
         return -(-len(ask.tool.arguments) // _ARGUMENT_CHARACTERS)
-    return ask.limit if told is None else told
+    return ask.limit if ordered is None else ordered
 
 
 class Form(Protocol):
-    """A form of answer: bytes of a stream's parts, or the whole."""
+    """A form of answer: bytes of a stream's parts, or of a complete answer."""
 
     stream_type: str  # content type of a stream
-    whole_type: str
+    complete_type: str
 
     def opening(self) -> bytes:
-        """What comes before the first token."""
+        """Before the first token."""
 
-    def token(self, i: int) -> bytes:
-        """The i-th token."""
+    def token(self, i: int) -> bytes: ...
 
     def closing(self) -> bytes:
-        """What follows the last token."""
+        """After the last token."""
 
-    def whole(self) -> bytes:
+    def complete(self) -> bytes:
         """The answer that is not streamed."""
 
 
@@ -111,22 +93,19 @@ class JsonForm:
     """The form of most endpoints."""
 
     stream_type = SSE
-    whole_type = JSON
+    complete_type = JSON
 
     def __init__(self, generation: Generation) -> None:
         self._of = generation
         self._ask = generation.ask
 
     def opening(self) -> bytes:
-        """Nothing."""
         return b""
 
     def closing(self) -> bytes:
-        """Nothing."""
         return b""
 
     def base(self, kind: str, prefix: str) -> dict[str, Any]:
-        """Fields that every object of the answer has."""
         of = self._of
         return {"id": f"{prefix}-{of.id}", "object": kind, "created": of.created, "model": of.ask.model}
 
@@ -151,6 +130,6 @@ def named_event(content: dict[str, Any]) -> bytes:
     return event(json.dumps(content), content["type"])
 
 
-def whole(content: dict[str, Any]) -> bytes:
-    """A whole answer with the monotonic time in it."""
+def complete(content: dict[str, Any]) -> bytes:
+    """A complete answer with the monotonic time in it."""
     return json.dumps({**content, "monotonic_s": time.monotonic()}).encode()

@@ -1,6 +1,6 @@
-"""HTTP/1.1 on a loopback port: bodies are read as they come, answers are sent whole or in chunks.
+"""HTTP/1.1 on a loopback port: bodies are streamed, answers are sent complete or in chunks.
 
-A request whose client closes is cancelled at once. It stands apart from the gateway's own HTTP, which it tests.
+A request whose client closes is cancelled at once. It shares no code with the gateway's HTTP, which it tests.
 """
 
 import asyncio
@@ -39,19 +39,17 @@ class Connection(asyncio.Protocol):
         self._paused = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client has connected."""
         self._transport = cast("asyncio.Transport", transport)
         self._server.connections.add(self)
         self._rest()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - every end cancels
-        """The client has closed, or the connection broke."""
         self._server.connections.discard(self)
         self._transport = None
         self._end()
 
     def eof_received(self) -> None:
-        """The client has closed its side, which is how clients leave."""
+        """Clients leave by closing their side."""
         self._end()
 
     def _end(self) -> None:
@@ -71,19 +69,15 @@ class Connection(asyncio.Protocol):
             self.close()
 
     def on_message_begin(self) -> None:
-        """A request begins."""
         self._url, self._headers = b"", []
 
     def on_url(self, url: bytes) -> None:
-        """A part of its target."""
         self._url += url
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """One of its headers."""
         self._headers.append((name.decode("latin-1").lower(), value.decode("latin-1")))
 
     def on_headers_complete(self) -> None:
-        """Its head is complete."""
         expects = any(name == "expect" and value.lower() == "100-continue" for name, value in self._headers)
         request = Request(
             self._parser.get_method().decode("latin-1"),
@@ -102,12 +96,10 @@ class Connection(asyncio.Protocol):
             self._waiting.append(request)
 
     def on_body(self, body: bytes) -> None:
-        """A piece of its body."""
         if self._receiving is not None:
             self._receiving.body.feed(body)
 
     def on_message_complete(self) -> None:
-        """It is complete."""
         if self._receiving is not None:
             self._receiving.body.finish()
 
@@ -120,7 +112,7 @@ class Connection(asyncio.Protocol):
             await self._server.handle(request, answer)
         except Exception:  # noqa: BLE001 - one request's failure is not the engine's
             traceback.print_exc(file=sys.stderr)
-            if not answer.begun:
+            if not answer.started:
                 answer.send(500, (), b"")
         finally:
             self._task = None
@@ -137,7 +129,6 @@ class Connection(asyncio.Protocol):
         self._idle = self._loop.call_later(_KEPT_S, self.close)
 
     def write(self, data: bytes) -> None:
-        """Sends bytes, if the client is still there."""
         if self._transport is not None:
             self._transport.write(data)
 
@@ -147,28 +138,23 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self) -> None:
-        """Closes at once."""
         if self._transport is not None:
             self._transport.abort()
 
     def pause_reading(self) -> None:
-        """Lets the client wait."""
         if not self._paused and self._transport is not None:
             self._paused = True
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Takes more from the client."""
         if self._paused and self._transport is not None:
             self._paused = False
             self._transport.resume_reading()
 
     def pause_writing(self) -> None:
-        """The client takes less than is sent."""
         self._writable = self._loop.create_future()
 
     def resume_writing(self) -> None:
-        """The client has taken most of it."""
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None
@@ -193,11 +179,7 @@ class HttpServer:
         self._server: asyncio.Server | None = None
 
     async def start(self, host: str, port: int) -> None:
-        """Binds and listens.
-
-        Raises:
-            OSError: the address is taken.
-        """
+        """Raises OSError if the address is in use."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Connection(self), host, port, backlog=_BACKLOG)
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rig.engine.errors import BadRequestError
 from rig.engine.fields import flag, model_name, text
-from rig.engine.generation import Ask, Generation, JsonForm, named_event, whole
+from rig.engine.generation import Ask, Generation, JsonForm, complete, named_event
 from rig.engine.multipart import FormData
 
 _RATE: Final = 8000  # samples per second
@@ -20,7 +20,6 @@ Content = dict[str, Any]
 
 
 def parse_speech(body: Content) -> Ask:
-    """Validates a request for speech; see `BadRequestError`."""
     spoken = text(body, "input")
     streamed = body.get("stream_format") in (None, "audio")
     return Ask(model_name(body), spoken, streamed, limit=max(1, len(spoken.split())))
@@ -29,24 +28,20 @@ def parse_speech(body: Content) -> Ask:
 class SpeechForm(JsonForm):
     """Silence as a WAV file, a tenth of a second for each token."""
 
-    stream_type = whole_type = "audio/wav"
+    stream_type = complete_type = "audio/wav"
 
     def opening(self) -> bytes:
-        """The file's head."""
         form = struct.pack("<IHHIIHH", 16, 1, 1, _RATE, 2 * _RATE, 2, 16)
         return b"RIFF" + struct.pack("<I", _ENDLESS) + b"WAVEfmt " + form + b"data" + struct.pack("<I", _ENDLESS - 36)
 
     def token(self, i: int) -> bytes:  # noqa: ARG002 - all are alike
-        """A piece of sound."""
         return _SAMPLES
 
-    def whole(self) -> bytes:
-        """The file."""
+    def complete(self) -> bytes:
         return self.opening() + _SAMPLES * self._of.tokens
 
 
 def parse_transcript(form: FormData) -> Ask:
-    """Validates a form with sound; see `BadRequestError`."""
     fields: Content = {**form.fields, "stream": form.fields.get("stream", "").lower() == "true"}
     if not any(file["name"] == "file" for file in form.files):
         raise BadRequestError("file", "file: must be a file")
@@ -61,7 +56,7 @@ class TranscriptForm(JsonForm):
         super().__init__(generation)
         self._plain = self._ask.fields["format"] in ("text", "srt", "vtt")
         if self._plain:
-            self.whole_type = _TEXT
+            self.complete_type = _TEXT
 
     def _usage(self) -> Content:
         usage = self.usage()
@@ -73,33 +68,29 @@ class TranscriptForm(JsonForm):
         return content | ({"usage": self._usage()} if self._of.usage else {})
 
     def token(self, i: int) -> bytes:
-        """A piece of the text."""
         return named_event({"type": "transcript.text.delta", "delta": self._of.piece(i)})
 
     def closing(self) -> bytes:
-        """The text."""
         return named_event({"type": "transcript.text.done", **self._content()}) + b"data: [DONE]\n\n"
 
-    def whole(self) -> bytes:
-        """The text; as JSON it says which files came."""
+    def complete(self) -> bytes:
+        """The text; as JSON also the received files."""
         if self._plain:
             return f"{self._of.text()}\n".encode()
         content = self._content() | {"files": self._ask.fields["files"]}
         if self._ask.fields["format"] == "verbose_json":
             content |= {"task": "transcribe", "language": "english", "duration": 1.0, "segments": []}
-        return whole(content)
+        return complete(content)
 
 
 def parse_image(body: Content) -> Ask:
-    """Validates a request for images; see `BadRequestError`."""
     model, prompt, count = model_name(body), text(body, "prompt"), body.get("n") or 1
     if type(count) is not int or not 1 <= count <= _MAX_IMAGES:
-        raise BadRequestError("n", f"n: must be a whole number from 1 to {_MAX_IMAGES}")
+        raise BadRequestError("n", f"n: must be a complete number from 1 to {_MAX_IMAGES}")
     return Ask(model, prompt, fields={"n": count})
 
 
 def parse_image_edit(form: FormData) -> Ask:
-    """Validates a form with images; see `BadRequestError`."""
     if not any(file["name"] == "image" for file in form.files):
         raise BadRequestError("image", "image: must be a file")
     count = form.fields.get("n") or "1"
@@ -114,8 +105,8 @@ class ImageForm(JsonForm):
         """Nothing."""
         return b""
 
-    def whole(self) -> bytes:
-        """The images; for edits it says which files came."""
+    def complete(self) -> bytes:
+        """The images; for edits also the received files."""
         image = {"b64_json": b64encode(_pixel()).decode()}
         content: Content = {"created": self._of.created, "data": [image] * self._ask.fields["n"]}
         if "files" in self._ask.fields:
@@ -123,7 +114,7 @@ class ImageForm(JsonForm):
         tokens = self._ask.prompt_tokens
         usage: Content = {"input_tokens": tokens, "output_tokens": 0, "total_tokens": tokens}
         usage |= {"input_tokens_details": {"text_tokens": tokens, "image_tokens": 0}}
-        return whole(content | ({"usage": usage} if self._of.usage else {}))
+        return complete(content | ({"usage": usage} if self._of.usage else {}))
 
 
 def _pixel() -> bytes:

@@ -5,28 +5,20 @@ from typing import Any
 from rig.engine.chat import tool_call
 from rig.engine.errors import BadRequestError
 from rig.engine.fields import content_text, flag, messages_text, model_name, token_limit
-from rig.engine.generation import Ask, JsonForm, named_event, whole
+from rig.engine.generation import Ask, JsonForm, complete, named_event
 
 Content = dict[str, Any]
 
 
 def parse_message(body: Content) -> Ask:
-    """Validates a request for a message.
 
-    Raises:
-        BadRequestError: a field is missing or invalid.
-    """
     if body.get("max_tokens") is None:
         raise BadRequestError("max_tokens", "max_tokens: is required")
     return _parsed(body, token_limit(body, "max_tokens"))
 
 
 def parse_count(body: Content) -> Ask:
-    """Validates a request for a count of tokens.
 
-    Raises:
-        BadRequestError: a field is missing or invalid.
-    """
     return _parsed(body, 1)
 
 
@@ -47,9 +39,8 @@ class CountForm(JsonForm):
         """Nothing."""
         return b""
 
-    def whole(self) -> bytes:
-        """The count."""
-        return whole({"input_tokens": self._ask.prompt_tokens})
+    def complete(self) -> bytes:
+        return complete({"input_tokens": self._ask.prompt_tokens})
 
 
 class MessageForm(JsonForm):
@@ -70,7 +61,7 @@ class MessageForm(JsonForm):
         return usage
 
     def _reason(self) -> str:
-        return "tool_use" if self._ask.tool is not None else "end_turn" if self._of.complete else "max_tokens"
+        return "tool_use" if self._ask.tool is not None else "end_turn" if self._of.ended else "max_tokens"
 
     def _block(self) -> Content:
         if (tool := self._ask.tool) is None:
@@ -78,13 +69,11 @@ class MessageForm(JsonForm):
         return {"type": "tool_use", "id": f"toolu_{self._of.id}", "name": tool.name, "input": {}}
 
     def opening(self) -> bytes:
-        """The message and its block begin."""
         start = named_event({"type": "message_start", "message": self._message([], None, self._usage(1))})
         start += named_event({"type": "content_block_start", "index": 0, "content_block": self._block()})
         return start + named_event({"type": "ping"})
 
     def token(self, i: int) -> bytes:
-        """A piece of the block."""
         piece = self._of.piece(i)
         if self._ask.tool is None:
             delta = {"type": "text_delta", "text": piece}
@@ -93,18 +82,16 @@ class MessageForm(JsonForm):
         return named_event({"type": "content_block_delta", "index": 0, "delta": delta})
 
     def closing(self) -> bytes:
-        """The block and the message end."""
         end: Content = {"type": "message_delta", "delta": {"stop_reason": self._reason(), "stop_sequence": None}}
         if self._of.usage:
             end["usage"] = {"output_tokens": self._of.tokens}
         stop = named_event({"type": "content_block_stop", "index": 0}) + named_event(end)
         return stop + named_event({"type": "message_stop"})
 
-    def whole(self) -> bytes:
-        """The message."""
+    def complete(self) -> bytes:
         block = self._block()
         if (tool := self._ask.tool) is None:
             block["text"] = self._of.text()
         else:
             block["input"] = {"echo": tool.echoed}
-        return whole(self._message([block], self._reason(), self._usage(self._of.tokens)))
+        return complete(self._message([block], self._reason(), self._usage(self._of.tokens)))

@@ -1,4 +1,4 @@
-"""Forms with files (multipart/form-data), read as they come. Of a file only its size and digest are kept."""
+"""Streamed forms with files (multipart/form-data). Of a file only size and digest are kept."""
 
 import hashlib
 import re
@@ -17,15 +17,13 @@ _FILE: Final = re.compile(r"[; ]filename\*?=")
 
 @dataclass(slots=True)
 class FormData:
-    """A form: its fields' texts by name, and what its files were."""
+    """A form: texts of fields by name, and its files."""
 
     fields: dict[str, str] = field(default_factory=dict)
     files: list[dict[str, Any]] = field(default_factory=list)  # name, bytes, sha256
 
 
 class _Part:
-    """A part that is being read."""
-
     def __init__(self, head: str) -> None:
         name = _NAME.search(head)
         if name is None:
@@ -37,7 +35,6 @@ class _Part:
         self._text = b""
 
     def feed(self, data: bytes) -> None:
-        """Adds a piece of its content."""
         self._size += len(data)
         if self._is_file:
             self._digest.update(data)
@@ -47,7 +44,6 @@ class _Part:
             raise BadRequestError(self._name, f"{self._name}: must be at most {_MAX_FIELD} bytes")
 
     def finish(self, form: FormData) -> None:
-        """Adds it to the form."""
         if self._is_file:
             form.files.append({"name": self._name, "bytes": self._size, "sha256": self._digest.hexdigest()})
         else:
@@ -55,8 +51,6 @@ class _Part:
 
 
 class _Reader:
-    """Takes a form apart."""
-
     def __init__(self, boundary: str) -> None:
         self.form = FormData()
         self.ended = False
@@ -66,7 +60,6 @@ class _Reader:
         self._rest = b"\r\n"  # the first delimiter may have no line before it
 
     def feed(self, data: bytes) -> None:
-        """Adds a piece of the body."""
         self._rest += data
         while not self.ended and (self._read_head() if self._in_head else self._read_content()):
             pass
@@ -84,31 +77,27 @@ class _Reader:
         return True
 
     def _read_content(self) -> bool:
-        """Reads up to the next delimiter, of which the first bytes may be here, and the others not yet."""
-        content, found, following = self._rest.partition(self._delimiter)
-        if not found:
+        """Reads up to the next delimiter, which may be incomplete."""
+        content, delimiter, following = self._rest.partition(self._delimiter)
+        if not delimiter:
             content = self._rest[: 1 - len(self._delimiter)]
             following = self._rest[len(content) :]
         if self._part is not None:
             self._part.feed(content)
-            if found:
+            if delimiter:
                 self._part.finish(self.form)
-        self._rest, self._in_head = following, bool(found)
-        return bool(found)
+        self._rest, self._in_head = following, bool(delimiter)
+        return bool(delimiter)
 
 
-async def read_form(content_type: str, pieces: AsyncIterable[bytes]) -> FormData:
-    """The form in a body.
-
-    Raises:
-        BadRequestError: the body is not a complete form.
-    """
+async def read_form(content_type: str, chunks: AsyncIterable[bytes]) -> FormData:
+    """Raises BadRequestError if the body is not a complete form."""
     boundary = _BOUNDARY.search(content_type)
     if not content_type.lower().startswith("multipart/form-data") or boundary is None:
         raise BadRequestError("body", "Content-Type: must be multipart/form-data with a boundary")
     reader = _Reader(boundary[1])
-    async for piece in pieces:
-        reader.feed(piece)
+    async for chunk in chunks:
+        reader.feed(chunk)
     if not reader.ended:
         raise BadRequestError("body", "the form is incomplete")
     return reader.form

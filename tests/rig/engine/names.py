@@ -1,4 +1,4 @@
-"""The names to which the engine answers."""
+"""The names that the engine serves."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,18 +7,16 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The model's name, the only names it is served by (none: any name), and its adapters' paths by name."""
+    """The model's name, the served names (empty: any name), and paths of adapters by name."""
 
     model: str
     served: tuple[str, ...] = ()
     adapters: Mapping[str, str] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
-        """Whether requests for this name are answered."""
         return not self.served or name in self.served or name in self.adapters
 
     def cards(self) -> list[dict[str, Any]]:
-        """What `GET /v1/models` lists."""
         base = {"object": "model", "created": 0, "owned_by": "gpuward"}
         models = self.served or (self.model,)
         cards: list[dict[str, Any]] = [{"id": name, **base, "root": self.model, "parent": None} for name in models]

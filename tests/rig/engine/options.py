@@ -4,7 +4,6 @@ import argparse
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
-    """Parses the command line; exits with code 2 if it is invalid."""
     parser = argparse.ArgumentParser(prog="rig.engine", allow_abbrev=False)
     add = parser.add_argument
     add("--port", type=int, required=True, help="loopback port")

@@ -6,31 +6,27 @@ from typing import Any
 from rig.engine.chat import tool_call
 from rig.engine.errors import BadRequestError
 from rig.engine.fields import content_text, flag, model_name, token_limit
-from rig.engine.generation import Ask, Generation, JsonForm, named_event, whole
+from rig.engine.generation import Ask, Generation, JsonForm, complete, named_event
 
 Content = dict[str, Any]
 
 
 def parse_response(body: Content) -> Ask:
-    """Validates a request for a response.
 
-    Raises:
-        BadRequestError: a field is missing or invalid.
-    """
     model, limit, stream = model_name(body), token_limit(body, "max_output_tokens"), flag(body, "stream")
     given = body.get("input")
     items = [given] if isinstance(given, str) else given
     if not isinstance(items, list) or not items or not all(isinstance(item, str | dict) for item in items):
         raise BadRequestError("input", "input: must be a string or a list of items")
-    said = [_item_text(item) for item in items]
+    texts = [_item_text(item) for item in items]
     instructions = body.get("instructions") or ""
     if not isinstance(instructions, str):
         raise BadRequestError("instructions", "instructions: must be a string")
     answered = isinstance(items[-1], dict) and items[-1].get("type") == "function_call_output"
-    tool = None if answered else tool_call(body, lambda tool: tool["name"], said[-1])
+    tool = None if answered else tool_call(body, lambda tool: tool["name"], texts[-1])
     fields = {name: body.get(name) for name in ("instructions", "metadata", "previous_response_id", "temperature")}
     fields |= {"tools": body.get("tools") or [], "tool_choice": body.get("tool_choice") or "auto"}
-    return Ask(model, " ".join([instructions, *said]), stream, limit, tool=tool, fields=fields)
+    return Ask(model, " ".join([instructions, *texts]), stream, limit, tool=tool, fields=fields)
 
 
 def _item_text(item: Any) -> str:
@@ -68,10 +64,10 @@ class ResponseForm(JsonForm):
         }  # fmt: skip
 
     def _status(self) -> str:
-        return "completed" if self._of.complete or self._tool is not None else "incomplete"
+        return "completed" if self._of.ended or self._tool is not None else "incomplete"
 
     def _item(self, status: str, text: str | None) -> Content:
-        """The output item; without a text it has only begun."""
+        """The output item; without a text it has only started."""
         if self._tool is not None:
             call = {"type": "function_call", "id": self._item_id, "call_id": f"call_{self._of.id}"}
             return call | {"name": self._tool.name, "arguments": text or "", "status": status}
@@ -82,7 +78,6 @@ class ResponseForm(JsonForm):
         return named_event({"type": f"response.{kind}", "sequence_number": next(self._sequence), **content})
 
     def opening(self) -> bytes:
-        """The response and its item begin."""
         response = self._response("in_progress", [])
         events = self._event("created", response=response) + self._event("in_progress", response=response)
         events += self._event("output_item.added", output_index=0, item=self._item("in_progress", None))
@@ -91,13 +86,11 @@ class ResponseForm(JsonForm):
         return events
 
     def token(self, i: int) -> bytes:
-        """A piece of the text or of the arguments."""
         if self._tool is not None:
             return self._event("function_call_arguments.delta", **self._at, delta=self._of.piece(i))
         return self._event("output_text.delta", **self._at, delta=self._of.piece(i), logprobs=[])
 
     def closing(self) -> bytes:
-        """The item and the response end."""
         text, status = self._of.text(), self._status()
         if self._tool is not None:
             arguments: Content = {"name": self._tool.name, "arguments": text}
@@ -109,10 +102,9 @@ class ResponseForm(JsonForm):
         events += self._event("output_item.done", output_index=0, item=item)
         return events + self._event(status, response=self._response(status, [item]))
 
-    def whole(self) -> bytes:
-        """The response."""
+    def complete(self) -> bytes:
         status = self._status()
-        return whole(self._response(status, [self._item(status, self._of.text())]))
+        return complete(self._response(status, [self._item(status, self._of.text())]))
 
 
 def _part(text: str) -> Content:

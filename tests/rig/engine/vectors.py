@@ -1,4 +1,4 @@
-"""Endpoints that answer with numbers that follow from the input: embeddings, rankings, classes, tokens."""
+"""Endpoints that answer with numbers derived from the input: embeddings, rankings, classes, tokens."""
 
 import hashlib
 import struct
@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from rig.engine.errors import BadRequestError
 from rig.engine.fields import messages_text, model_name, text, texts
-from rig.engine.generation import Ask, JsonForm, whole
+from rig.engine.generation import Ask, JsonForm, complete
 
 _DIMENSIONS: Final = 8
 _COHERE_DIMENSIONS: Final = 16
@@ -19,7 +19,7 @@ Content = dict[str, Any]
 
 
 def _share(of: str) -> float:
-    """A number from 0 to 1 that follows from the text."""
+    """A number from 0 to 1, derived from the text."""
     return int.from_bytes(hashlib.sha256(of.encode(errors="replace")).digest()[:4], "big") / 2**32
 
 
@@ -31,40 +31,35 @@ class VectorForm(JsonForm):
     """Answers that have no tokens."""
 
     def token(self, i: int) -> bytes:  # noqa: ARG002 - it is never streamed
-        """Nothing."""
         return b""
 
     def usage(self) -> Content:
-        """Tokens of the prompt alone."""
         tokens = self._ask.prompt_tokens
         return {"prompt_tokens": tokens, "total_tokens": tokens}
 
     def answer(self, content: Content) -> bytes:
-        """The content, with the usage."""
-        return whole(content | ({"usage": self.usage()} if self._of.usage else {}))
+        return complete(content | ({"usage": self.usage()} if self._of.usage else {}))
 
     def listed(self, prefix: str, kind: str, items: list[Content]) -> bytes:
-        """A list of objects in the order of the input."""
         data = [{"index": i, "object": kind, **item} for i, item in enumerate(items)]
         return self.answer(self.base("list", prefix) | {"data": data})
 
 
 def parse_embeddings(body: Content) -> Ask:
-    """Validates a request for embeddings or pooling; see `BadRequestError`."""
     model = model_name(body)
     given = [messages_text(body)] if "messages" in body else texts(body, "input")
     form, dimensions = body.get("encoding_format") or "float", body.get("dimensions") or _DIMENSIONS
     if form not in ("float", "base64"):
         raise BadRequestError("encoding_format", "encoding_format: must be float or base64")
     if type(dimensions) is not int or not 1 <= dimensions <= _MAX_DIMENSIONS:
-        raise BadRequestError("dimensions", f"dimensions: must be a whole number from 1 to {_MAX_DIMENSIONS}")
+        raise BadRequestError("dimensions", f"dimensions: must be a complete number from 1 to {_MAX_DIMENSIONS}")
     return Ask(model, " ".join(given), fields=(given, dimensions, form == "base64"))
 
 
 class EmbeddingsForm(VectorForm):
     """Embeddings."""
 
-    def whole(self) -> bytes:
+    def complete(self) -> bytes:
         """One vector for each input."""
         inputs, dimensions, encoded = self._ask.fields
         vectors = [_vector(of, dimensions) for of in inputs]
@@ -75,7 +70,6 @@ class EmbeddingsForm(VectorForm):
 
 
 def parse_cohere_embed(body: Content) -> Ask:
-    """Validates a request for embeddings in Cohere's form; see `BadRequestError`."""
     given = texts(body, "texts")
     return Ask(model_name(body), " ".join(given), fields=given)
 
@@ -83,8 +77,7 @@ def parse_cohere_embed(body: Content) -> Ask:
 class CohereEmbedForm(VectorForm):
     """Embeddings as Cohere's clients read them."""
 
-    def whole(self) -> bytes:
-        """One vector for each text."""
+    def complete(self) -> bytes:
         vectors = [_vector(of, _COHERE_DIMENSIONS) for of in self._ask.fields]
         base = self.base("list", "embd")
         return self.answer({"id": base["id"], "embeddings": {"float": vectors}, "texts": self._ask.fields})
@@ -93,14 +86,13 @@ class CohereEmbedForm(VectorForm):
 class PoolingForm(VectorForm):
     """Pooled states."""
 
-    def whole(self) -> bytes:
+    def complete(self) -> bytes:
         """One vector for each input."""
         inputs, dimensions, _ = self._ask.fields
         return self.listed("pool", "pooling", [{"data": _vector(of, dimensions)} for of in inputs])
 
 
 def parse_rerank(body: Content) -> Ask:
-    """Validates a request for a ranking; see `BadRequestError`."""
     model, query = model_name(body), text(body, "query")
     documents = body.get("documents")
     if not isinstance(documents, list) or not documents:
@@ -108,15 +100,14 @@ def parse_rerank(body: Content) -> Ask:
     given = [text(document, "text") if isinstance(document, dict) else str(document) for document in documents]
     top = body.get("top_n") or len(given)
     if type(top) is not int or top < 1:
-        raise BadRequestError("top_n", "top_n: must be a whole number from 1")
+        raise BadRequestError("top_n", "top_n: must be a complete number from 1")
     return Ask(model, " ".join([query, *given]), fields=(query, given, top))
 
 
 class RerankForm(VectorForm):
     """Documents, the most relevant first."""
 
-    def whole(self) -> bytes:
-        """The ranking."""
+    def complete(self) -> bytes:
         query, documents, top = self._ask.fields
         scores = [_share(f"{query}\n{document}") for document in documents]
         best = sorted(range(len(documents)), key=lambda i: -scores[i])[:top]
@@ -126,7 +117,6 @@ class RerankForm(VectorForm):
 
 
 def parse_score(body: Content) -> Ask:
-    """Validates a request for scores of pairs of texts; see `BadRequestError`."""
     first, second = texts(body, "text_1"), texts(body, "text_2")
     if len(first) == 1:
         first *= len(second)
@@ -138,13 +128,11 @@ def parse_score(body: Content) -> Ask:
 class ScoreForm(VectorForm):
     """Scores."""
 
-    def whole(self) -> bytes:
-        """One score for each pair."""
+    def complete(self) -> bytes:
         return self.listed("score", "score", [{"score": _share(f"{a}\n{b}")} for a, b in self._ask.fields])
 
 
 def parse_classify(body: Content) -> Ask:
-    """Validates a request for classes; see `BadRequestError`."""
     given = texts(body, "input")
     return Ask(model_name(body), " ".join(given), fields=given)
 
@@ -152,8 +140,7 @@ def parse_classify(body: Content) -> Ask:
 class ClassifyForm(VectorForm):
     """Classes."""
 
-    def whole(self) -> bytes:
-        """The class of each input."""
+    def complete(self) -> bytes:
         classes = []
         for of in self._ask.fields:
             share = _share(of)
@@ -162,21 +149,18 @@ class ClassifyForm(VectorForm):
 
 
 def parse_tokenize(body: Content) -> Ask:
-    """Validates a request for the tokens of a text; see `BadRequestError`."""
     return Ask(model_name(body), messages_text(body) if "messages" in body else text(body, "prompt"))
 
 
 class TokenizeForm(VectorForm):
-    """Tokens: the text's bytes, so that they can be made a text again."""
+    """Tokens: the text's bytes, so that they can be converted back."""
 
-    def whole(self) -> bytes:
-        """The tokens."""
+    def complete(self) -> bytes:
         tokens = list(self._ask.prompt.encode(errors="replace"))
-        return whole({"count": len(tokens), "max_model_len": _CONTEXT, "tokens": tokens})
+        return complete({"count": len(tokens), "max_model_len": _CONTEXT, "tokens": tokens})
 
 
 def parse_detokenize(body: Content) -> Ask:
-    """Validates a request for the text of tokens; see `BadRequestError`."""
     tokens = body.get("tokens")
     if not isinstance(tokens, list) or not all(type(token) is int and 0 <= token <= 255 for token in tokens):
         raise BadRequestError("tokens", "tokens: must be a list of tokens of this model")
@@ -186,6 +170,5 @@ def parse_detokenize(body: Content) -> Ask:
 class DetokenizeForm(VectorForm):
     """A text."""
 
-    def whole(self) -> bytes:
-        """The text."""
-        return whole({"prompt": self._ask.prompt})
+    def complete(self) -> bytes:
+        return complete({"prompt": self._ask.prompt})

@@ -5,7 +5,8 @@ from typing import Any
 
 from controller.domain.start_receipts import seal
 from controller.reconcilers.adoption import EVERYTHING, AdoptionReconciler
-from rig.agent import AgentDouble, gpu, hello
+from rig.agent import AgentDouble
+from rig.agent_messages import gpu, hello
 from schemas.wire import ProcessReport
 from support.database.ledger import add_deployment
 from support.leading.served_hub import HubUnderTest

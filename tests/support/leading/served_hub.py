@@ -20,7 +20,8 @@ from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.secrets import StoredSecret
 from controller.store.core.database import Database
 from controller.store.telemetry.partitions import SampleRetention
-from rig.agent import LIMIT_S, AgentDouble, hello
+from rig.agent import LIMIT_S, AgentDouble
+from rig.agent_messages import hello
 from schemas.wire import SPOKEN, Hello, Protocols, Welcome
 from support.loopback import listening
 

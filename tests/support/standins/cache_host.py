@@ -6,9 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from agent.model_cache.cache_folder import CacheFolder
+from agent.model_cache.cache_uses import UseMarks
 from agent.model_cache.fetches import Fetches
 from agent.model_cache.hub_layout import folder_name
-from agent.model_cache.use_marks import UseMarks
 from schemas.wire import ModelFetch
 from support.standins.download_hub import COMMIT, DownloadHub
 
@@ -56,7 +56,7 @@ class Host:
         """Fetches a model for the process; returns whether the hub was asked."""
         env = {**self.env, "HF_TOKEN": token} if token else self.env
         async with asyncio.timeout(60):
-            return (await self.fetches.provide(self.user, model, env, stall_s, self.told.append)).asked
+            return (await self.fetches.provide(self.user, model, env, stall_s, self.told.append)).from_hub
 
     async def uses(self, user: str, model: ModelFetch = MODEL) -> None:
         """A live process of this agent gets a model."""

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from agent.processes.cgroups import Cgroup, Cgroups
-from agent.processes.end_record import EndRecord
 from agent.processes.engine_launch import EngineLaunch
+from agent.processes.engine_parent import EndRecord
 from agent.processes.process_group import ProcessGroup
 from agent.state.process_records import ProcessKey
 from support.processes.agents import running_agent

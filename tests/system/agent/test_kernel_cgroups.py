@@ -11,9 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from agent.processes.cgroups import MOST_PROCESSES, Cgroup, Cgroups, oom_message
-from agent.processes.end_record import EndRecord
 from agent.processes.engine_launch import EngineLaunch
-from agent.processes.engine_parent import EngineParent
+from agent.processes.engine_parent import EndRecord, EngineParent
 from agent.state.process_records import ProcessKey
 
 KEY = ProcessKey("i-1", 1, 0)

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from agent.processes import end_cause
+from agent.processes import lifecycle
 from support.nvml.false_driver import FalseDriver
 from support.nvml.reader import A
 from support.processes.agents import running_agent
@@ -53,7 +53,7 @@ async def test_the_exit_waits_until_the_memory_is_back(
 async def test_after_the_deadline_the_exit_says_what_is_held(
     controller: ControllerDouble, driver: FalseDriver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(end_cause, "BACK_LIMIT_S", 1.0)
+    monkeypatch.setattr(lifecycle, "BACK_LIMIT_S", 1.0)
     controller.sample_s = 1.0
     async with running_agent(controller, tmp_path, simulate=None, name="gpu-1"):
         await _on_its_gpu(controller, driver)

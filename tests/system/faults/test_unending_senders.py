@@ -14,7 +14,7 @@ import msgspec
 import psutil
 import pytest
 
-from rig.agent import hello
+from rig.agent_messages import hello
 from schemas.wire import CONNECT_PATH, SPOKEN
 from support.network.websocket_frames import CONTINUATION, PING, PONG, TEXT, deflated, frame
 from support.processes.cluster import Cluster

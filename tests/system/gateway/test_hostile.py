@@ -13,7 +13,8 @@ import asyncpg
 import pytest
 
 from http1.daemon.open_files import raise_file_limit
-from rig.agent import AgentDouble, hello
+from rig.agent import AgentDouble
+from rig.agent_messages import hello
 from schemas.wire import SPOKEN
 from support.processes.cluster import Cluster
 from support.processes.flood import Flood

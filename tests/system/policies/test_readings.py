@@ -118,7 +118,7 @@ async def _trickle(watch: PolicyWatch, worker: AgentDouble) -> None:
     await watch.idle("late", placement={"workers": ["late"]}, utilization_policy=LITTLE)
     (served,) = await watch.serving("late")
     await watch.pass_until(served.since + seconds(8))
-    worker.holding = True
+    worker.keeps_samples = True
     await watch.pass_until(served.full_at() + seconds(8))
     await watch.untouched(["late"])
     arriving = asyncio.create_task(worker.trickle(0.6))
@@ -160,7 +160,7 @@ async def _impossible_and_untakeable(watch: PolicyWatch, worker: AgentDouble) ->
     assert await _utilization(watch, other) == 7.0
     worker.percent[own] = 0.0
     await asyncio.sleep(2 * SAMPLE_S)
-    worker.holding = True
+    worker.keeps_samples = True
     await asyncio.sleep(3 * SAMPLE_S)
     await worker.trickle(0.1, _spoiled)
     back_at = await watch.now()

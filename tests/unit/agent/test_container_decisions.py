@@ -1,4 +1,4 @@
-"""What Docker is asked to create, and what its words mean."""
+"""The request to create a container, and the meaning of its messages."""
 
 import dataclasses
 from pathlib import PurePath
@@ -6,7 +6,7 @@ from pathlib import PurePath
 import pytest
 from msgspec.structs import replace
 
-from agent.containers.image_pull import PullWords
+from agent.containers.image_pull import PulledLayers
 from agent.decide.containers import (
     Place,
     container_argv,
@@ -221,15 +221,15 @@ def test_docker_says_why_a_container_does_not_start() -> None:
 
 
 def test_a_pull_counts_the_bytes_of_its_layers() -> None:
-    words = PullWords()
-    assert words.take({"status": "Pulling fs layer", "id": "l1"})
-    assert words.take({"status": "Downloading", "id": "l1", "progressDetail": {"current": 10, "total": 100}})
-    assert words.take({"status": "Downloading", "id": "l2", "progressDetail": {"current": 5, "total": 50}})
-    assert (words.there, words.total) == (15, 150)
-    words.take({"status": "Download complete", "id": "l2"})
-    assert (words.there, words.total) == (60, 150)
-    assert not words.take({"status": "Retrying in 5 seconds", "id": "l1"})
-    assert not words.take({"status": "Waiting", "id": "l3"})
+    layers = PulledLayers()
+    assert layers.take({"status": "Pulling fs layer", "id": "l1"})
+    assert layers.take({"status": "Downloading", "id": "l1", "progressDetail": {"current": 10, "total": 100}})
+    assert layers.take({"status": "Downloading", "id": "l2", "progressDetail": {"current": 5, "total": 50}})
+    assert (layers.downloaded, layers.total) == (15, 150)
+    layers.take({"status": "Download complete", "id": "l2"})
+    assert (layers.downloaded, layers.total) == (60, 150)
+    assert not layers.take({"status": "Retrying in 5 seconds", "id": "l1"})
+    assert not layers.take({"status": "Waiting", "id": "l3"})
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from agent.decide.containers import FirstProcess, NoWord, has_ended
+from agent.decide.containers import EndEvidence, FirstProcess, has_ended
 
 AGES = (0.0, 9.9, 10.0, 59.9, 60.0, 10**6)
 
@@ -34,11 +34,11 @@ def test_the_end_of_a_container_of_which_docker_says_nothing(
     process: FirstProcess, after_s: float | None, *, answers: bool, signalled: bool, earlier_boot: bool
 ) -> None:
     for for_s in AGES:
-        known = NoWord(answers, process, signalled, earlier_boot, for_s)
+        known = EndEvidence(answers, process, signalled, earlier_boot, for_s)
         assert has_ended(known) == (after_s is not None and for_s >= after_s), known
 
 
 def test_without_further_knowledge_nothing_counts_as_ended() -> None:
     for process in ("runs", "gone", "unknown"):
         for answers in (False, True):
-            assert not has_ended(NoWord(answers, process))
+            assert not has_ended(EndEvidence(answers, process))

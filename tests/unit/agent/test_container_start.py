@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from agent.containers import container_start
-from agent.containers.container_start import ContainerStart
+from agent.containers import container
+from agent.containers.container import ContainerStart
 from agent.containers.docker_engine import DockerAwayError, DockerRefusalError
 
 
@@ -47,8 +47,8 @@ class HangingEngine:
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(container_start, "_RETRY_S", 0.01)
-    monkeypatch.setattr(container_start, "_TELL_AFTER_S", 0.05)
+    monkeypatch.setattr(container, "_REMOVE_RETRY_S", 0.01)
+    monkeypatch.setattr(container, "_REPORT_AFTER_S", 0.05)
 
 
 async def given_up(engine: HangingEngine) -> tuple[asyncio.Task[None], list[str], ContainerStart]:

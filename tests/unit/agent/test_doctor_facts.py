@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.doctor import docker_probe, host_probes
-from agent.doctor.gpu_probes import driver_facts
+from agent.doctor.host_probes import driver_facts
 from agent.doctor.programs import _engine
 
 VERSIONS = {
@@ -80,5 +80,5 @@ async def test_dockers_answer_may_come_in_pieces(tmp_path: Path) -> None:
 
     path = str(tmp_path / "docker.sock")
     async with await asyncio.start_unix_server(answer, path):
-        assert await docker_probe._ask_docker(path) == {"ServerVersion": "28.2"}
+        assert await docker_probe._docker_info(path) == {"ServerVersion": "28.2"}
         await over.wait()

@@ -36,13 +36,13 @@ def in_loop(loop: Loop, main: Any) -> Any:
 def test_a_reader_of_gpus_that_ended_between_two_readings(loop: Loop) -> None:
     async def main() -> None:
         child = NvmlChild(ONE_ANSWER)
-        assert (await child.ask(b"{}\n")).driver == "580.95"
+        assert (await child.query(b"{}\n")).driver == "580.95"
         assert child._process is not None
         await ended(child._process)
         with pytest.raises((OSError, EOFError)):
-            await child.ask(b"{}\n")
+            await child.query(b"{}\n")
         await child.kill()
-        assert (await child.ask(b"{}\n")).driver == "580.95"
+        assert (await child.query(b"{}\n")).driver == "580.95"
         await child.kill()
 
     in_loop(loop, main())
@@ -65,7 +65,7 @@ def test_a_fetch_that_ends_at_once(loop: Loop, tmp_path: Path) -> None:
         try:
             async with FetchProcess({}, {"PYTHONHOME": "/nowhere"}, place) as process:
                 await process.go()
-                async for _ in process.words():
+                async for _ in process.messages():
                     pass
         finally:
             place.close()

@@ -30,7 +30,7 @@ async def test_a_full_engine_pauses_the_sender(monkeypatch: pytest.MonkeyPatch, 
 
     def handle(head: RequestHead, connection: ServerConnection) -> Handler:
         connection.admit()
-        return engines.ask(head, connection, "i", 9, b"/v1/chat/completions")
+        return engines.forward(head, connection, "i", 9, b"/v1/chat/completions")
 
     monkeypatch.setattr(ClientConnection, "begin", begin_and_fill)
     engines = Engines(InFlightRequests())
@@ -54,7 +54,7 @@ async def test_a_full_engine_pauses_the_sender(monkeypatch: pytest.MonkeyPatch, 
 async def test_what_waits_for_the_engine_is_told_apart() -> None:
     def handle(head: RequestHead, connection: ServerConnection) -> Handler:
         connection.admit()
-        return engines.ask(head, connection, "i", 9, b"/v1/chat/completions")
+        return engines.forward(head, connection, "i", 9, b"/v1/chat/completions")
 
     engines = Engines(InFlightRequests())
     pool = engines.pool = MemoryPool()
@@ -90,7 +90,7 @@ async def test_what_waits_for_the_engine_is_told_apart() -> None:
 async def test_a_websocket_passes_both_ways_and_does_not_wait_for_the_engine() -> None:
     def handle(head: RequestHead, connection: ServerConnection) -> Handler:
         connection.admit()
-        return engines.ask(head, connection, "i", 9, b"/socket")
+        return engines.forward(head, connection, "i", 9, b"/socket")
 
     engines = Engines(InFlightRequests())
     pool = engines.pool = MemoryPool()

@@ -33,8 +33,8 @@ class SilentEngine:
 
 
 async def test_the_last_word_before_a_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "_TELL_EVERY_S", 0.1)
-    monkeypatch.setattr(image_pull, "_LOOK_S", 0.02)
+    monkeypatch.setattr(progress, "_REPORT_EVERY_S", 0.1)
+    monkeypatch.setattr(image_pull, "_REPORT_S", 0.02)
     told: list[str] = []
     with pytest.raises(SpawnError, match="no progress for 0"):
         await provide_image(SilentEngine(), ContainerOrder(image="a/b", pull="missing"), 0.5, told.append)  # type: ignore[arg-type]

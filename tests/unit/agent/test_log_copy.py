@@ -26,7 +26,7 @@ def test_a_piece_without_a_time_is_kept(tmp_path: Path) -> None:
     copy = LogCopy(tmp_path / "1-0.log")
     copy.write([b"strange\n"])
     assert (tmp_path / "1-0.log").read_bytes() == b"strange\n"
-    copy.say("it is the agent")
+    copy.append_line("it is the agent")
     assert (tmp_path / "1-0.log").read_bytes().endswith(b"gpuward: it is the agent\n")
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from agent.containers import log_follow
-from agent.containers.log_copy import LogCopy
-from agent.containers.log_follow import MOST_BYTES, LogFollow
+from agent.containers import log_copy
+from agent.containers.log_copy import MOST_BYTES, LogCopy, LogFollow
 from support.docker.fake_engine import engine_that
 
 PIECE = 2**19
@@ -20,7 +19,7 @@ def frame(text: bytes, time: bytes = b"2026-11-22T21:40:00.5Z ") -> bytes:
 
 
 async def test_a_stream_that_falls_silent_is_read_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_follow, "_SILENT_S", 0.2)
+    monkeypatch.setattr(log_copy, "_SILENT_S", 0.2)
     asked: list[str] = []
 
     async def answer(request: web.Request) -> web.StreamResponse:

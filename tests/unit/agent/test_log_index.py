@@ -57,7 +57,7 @@ def test_lines_have_the_second_in_which_they_were_written(written: Written) -> N
     index.begin()
     for n in range(5):
         written.say(f"line {n}\n")
-        index.look()
+        index.poll()
     assert lines(written.log, index) == [(n + 1.0, True, 7 * n, f"line {n}") for n in range(5)]
     assert [text for *_, text in lines(written.log, index, since_s=3.0)] == ["line 2", "line 3", "line 4"]
     assert [text for *_, text in lines(written.log, index, since_s=9.0)] == []
@@ -71,13 +71,13 @@ def test_a_later_agent_knows_the_times_and_what_it_did_not_see(written: Written)
     first = LogIndex(written.log)
     first.begin()
     written.say("seen\n")
-    first.look()
+    first.poll()
     for n in range(3):
         written.say(f"unseen {n}\n", after_s=60.0)
     later = LogIndex(written.log)
-    later.look()
+    later.poll()
     written.say("seen again\n")
-    later.look()
+    later.poll()
     assert [(at, exact) for at, exact, *_ in lines(written.log, later)] == [
         (1.0, True), (181.0, False), (181.0, False), (181.0, False), (182.0, True),
     ]  # fmt: skip
@@ -89,7 +89,7 @@ def test_a_line_in_several_pieces_has_the_time_of_its_end_and_is_found_whole(wri
     index.begin()
     for text in ("one\nbegin ", "middle ", "end\nnext\n"):
         written.say(text)
-        index.look()
+        index.poll()
     assert lines(written.log, index, since_s=3.0) == [(3.0, True, 4, "begin middle end"), (3.0, True, 21, "next")]
 
 
@@ -109,7 +109,7 @@ def test_positions_and_times_survive_rotations(written: Written, tmp_path: Path)
     assert folders.index(key) is index
     for n in range(60):
         written.say(f"line {n:04d}\n")
-        index.look()
+        index.poll()
         folders.rotate_log(key)
     del index
     found = lines(written.log, folders.index(key))
@@ -125,12 +125,12 @@ def test_an_agent_that_died_within_a_rotation_goes_on(written: Written) -> None:
     index = LogIndex(written.log)
     index.begin()
     written.say("0123456789\n" * 10)
-    index.look()
+    index.poll()
     written.log.with_suffix(".log.1").write_bytes(written.log.read_bytes()[-55:])
     written.log.write_bytes(b"")
     written.say("after\n")
     later = LogIndex(written.log)
-    later.look()
+    later.poll()
     found = lines(written.log, later)
     assert [text for *_, text in found] == ["0123456789"] * 5 + ["after"]
     assert [position for _, _, position, _ in found] == [55, 66, 77, 88, 99, 110]
@@ -140,7 +140,7 @@ def test_a_log_of_an_earlier_version_has_its_latest_time(written: Written) -> No
     written.say("old\nolder\n", after_s=50.0)
     index = LogIndex(written.log)
     index.begin()
-    index.look()
+    index.poll()
     assert [(at, exact) for at, exact, *_ in lines(written.log, index)] == [(50.0, False)] * 2
 
 
@@ -162,12 +162,12 @@ def test_a_spoilt_index_is_written_anew(written: Written, spoil: bytes | None) -
     index = LogIndex(written.log)
     index.begin()
     written.say("one\n")
-    index.look()
+    index.poll()
     path = written.log.with_suffix(".index")
     path.write_bytes(path.read_bytes()[:-3] if spoil is None else spoil)
     later = LogIndex(written.log)
     written.say("two\n")
-    later.look()
+    later.poll()
     assert [text for *_, text in lines(written.log, later)] == ["one", "two"]
     assert [at for at, *_ in lines(written.log, LogIndex(written.log))] == [at for at, *_ in lines(written.log, later)]
 
@@ -178,11 +178,11 @@ def test_a_full_disk_costs_nothing_but_the_file(written: Written) -> None:
     written.log.with_suffix(".index").unlink()
     written.log.with_suffix(".index").mkdir()  # nothing can be written there
     written.say("one\n")
-    index.look()
+    index.poll()
     assert lines(written.log, index) == [(1.0, True, 0, "one")]
     written.log.with_suffix(".index").rmdir()
     written.say("two\n")
-    index.look()
+    index.poll()
     assert [at for at, *_ in lines(written.log, LogIndex(written.log))] == [1.0, 2.0]
 
 
@@ -191,7 +191,7 @@ def test_a_container_has_the_times_that_docker_kept(tmp_path: Path) -> None:
     index = LogIndex(log)
     copy = LogCopy(log, index)
     copy.write([b"2027-01-15T08:00:01.5Z one\n", b"2027-01-15T08:00:01.75Z two\n", b"2027-01-15T08:00:09Z three\n"])
-    index.look()
+    index.poll()
     assert [(at, exact, text) for at, exact, _, text in lines(log, index)] == [
         (1.75, True, "one"), (1.75, True, "two"), (9.0, True, "three"),
     ]  # fmt: skip

@@ -96,6 +96,6 @@ async def test_a_container_with_the_agents_folder_does_not_start(tmp_path: Path,
             EngineAccounts(None, journal, folders), lambda _uuid: None,
         )  # fmt: skip
         with pytest.raises(SpawnError, match="data folder of Gpuward"):
-            await runtime.start(record, order, lambda *_: None, given_up=asyncio.Event(), tell=lambda _: None)
+            await runtime.start(record, order, lambda *_: None, given_up=asyncio.Event(), report=lambda _: None)
     finally:
         journal.close()

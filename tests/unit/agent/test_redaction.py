@@ -46,8 +46,8 @@ def test_a_long_value_is_masked_over_any_border(size: int, cut: int) -> None:
     text = f"before {value} after".encode()
     redactor = Redactor([value])
     assert streamed(redactor, [text[:cut], text[cut:]]) == b"before [redacted] after"
-    assert redactor.begun(b"before " + value[:-1].encode()) == size - 1
-    assert redactor.begun(text) == 0
+    assert redactor.head_size(b"before " + value[:-1].encode()) == size - 1
+    assert redactor.head_size(text) == 0
 
 
 def test_a_line_that_is_cut_for_its_length_shows_no_half(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from controller.hub.agent_messages import (
     MalformedMessageError,
     read_message,
 )
-from rig.agent import gpu, hello
+from rig.agent_messages import gpu, hello
 from schemas.wire import MAX_GPUS, MAX_PROCESSES, Heartbeat, Samples
 from schemas.wire.base import MAX_ENTRIES, MAX_PERIODS
 from support.growth import seconds

@@ -13,7 +13,7 @@ from controller.hub.hub import Hub
 from controller.hub.reports import ReportWriter
 from controller.runtime.clock import SystemClock
 from controller.store.deployments.processes import SessionReport, Written
-from rig.agent import process
+from rig.agent_messages import process
 
 FEW, TIMES = 200, 15
 LIMIT = 4 * TIMES  # what is quadratic reaches TIMES² as it grows

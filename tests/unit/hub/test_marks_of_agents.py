@@ -8,7 +8,7 @@ import pytest
 
 from controller.domain.access.redaction import BEGIN, END
 from controller.hub.agent_messages import Doubts, MalformedMessageError, read_message
-from rig.agent import gpu
+from rig.agent_messages import gpu
 from schemas.wire import MAX_GPUS, CommandResult, Heartbeat, Hello, InventoryChanged, ProcessReport, Samples
 from support.agent_messages import MESSAGES, changed
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from controller.hub.agent_messages import Doubts, MalformedMessageError, read_message
-from rig.agent import gpu, hello
+from rig.agent_messages import gpu, hello
 from schemas.wire import Heartbeat, Hello, ProcessSample, Readings, SamplePeriod, Samples
 
 GPU, OTHER = "GPU-a", "GPU-b"
