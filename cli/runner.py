@@ -43,13 +43,13 @@ TimeoutOption = Annotated[
 ]
 
 
-def parse_labels(pairs: Iterable[str]) -> dict[str, str]:
+def parse_labels(pairs: Iterable[str], example: str = "gpuward.io/zone=a") -> dict[str, str]:
     """Labels from KEY=VALUE pairs. Raises `UsageError` if one is not KEY=VALUE."""
     labels = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not (key and equals):
-            raise UsageError(f"--label: must be KEY=VALUE, such as zone=a, got {pair[:80]!r}")
+            raise UsageError(f"--label: must be KEY=VALUE, such as {example}, got {pair[:80]!r}")
         labels[key] = value
     return labels
 

@@ -14,7 +14,6 @@ import structlog
 from agent.decide.doctor import controller, gpus, host
 from agent.decide.doctor.finding import Finding, fails, ok
 from agent.doctor import controller_probe, docker_probe, host_probes, programs
-from agent.doctor import host_probes as gpu_probes
 from agent.errors import AgentError, RefusedError
 from agent.gpus.simulated import load_host
 from agent.link.controllers import Controllers
@@ -126,8 +125,8 @@ async def _gpus(patient: Patient) -> list[Finding]:
             return [fails("gpu", str(error), "Correct the file or --name.")]
         simulated = ok("gpu", f"{sum(gpu.count for gpu in worker.gpus)} simulated GPUs of {worker.name}")
         return [simulated, *host.judge_limits(await in_background(partial(host_probes.limit_facts, 0)))]
-    driver = await in_background(gpu_probes.driver_facts)
-    nvml, docker = await asyncio.gather(gpu_probes.nvml_facts(), docker_probe.docker_facts(patient.docker))
+    driver = await in_background(host_probes.driver_facts)
+    nvml, docker = await asyncio.gather(host_probes.nvml_facts(), docker_probe.docker_facts(patient.docker))
     limits = await in_background(partial(host_probes.limit_facts, len(nvml.gpus)))
     return [
         gpus.judge_driver(driver, nvml),

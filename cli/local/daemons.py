@@ -23,6 +23,7 @@ from cli.local.options import (
     TlsKeyOption,
     needs,
     validated,
+    without_collections,
 )
 from cli.objects.kinds import GATEWAYS
 from cli.printing.output import Format, ListOutputOption
@@ -143,7 +144,7 @@ def controller(  # noqa: PLR0917 - options of a command
 ) -> None:
     """Run a controller and its gateway. Without --database-url it runs its own PostgreSQL in the data folder."""
     given = dict(locals())
-    with needs("controller"):
+    with needs("controller"), without_collections():
         from controller.daemon import main  # noqa: PLC0415 - see the module's docstring
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
     raise typer.Exit(main(validated(ControllerSettings, **given)))
@@ -190,7 +191,7 @@ def gateway(  # noqa: PLR0917 - options of a command
     del given["ctx"], given["listen_fds"]
     if ctx.invoked_subcommand is not None:
         return
-    with needs("controller"):
+    with needs("controller"), without_collections():
         from gateway.daemon import main  # noqa: PLC0415 - see the module's docstring
         from gateway.settings import GatewaySettings  # noqa: PLC0415 - as above
     settings = validated(GatewaySettings, **given)
@@ -243,8 +244,8 @@ def agent(
     """Run an agent on this host. It joins a controller and runs engines."""
     given = dict(locals())
     with complaining():
-        given["labels"] = parse_labels(labels or ()) or None
-    with needs("agent"):
+        given["labels"] = parse_labels(labels or (), "zone=a") or None
+    with needs("agent"), without_collections():
         from agent.daemon import main  # noqa: PLC0415 - see the module's docstring
         from agent.settings import AgentSettings  # noqa: PLC0415 - as above
     raise typer.Exit(main(validated(AgentSettings, **given)))

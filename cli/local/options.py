@@ -64,9 +64,18 @@ _OWN_PACKAGES: Final = ("agent", "cli", "controller", "gateway", "http1", "schem
 
 
 @contextmanager
+def without_collections() -> Iterator[None]:
+    """For imports alone. They make hardly any garbage, and collections take a fifth of a daemon's start."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@contextmanager
 def needs(extra: str) -> Iterator[None]:
     """For imports of an extra's libraries. Ends the program where one is missing."""
-    gc.disable()  # hardly anything that an import makes is garbage: collections take a fifth of a controller's start
     try:
         yield
     except ImportError as error:
@@ -74,8 +83,6 @@ def needs(extra: str) -> Iterator[None]:
         if (error.name or "").partition(".")[0] in _OWN_PACKAGES:
             complain(CliError(f"{error}: the installation is incomplete; repeat it: {install}"))
         complain(CliError(f"{error.name} is not installed; install it: {install}"))
-    finally:
-        gc.enable()
 
 
 def validated(settings: Callable[..., Any], **given: object) -> Any:

@@ -189,7 +189,8 @@ class Controller:
         """One round of heartbeats; `heard` have just sent one."""
         for session in heard:
             self.liveness.heard(session)
-        await self.liveness._flush()
+        await self.liveness._flush_liveness(self._database)
+        await self.liveness._flush_readings()
         await recover(self._database)
 
     def hang_up(self, link: Link) -> None:

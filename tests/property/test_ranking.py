@@ -55,10 +55,20 @@ class World:
 
     def best(self, ask: Ask) -> list[str] | None:
         """The chosen GPUs, or the worker for an ask without GPUs; None if it fits nowhere."""
-        fitting = [key for name in self.fleet.workers if (key := self._key(name, ask)) is not None]
+        chosen = self._first(ask)
+        # `spread` shares a GPU with an instance of its deployment only where no GPU that nothing is on would do.
+        if chosen and ask.strategy == "spread" and any(uuid in load.gpus for uuid in chosen for load in self._own(ask)):
+            return self._first(ask, empty=True) or chosen
+        return chosen
+
+    def _own(self, ask: Ask) -> list[InstanceLoad]:
+        return [load for load in self.loads if load.deployment_uid == ask.deployment_uid]
+
+    def _first(self, ask: Ask, *, empty: bool = False) -> list[str] | None:
+        fitting = [key for name in self.fleet.workers if (key := self._key(name, ask, empty=empty)) is not None]
         return min(fitting)[-1] if fitting else None
 
-    def _key(self, name: str, ask: Ask) -> tuple[object, ...] | None:
+    def _key(self, name: str, ask: Ask, *, empty: bool) -> tuple[object, ...] | None:
         (layout,) = ask.layouts
         host = self.fleet.devices[f"host-{name}"]
         memory, cpu = host.memory_mib - host.claimed_mib, host.cpu_milli - host.claimed_cpu_milli
@@ -74,6 +84,8 @@ class World:
             left = memory if ask.host_memory_mib else cpu
             return (free, left, name, [name]) if ask.host_memory_mib or ask.cpu_milli else (len(on_host), name, [name])
         suitable = [uuid for uuid in gpus if self._have(uuid, layout) >= layout.memory_mib]
+        if empty:
+            suitable = [uuid for uuid in suitable if self._is_empty(uuid)]
         if len(suitable) < layout.gpus:
             return None
         chosen = sorted(suitable, key=lambda uuid: (self._gpu_key(uuid, ask), uuid))[: layout.gpus]
@@ -82,6 +94,9 @@ class World:
             return (own, len(on_host), last, name, sorted(chosen))
         unclaimed = sum(not self.fleet.devices[uuid].claims for uuid in gpus)
         return (len(suitable) if layout.gpus > 1 else 0, last, unclaimed, name, sorted(chosen))
+
+    def _is_empty(self, uuid: str) -> bool:
+        return not self.fleet.devices[uuid].claims and not any(uuid in load.gpus for load in self.loads)
 
     def _gpu_key(self, uuid: str, ask: Ask) -> tuple[int, ...]:
         (layout,) = ask.layouts

@@ -9,7 +9,6 @@ import pytest
 from controller.reconcilers import policies
 from controller.runtime import lease
 from controller.store.core import events, guards
-from controller.store.core import events as notify
 from controller.store.core.database import Database
 from controller.store.policies import effective as effective_policy
 from controller.store.policies import effects as policy_writes
@@ -21,7 +20,7 @@ from support.leading.awaits import Awaits
 from support.leading.failpoints import FailingDatabase, Failpoints, Kind
 from support.leading.handover import PASSING
 
-AWAITS = Awaits((policies, policy_watch, policy_writes, effective_policy, sample_reads, events, guards, notify, lease))
+AWAITS = Awaits((policies, policy_watch, policy_writes, effective_policy, sample_reads, events, guards, lease))
 STEP_LIMIT_S = 30.0
 
 

@@ -14,7 +14,6 @@ from controller.reconcilers import scaling
 from controller.reconcilers.scaling import ScalingReconciler
 from controller.runtime import lease
 from controller.store.core import events, guards
-from controller.store.core import events as notify
 from controller.store.core.database import Database
 from controller.store.scaling import effects as scaling_writes
 from controller.store.scaling import observe as scaling_reads
@@ -24,7 +23,7 @@ from support.leading.awaits import Awaits
 from support.leading.failpoints import FailingDatabase, Failpoints, Kind
 from support.leading.handover import PASSING
 
-AWAITS = Awaits((scaling, scaling_reads, scaling_writes, events, guards, notify, lease))
+AWAITS = Awaits((scaling, scaling_reads, scaling_writes, events, guards, lease))
 STEP_LIMIT_S = 30.0
 IDLE_S = 5
 

@@ -84,14 +84,16 @@ async def test_many_gpus_beside_many_processes_cost_what_each_says_of_its_own(mi
     await add_partitions(migrated)
     host = await add_host(migrated, "w", gpus=256)
     processes = [own(f"i-{n:05}", {host.gpus[n % 256]: 1.0}, requests=None) for n in range(10_000)]
-    costs = []
-    for seq, gpus in enumerate([host.gpus[:1], host.gpus], 1):
+    costs: dict[int, list[float]] = {1: [], len(host.gpus): []}
+    for seq in range(1, 7):  # in turns, and the least of three: a collection of the interpreter costs as much
+        gpus = host.gpus[:1] if seq % 2 else host.gpus
         begun = time.process_time()
         await write(migrated, sent(host, period(seq, AGENT_S, dict.fromkeys(gpus, 1.0), *processes)))
-        costs.append(time.process_time() - begun)
+        costs[len(gpus)].append(time.process_time() - begun)
     stored = [row for row in await sample_rows(migrated) if row["seq"] == 2]
     assert sum(len(row["processes"]) for row in stored) == 10_000
-    assert costs[1] < 8 * costs[0], costs
+    one, all_of_them = (min(of) for of in costs.values())
+    assert all_of_them < 8 * one, costs
 
 
 async def test_samples_of_another_workers_gpu_are_ignored(migrated: Database) -> None:

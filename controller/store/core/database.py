@@ -13,6 +13,7 @@ from uuid import UUID
 import asyncpg
 import orjson
 from asyncpg.pool import PoolConnectionProxy
+from pydantic import ValidationError
 
 from controller.store.core.database_space import DatabaseSpace, is_disk_full
 from controller.store.core.server_sessions import (
@@ -195,7 +196,7 @@ class Database:
             async with self.transaction() as connection:
                 yield connection
         except _TAKES_NO_WRITES:
-            with suppress(*DRIVER_ERRORS):
+            with suppress(*DRIVER_ERRORS, ValidationError):  # a newer controller may have stored what cannot be parsed
                 async with self.snapshot() as connection:
                     await check(connection)
             raise

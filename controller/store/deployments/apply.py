@@ -281,12 +281,13 @@ def refuse_change(name: str, old: DeploymentSpec | None, new: DeploymentSpec, la
 
 async def refuse_changes(connection: Reader, documents: Sequence[Document]) -> None:
     """`refuse_change` for each deployment as it is now, without a lock."""
+    specs = {d.name: (d.spec, d.lacks) for d in documents if isinstance(d.spec, DeploymentSpec)}
+    judged = {name: new for name, new in specs.items() if new[1] or new[0].retired_args}
     query = "select name, spec from deployments where name = any($1) and deleted_at is null"
-    rows = await connection.fetch(query, [document.name for document in documents])
+    rows = await connection.fetch(query, list(judged)) if judged else []
     present = {row["name"]: DeploymentSpec.model_validate(row["spec"]) for row in rows}
-    for document in documents:
-        if isinstance(document.spec, DeploymentSpec):
-            refuse_change(document.name, present.get(document.name), document.spec, document.lacks)
+    for name, (spec, lacks) in judged.items():
+        refuse_change(name, present.get(name), spec, lacks)
 
 
 async def _lock_policy(connection: Any, spec: DeploymentSpec) -> None:

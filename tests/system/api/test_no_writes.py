@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from controller.store.core.database import Database
+from schemas.manifest.deployment import RETIRED_ARGS
 from support.api_calls import deployment
 from support.leading.served_api import ServedApi
 
@@ -72,3 +73,12 @@ async def test_an_invalid_policy_is_400_while_nothing_is_written(api: ServedApi,
         for fields, expected in (({"webhook": HOOK}, 400), ({}, 503)):
             status, body = await api.call("PUT", path, role="operator", json={**RULE, **fields})
             assert status == expected, body
+
+
+async def test_a_stored_spec_of_a_newer_version_is_not_judged(api: ServedApi, db: Database) -> None:
+    assert (await post(api, "chat"))[0] == 200
+    async with db.connection() as connection:
+        await connection.execute("""update deployments set spec = spec || '{"of_a_newer_version": 1}'""")
+    async with _outdated(db):
+        status, body = await put(api, "chat", engine="simulated", args={min(RETIRED_ARGS): 1})
+        assert (status, body["error"]["code"]) == (503, "database_unavailable"), body

@@ -39,7 +39,7 @@ STANDS_FOR = {
     "f'worker_{change.new}'": [f"worker_{phase}" for phase in WorkerPhase],
     "hub/conditions.py reason": ["disk_pressure", "disk_freed", "gpus_readable", "gpus_unreadable"],
     "decide/instances/relocate.py reason": ["relocated", "relocation_abandoned"],
-    "one.reason": ["rollout_started"],  # and all others of a rollout's attempt
+    "event.reason": ["rollout_started"],  # and all others of a rollout's attempt
 }
 # Reasons in those places that an agent cannot repeat, and what bounds them.
 BOUNDED_ELSEWHERE = {

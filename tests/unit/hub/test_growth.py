@@ -61,7 +61,7 @@ async def test_found_processes_are_given_to_their_sessions(monkeypatch: pytest.M
         return set(sessions)
 
     async def find_all(_: Any, reports: list[SessionReport]) -> Written:
-        return Written(found=reports)
+        return Written(orphans=reports)
 
     for owner, name in ((module, "write_events"), (module, "notify"), (module, "read_term")):
         monkeypatch.setattr(owner, name, nothing)
