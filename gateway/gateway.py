@@ -42,10 +42,10 @@ from http1.bodies import Bodies
 from http1.daemon.open_files import connection_bound, raise_file_limit
 from http1.daemon.sweeper import Sweeper
 from http1.forwarded import TrustedProxies
-from http1.protocol.admission import Limits, Refusal, limits_for
 from http1.protocol.client import Pool
 from http1.protocol.connecting import Address, notice_gone_hosts
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import Limits, Refusal, limits_for
 from http1.protocol.server import Server
 from http1.protocol.server_connection import Service
 from http1.protocol.states import Progress

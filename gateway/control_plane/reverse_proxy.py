@@ -16,9 +16,9 @@ from gateway.errors import response, unavailable
 from http1.daemon.log_limit import LogLimit
 from http1.fetch import FetchError, fetch
 from http1.forwarded import BEHIND_PROXY_HEADER, GATEWAY_HEADER
-from http1.protocol.admission import AGENT
 from http1.protocol.client import ClientConnection, Pool
 from http1.protocol.connecting import Address, ConnectError
+from http1.protocol.connection_rules import AGENT
 from http1.protocol.heads import (
     HOP_BY_HOP,
     SWITCHING,

@@ -19,7 +19,7 @@ from gateway.requests.heads import address_of, parse_agent_headers
 from gateway.requests.refusals import late_refusal
 from gateway.requests.states import ANSWERING, DONE, HELD_LIMIT_S, OVER, SENT, State
 from gateway.routing.outcomes import Happening
-from gateway.usage.stream_usage import REFUSALS, refuses_usage, without_usage_chunk
+from gateway.usage.usage_option import REFUSALS, refuses_usage, without_usage_chunk
 from http1 import relay
 from http1.bodies import keep
 from http1.protocol.client import ClientConnection

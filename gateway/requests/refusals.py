@@ -9,7 +9,7 @@ from controller.live.endpoints import Endpoint, Model, Trouble
 from gateway.errors import NO_RETRY, GatewayError
 from gateway.routing.outcomes import OVERLOADED, TIMED_OUT, Settled
 from gateway.routing.routing_table import RoutingTable
-from http1.protocol.admission import Refusal
+from http1.protocol.connection_rules import Refusal
 
 _RETRY_AFTER_S: Final = "2"
 _NO_CAPACITY: Final = "no_capacity"

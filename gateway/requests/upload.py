@@ -9,7 +9,7 @@ from gateway.bodies.parameters import BadRequestError
 from gateway.errors import GatewayError, unavailable
 from gateway.requests.heads import forwarded, id_for_engine, returned
 from gateway.requests.states import LONG_READ_LIMIT_S, RECEIVING, UPLOAD_LIMIT_S
-from gateway.usage.stream_usage import options_with_usage, requests_usage
+from gateway.usage.usage_option import options_with_usage, requests_usage
 from http1.bodies import BodiesFullError, Hold, keep
 from http1.protocol.client import ClientConnection
 from http1.protocol.heads import ResponseHead

@@ -1,4 +1,4 @@
-"""Admits the connections of one server by the rules of `http1.protocol.admission`: closes, counts and logs."""
+"""Admits the connections of one server by the rules of `http1.protocol.connection_rules`: closes, counts and logs."""
 
 import asyncio
 import math
@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import structlog
 
 from http1.daemon.sweeper import Sweeper
-from http1.protocol.admission import HEAD, KEY, Connection, Connections, Limits, Refusal, Standing, State
+from http1.protocol.connection_rules import HEAD, KEY, Connection, Connections, Limits, Refusal, Standing, State
 
 log = structlog.get_logger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Final, cast
 
 import structlog
 
-from http1.protocol import admission as connections
-from http1.protocol.admission import KEY, Connection, Refusal, Standing
+from http1.protocol import connection_rules as connections
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import KEY, Connection, Refusal, Standing
 from http1.protocol.framing import MessageError
 from http1.protocol.handler import Handler
 from http1.protocol.heads import (

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from controller.api.body import as_shown
 from controller.api.context import PRINCIPAL
 from controller.api.errors import ApiError, as_api_error, error_form, invalid
-from controller.api.key_share import KeyShare
 from controller.api.live_socket.topics import TOPICS, Topic
+from controller.api.open_streams import OpenStreams
 from controller.api.parameters import refuse_unknown
 from controller.api.route import Access, Route
 from controller.api.streams import SlowClientError, cut, while_taken
@@ -42,11 +42,11 @@ MAX_WAITING: Final = 64  # messages; beyond that topics wait, each behind a boun
 MAX_WAITING_BYTES: Final = 4 * 2**20  # and one message more, of whatever size
 
 
-def sockets() -> KeyShare:
-    return KeyShare("live sockets", "too_many_live", of_key=MAX_OF_KEY, total=MAX_SOCKETS)
+def sockets() -> OpenStreams:
+    return OpenStreams("live sockets", "too_many_live", of_key=MAX_OF_KEY, total=MAX_SOCKETS)
 
 
-SOCKETS: Final = web.AppKey("SOCKETS", KeyShare)
+SOCKETS: Final = web.AppKey("SOCKETS", OpenStreams)
 
 
 async def live(request: web.Request) -> web.StreamResponse:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from controller.api.errors import ApiError, unavailable
 
 
-class KeyShare:
+class OpenStreams:
     """Counts open streams.
 
     Args:
