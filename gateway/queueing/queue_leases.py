@@ -2,6 +2,9 @@
 
 A request that finds no place here may wait until the other gateways have reported what they hold. So the queue's length
 is exact over all gateways, and no request that can have a place waits for the database. Pure.
+
+`controller/domain/queue_places.py` has the rule by which the store divides the places of a queue among the gateways;
+`lease_client.py` exchanges requests and grants with the store.
 """
 
 import math
