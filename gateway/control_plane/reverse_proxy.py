@@ -36,7 +36,6 @@ from schemas.wire import MAX_MESSAGE_BYTES, OUR_HEADERS
 
 log = structlog.get_logger(__name__)
 
-DATABASE_KEPT_S: Final = 0.55  # how old the controller's report of its database may be
 _GATEWAY_FIELD: Final = GATEWAY_HEADER.lower().encode()
 _READY: Final = b"/readyz"
 _MOST_BYTES: Final = 64 * 2**20
