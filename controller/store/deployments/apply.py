@@ -161,7 +161,7 @@ async def apply(
             raise ManifestError(problems)
         await refuse_changes(connection, [Document("", name, spec, lacks=lacks)])
 
-    async with database.checked_transaction(check) as connection:
+    async with database.transaction_or_refusal(check) as connection:
         await _lock_policy(connection, spec)
         await _check(connection, name, spec, longest_window_s)
         row = await connection.fetchrow(LIVE, name)
@@ -179,7 +179,10 @@ async def apply_all(
     *,
     longest_window_s: float,
 ) -> list[AppliedObject]:
-    """Applies policies first, a new default policy last, then deployments in their order: all of them, or none.
+    """Applies all objects or none: policies first, then deployments, both in the order of the request.
+
+    So deployments may name a policy of the same request. The default policy comes after the other policies, since one
+    of these may cease to be the default.
 
     Args:
         connection: in a transaction that is `retried`.
