@@ -51,8 +51,8 @@ _CONNECTION: Final = b"connection"
 _UPGRADE: Final = b"upgrade"
 # Longer than any handler of the controller takes. It counts from the last sign of the request's progress.
 ANSWER_LIMIT_S: Final = 120.0
-# Of a WebSocket, in bytes at once and bytes a second beyond that. The controller's library reads frames that end no
-# message without end, so that its own budgets, which count messages, do not hold there.
+# What a client may send on a WebSocket: bytes at once, and bytes a second after that. The controller's own budgets
+# count complete messages; its library reads frames of a message that never ends without a bound.
 OF_KEYS: Final = (256 * 2**10, 64 * 2**10)
 OF_AGENTS: Final = (4 * 2**20 + MAX_MESSAGE_BYTES, 2 * 2**20)
 
@@ -62,7 +62,7 @@ class Controller:
     """The controllers, which share a database: the first that answers gets the requests.
 
     Attributes:
-        address: of the current controller: its Unix socket, or host and port.
+        address: the current controller's Unix socket, or host and port.
         secret: by which it trusts the gateway's fields about clients; empty on its socket.
         pool: makes the connections; none is kept.
         most_strangers: requests without a valid key that may have a connection at once.

@@ -157,7 +157,7 @@ class Upload:
     def server_writable(self, *, ready: bool) -> None:
         """Whether the replica takes more of it: it is in memory and under its bound, and waits in the transport."""
 
-    def is_late_at_replica(self) -> bool:
+    def end_if_late_at_replica(self) -> bool:
         return False
 
     def returned_lines(self, head: ResponseHead) -> bytes:

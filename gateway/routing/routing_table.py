@@ -151,9 +151,9 @@ class RoutingTable:
         return place_in_turn(self._places)
 
     def lane(self, model: str, session: bytes, place: float | None, adapter: str = "") -> str:
-        """The revisions to which a session's request is bound, `new` or `old`; empty: to none.
+        """The revision to which a request of a session is bound: `new` or `old`; empty: to neither.
 
-        It is bound while a replica of its own revision runs, at its limit or not.
+        It is bound while a replica of its revision runs, even if all of them are at their limit.
         """
         rollout = self._rollout(model)
         if not session or place is None or rollout is None:

@@ -63,7 +63,7 @@ class AnswerUsage:
         request_bytes: from which the prompt is estimated where the engine reports nothing.
         events: the answer is a stream of server-sent events.
         has_completion: this endpoint makes tokens, so that its answer is counted.
-        length: of the answer's body in bytes, as announced: it is made, however little of it is taken.
+        length: bytes of the answer's body, as announced. The engine has made all of them, even if the client reads few.
     """
 
     __slots__ = (
