@@ -97,7 +97,7 @@ class Demand:
     def report(
         self, now: float, replicas: Mapping[str, Mapping[str, int]] = MappingProxyType({})
     ) -> dict[str, GatewayLoad]:
-        """The loads that changed since the last report, by uid. `replicas`: requests at each instance, likewise."""
+        """The loads that changed since the last report, by uid. `replicas`: requests at each instance, by uid."""
         span, self._reported_at = now - self._reported_at, now
         changed: dict[str, GatewayLoad] = {}
         for uid, counted in self._counted.items():

@@ -58,7 +58,7 @@ class QueueLeases(Generic[T]):
     Attributes:
         away: the store cannot be reached: this gateway uses its part of each length.
         alone: only this gateway cannot reach the store, and others may have all places: it admits no further ones.
-        rank: of this gateway among all, from 0.
+        rank: this gateway's rank among all, from 0.
     """
 
     def __init__(self, clock: Callable[[], float], lacking: Callable[[], None] | None = None) -> None:
@@ -100,7 +100,7 @@ class QueueLeases(Generic[T]):
         return part_of_length(places.length, self.rank, self.gateways)
 
     def _may_apply(self, places: _Places[T], now: float) -> bool:
-        """Requests one more place of the store; False where that is in vain."""
+        """Requests one more place of the store; False where there can be none."""
         if self._lacking is None or self.away or now < places.full_until:
             return False
         if len(places.placed) + len(places.applying) >= places.length:

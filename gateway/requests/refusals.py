@@ -45,8 +45,8 @@ def broken_off(settled: Settled, endpoint: Endpoint, detail: str) -> GatewayErro
 def late_refusal(status: int, body: bytes) -> GatewayError:
     """The error for an engine's answer without events, behind comments. `body`: its beginning."""
     if status < _REFUSED:
-        return GatewayError(502, _ENGINE_ERROR, "the engine sent no events, after the stream had begun with comments")
-    message = f"the engine answered {status}, after the stream had begun with comments"
+        return GatewayError(502, _ENGINE_ERROR, "the engine sent no events, after the stream had started with comments")
+    message = f"the engine answered {status}, after the stream had started with comments"
     if why := _engines_message(body):
         message = f"{message}: {why}"
     return GatewayError(status, _ENGINE_ERROR, message)

@@ -189,7 +189,7 @@ class ClientConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Ends the connection and its request; the receiver is not called again.
 
-        A server that does not read the rest of a request sees the end all the same.
+        A server that does not read the rest of a request still notices the end.
         """
         self._receiver = None
         if self._transport is not None and (self._write_paused or not self._complete):

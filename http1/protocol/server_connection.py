@@ -151,7 +151,7 @@ class ServerConnection(asyncio.Protocol):
         """Sends the answer's head.
 
         `fields`: without those that frame the body; or their lines.
-        `length`: of the body; None: it is chunked, or ends with the connection where the client knows no chunks.
+        `length`: the body's; None: it is chunked, or ends with the connection where the client knows no chunks.
         `body`: its start, which goes with the head.
         """
         transport = self._transport
@@ -343,7 +343,7 @@ class ServerConnection(asyncio.Protocol):
             self._untaken, self._since = untaken, now
 
     def admit(self, client: str = "", standing: Standing = KEY) -> Refusal | None:
-        """Notes that the current request carried a valid key or credential; returns why it is refused all the same."""
+        """Notes that the current request carried a valid key or credential; returns why it is still refused."""
         incomplete, rules = self._state is RECEIVING, self._connections
         decided = rules.serve(self.record, self._loop.time(), incomplete, client, standing)
         if decided == _SERVED and not rules.few:
