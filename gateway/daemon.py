@@ -110,7 +110,7 @@ class Place:
     """The resources of one process of a gateway.
 
     Attributes:
-        sockets: by which the processes reach each other; None if it is the only one.
+        sockets: those by which the processes reach each other; None if it is the only one.
         handover: lets this process drain while its successor serves; None if its parent waits for it.
     """
 

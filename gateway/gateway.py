@@ -70,15 +70,15 @@ class Gateway:
         database: read by its own tasks alone, never while a request waits.
         changes: wakes the readers of keys and routes.
         controller: the address of its API.
-        name: by which the leader and operators know it; empty: the host and this process.
-        secret: by which the controller believes the gateway; empty on a Unix socket.
+        name: the name by which the leader and operators know it; empty: the host and this process.
+        secret: proves to the controller that this is a gateway; empty on a Unix socket.
         cors: the origins whose pages may read answers of models.
-        hsts_s: for how long browsers shall use only TLS, in seconds; 0: no such header.
+        hsts_s: seconds for which browsers shall use only TLS; 0: no such header.
         bodies: bounds the bytes of bodies; made with the metric for refusals.
         limits: bounds of connections; None: those for this process's limit of files.
-        client_stall_s: after which a client that reads nothing is cut, in seconds.
+        client_stall_s: seconds after which a client that reads nothing is cut.
         number: this process's number, from 0.
-        sockets: by which the processes reach each other; None if it is the only one.
+        sockets: those by which the processes reach each other; None if it is the only one.
         others: addresses of further controllers, used where the first does not answer.
         proxy_keys: open the secrets of agents' proxies.
     """

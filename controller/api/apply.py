@@ -262,7 +262,7 @@ async def named_secret_warnings(
 ) -> list[str]:
     """Warns of each variable whose secret does not exist or cannot be read: its instances would stay pending.
 
-    `specs`: by deployment. `named`: each warning names its deployment.
+    `specs`: keyed by deployment. `named`: each warning names its deployment.
     """
     references = [
         (deployment, variable, secret)

@@ -59,7 +59,7 @@ class EndpointReader:
 
     Attributes:
         closed: ids of workers whose secrets no key here could open at the last read. Their replicas are left out.
-        opens_none: at the last read no sealed secret could be opened, though there were some.
+        opens_none: whether the last read could open none of the sealed secrets, though there were some.
     """
 
     def __init__(self, keys: SecretKeys = NO_PROXY_KEYS.keys) -> None:

@@ -44,7 +44,7 @@ class FormReader:
     Attributes:
         model: the field's value; None until it has come.
         span: its part, from its head to the end of its value: see `model_part`.
-        text_bytes: of the content of fields that are no files, so far.
+        text_bytes: bytes of fields that are no files, so far.
 
     Raises:
         BadRequestError: the type states no boundary.

@@ -66,7 +66,7 @@ class LongBodies:
         """Reads a body of a key, by its id.
 
         Raises:
-            BadRequestError: as `read_json`.
+            BadRequestError: `read_json` refuses the body.
             ChildError: it could not be read.
         """
         async with self._turn(key):

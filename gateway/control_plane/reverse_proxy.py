@@ -63,7 +63,7 @@ class Controller:
 
     Attributes:
         address: the current controller's Unix socket, or host and port.
-        secret: by which it trusts the gateway's fields about clients; empty on its socket.
+        secret: the secret by which it trusts the gateway's fields about clients; empty on its socket.
         pool: makes the connections; none is kept.
         most_strangers: requests without a valid key that may have a connection at once.
         under_way: requests that are passed on.

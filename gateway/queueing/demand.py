@@ -32,7 +32,7 @@ class _Counted:
 
 
 class Demand:
-    """How many requests each deployment and key have. `in_flight`: at replicas, by model and key."""
+    """How many requests each deployment and key have. `in_flight`: requests at replicas, by model and key."""
 
     def __init__(self, now: float) -> None:
         self._counted: dict[str, _Counted] = {}  # by the deployment's uid

@@ -183,7 +183,7 @@ class FairQueue(Generic[T]):
         """The request that gets the next replica.
 
         Args:
-            in_flight: at replicas, by key. Where a number falls, `fewer_in_flight` is called.
+            in_flight: requests at replicas, by key. Where a number falls, `fewer_in_flight` is called.
             full: lanes without a free replica.
         """
         heads = [lane.first(in_flight) for name, lane in self._lanes.items() if name not in full]

@@ -29,12 +29,12 @@ class LeaseClient(Generic[T]):
     """Leases places in queues: each second while requests wait, and at once where a request or gateway lacks one.
 
     Args:
-        in_touch_s: for how long the store has answered without a gap, in seconds.
+        in_touch_s: seconds for which the store has answered without a gap.
         refuse: ends a request for which its queue is full, given the deployment's uid.
         others_are_in_touch: whether the controller reaches the database, given a limit in seconds.
 
     Attributes:
-        task: from `start`. It ends only by a defect.
+        task: runs from `start` to `stop`. It ends earlier only by a defect.
     """
 
     def __init__(

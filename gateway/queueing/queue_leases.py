@@ -30,7 +30,7 @@ class _Places(Generic[T]):
         elsewhere: places of other gateways.
         requested: requests in the last request to the store, with a place or for one.
         listed: the store may have this gateway in its list, with places or as one that needs them.
-        full_until: until then no more places are requested.
+        full_until: the time until which no more places are requested.
     """
 
     length: int

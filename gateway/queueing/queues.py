@@ -46,7 +46,7 @@ class Queues:
 
     Args:
         woken: called when a model shall wake or need no longer.
-        places: in the queues; None: this is the only gateway.
+        places: this gateway's places in the queues; None: this is the only gateway.
 
     Attributes:
         by_model: the queues in which requests wait.

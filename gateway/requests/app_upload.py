@@ -41,7 +41,7 @@ def app_upload(name: str, target: bytes) -> "Callable[[Request], AppUpload]":
 
 
 class AppUpload(Upload):
-    """A body that the gateway does not read. `target`: of the request, as the server gets it."""
+    """A body that the gateway does not read. `target`: the request's target, as the server gets it."""
 
     __slots__ = ("_content", "_digest", "_name", "_target")
     reads_events: ClassVar[bool] = False

@@ -74,8 +74,8 @@ def _waiting(waited_s: float, load_s: float | None, *, waking: bool) -> bytes:
     """The comment of a request that waits for a replica.
 
     Args:
-        waited_s: since the request came.
-        load_s: how long the model's last start took; None if unknown.
+        waited_s: seconds since the request came.
+        load_s: seconds that the model's last start took; None if unknown.
         waking: the model starts; otherwise its replicas are at their limit.
     """
     if not waking:

@@ -90,7 +90,7 @@ def forwarded(
 
 
 def forwarded_to_app(head: RequestHead, endpoint: Endpoint, request_id: str, length: int, target: bytes) -> bytes:
-    """The head for a replica's agent of a request below `/apps`. `target`: for the server; `length`: the body's."""
+    """The head for a replica's agent of a request below `/apps`. `target`: the server's; `length`: the body's."""
     replica = _replica(endpoint.address, endpoint.instance, endpoint.secret, endpoint.certificate)
     framing = b"content-length: %d\r\n" % length if length or head.has_body or b"content-length" in head.named else b""
     upgrade = b"connection: upgrade\r\nupgrade: %b\r\n" % head.upgrade if head.upgrade else b""
@@ -130,7 +130,7 @@ def address_of(endpoint: Endpoint) -> Address:
 
 
 class _Replica(NamedTuple):
-    """What requests to a replica have in common. `path`: before the engine's own; `lines`: the head's."""
+    """What requests to a replica have in common. `path`: the start of each path; `lines`: the head's."""
 
     address: Address
     path: bytes
@@ -175,7 +175,7 @@ class AgentHeaders(NamedTuple):
     Attributes:
         happening: None: the answer is the engine's, to be passed on.
         detail: the agent's name for it.
-        in_flight: at the replica, as its agent counts; None if not stated.
+        in_flight: requests at the replica, as its agent counts them; None if not stated.
         body: whether it is a stream of events, whether it can be read as it is, and its encoding.
     """
 

@@ -75,7 +75,7 @@ class Request:
         arrived: loop time at which it came.
         deadline: loop time at which its state ends.
         comment_at: loop time at which a comment to its client may be due.
-        keys: that its client sent.
+        keys: the keys that its client sent.
         key: id of the valid key.
         model: the deployment that it is for.
         status: the answer's status; 0 before it.

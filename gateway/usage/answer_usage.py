@@ -60,7 +60,7 @@ class AnswerUsage:
     """Reads one answer.
 
     Args:
-        request_bytes: from which the prompt is estimated where the engine reports nothing.
+        request_bytes: the prompt's size, from which its tokens are estimated where the engine reports none.
         events: the answer is a stream of server-sent events.
         has_completion: this endpoint makes tokens, so that its answer is counted.
         length: bytes of the answer's body, as announced. The engine has made all of them, even if the client reads few.

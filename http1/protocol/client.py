@@ -131,7 +131,7 @@ class ClientConnection(asyncio.Protocol):
 
         Args:
             head: bytes of the head; those of a body whose length it states may follow at once.
-            receiver: of the response.
+            receiver: gets the response.
             chunked: whether the body is sent in chunks.
             head_only: whether the method is HEAD.
             upgrade: whether the head requests a switch of protocols.

@@ -24,7 +24,7 @@ class Server:
 
     Args:
         context: the certificate for the next handshake; None without TLS.
-        plain: with a certificate, whether connections without TLS are served, too.
+        plain: whether a server with a certificate also serves connections without TLS.
     """
 
     def __init__(

@@ -129,7 +129,7 @@ def _to_place(
 
 
 async def _need(analyse: Analyse | None, spec: DeploymentSpec, known: Need | None, deadline_s: float) -> Need | str:
-    """The need, or the reason why it is unknown. `deadline_s`: of all analyses of this plan, by the loop's clock."""
+    """The need, or the reason why it is unknown. `deadline_s`: when all analyses of the plan must end."""
     engine = engine_for(spec)
     if engine.analysis(spec) is None:
         return engine.need(spec, None)

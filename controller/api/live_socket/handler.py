@@ -104,7 +104,7 @@ class Outbox:
         """Sends until cancelled.
 
         Raises:
-            SlowClientError: as `while_taken`.
+            SlowClientError: the client takes too long to read.
         """
         while True:
             while not self._waiting:

@@ -244,9 +244,9 @@ async def problems_of_secrets(
     """Secrets in the environment that a deployment may not have. The dispatch checks whether they exist.
 
     Args:
-        connection: to read from.
+        connection: only reads.
         specs: names and specs of deployments, by their path in the manifest.
-        role: of the key that writes them; empty: Gpuward itself does.
+        role: the role of the key that writes them; empty: Gpuward itself does.
     """
     named = [
         (path, deployment, variable, secret)

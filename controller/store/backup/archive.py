@@ -26,7 +26,7 @@ class BackupFileError(Exception):
 
 
 class Part(BaseModel):
-    """A table. `columns`: in the order of its lines, which are PostgreSQL's text format of COPY."""
+    """A table. `columns`: their names, in the order of its lines, which are PostgreSQL's text format of COPY."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 

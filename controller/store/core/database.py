@@ -118,7 +118,7 @@ class Database:
         """Connects. With `check` the first connection is opened at once, so that a wrong URL fails here.
 
         Raises:
-            PoolerError: with `check`, a pooler in front of the database does not keep sessions.
+            PoolerError: `check` finds a pooler in front of the database that does not keep sessions.
         """
         sessions = ServerSessions(dsn)
 

@@ -141,8 +141,8 @@ async def apply(
     """Applies `spec` under `name`; a deleted name gets a new uid at once.
 
     Args:
-        database: to write to.
-        name: of the deployment.
+        database: the ledger.
+        name: the deployment's name.
         spec: the engine's checks have passed.
         input_hash: identifies the input of the spec's analysis; stored with a new revision.
         if_match: the expected generation; 0: the deployment must not exist.
@@ -185,15 +185,16 @@ async def apply_all(
     of these may cease to be the default.
 
     Args:
-        connection: in a transaction that is `retried`.
-        documents: of different objects.
+        connection: a transaction that is `retried`.
+        documents: manifests, each of another object.
         expected: the expected generations, also of objects without a document.
         longest_window_s: how long samples are kept, which bounds a policy's window.
 
     Raises:
         ChangedMeanwhileError: objects are at other generations; names all of them.
-        ManifestError: as of a single apply; its paths are those in the request.
-        NotGrantedError: as of a single apply.
+        ManifestError: a policy or secret that a manifest needs may not be used, or a name is taken; with paths in the
+            request.
+        NotGrantedError: the caller lacks a grant for a change.
     """
     if len(documents) > 1:
         await connection.execute(_ONE_AT_A_TIME)

@@ -260,7 +260,7 @@ async def store_explanations(
     """Writes why instances stay pending. The caller has locked them, and omits those whose explanation is unchanged.
 
     Args:
-        connection: in a transaction.
+        connection: a transaction.
         unplaced: instances with reason and explanation.
         also: uids of other deployments whose watchers are notified.
         awaits_servers: ids of instances for which capacity is reserved that servers hold; the time for that runs from

@@ -121,8 +121,8 @@ async def problems_of_webhook_secrets(
 ) -> list[FieldProblem]:
     """Problems of signing secrets that may not be used; that they exist is checked elsewhere.
 
-    `deployments` and `policies` are given by their path in the manifest. `role`: of the key that writes them; empty:
-    Gpuward itself.
+    `deployments` and `policies` are given by their path in the manifest. `role`: the role of the key that writes
+    them; empty: Gpuward itself.
     """
     named = [*_inline(deployments), *await _of_policies(connection, deployments, policies)]
     if not named:
