@@ -49,9 +49,9 @@ class Endpoint:
     request_model: str | None = None  # the `model` that its server expects; None: any name
     max_in_flight: int = SERVES_AT_ONCE  # requests at this instance, from all gateways
     revision: str = ""  # its generation
-    adapters: Mapping[str, str] = field(default_factory=dict)  # of its revision, each with the `model` of its requests
+    adapters: Mapping[str, str] = field(default_factory=dict)  # its revision's, each with the `model` of its requests
     certificate: str = ""  # SHA-256 of the proxy's, in hexadecimal digits; empty: the proxy has no TLS
-    epoch: int = 0  # of the instance's start
+    epoch: int = 0  # the number of the instance's start
 
 
 class EndpointReader:

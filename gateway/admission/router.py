@@ -62,7 +62,7 @@ Own = Callable[[RequestHead, ServerConnection, str], Handler]
 
 
 class Router:
-    """Handles the head of each request: of `own` paths, of requests to models, and of all others for the controller."""
+    """Decides by a request's head who answers it: the gateway (`own` paths), a model, or else the controller."""
 
     def __init__(
         self,

@@ -37,7 +37,7 @@ _MOST_CHILDREN: Final = 2  # each takes about four times the body's memory
 _CHANCE: Final = random.SystemRandom()  # request ids give the state of the other one away
 _PACKAGES: Final = str(Path(__file__).parents[2])
 _CHILD: Final = (sys.executable, "-P", "-m", "gateway.bodies.child")
-_KEPT: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH")  # of the environment: no secret
+_KEPT: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH")  # variables of the environment: no secret
 
 log = structlog.get_logger(__name__)
 

@@ -169,7 +169,7 @@ class Passed(Relay):
         self._requested = controller.address
         self._fields = fields
         self._known = known
-        self._rate: Rate | None = None  # of a tunnel
+        self._rate: Rate | None = None  # bounds a tunnel
         self._resume: asyncio.TimerHandle | None = None  # while the rate holds the client back
 
     def begin(self) -> None:

@@ -37,7 +37,7 @@ class Demand:
     def __init__(self, now: float) -> None:
         self._counted: dict[str, _Counted] = {}  # by the deployment's uid
         self._reported_at = now
-        self._ends: dict[str, deque[list[int]]] = {}  # of each model: a second, and how many requests ended in it
+        self._ends: dict[str, deque[list[int]]] = {}  # for each model: a second, and how many requests ended in it
         self.in_flight: dict[str, dict[str, int]] = {}
 
     def arrived(self, uid: str, now: float) -> None:

@@ -49,7 +49,7 @@ class _Lane(Generic[T]):
     """
 
     def __init__(self) -> None:
-        self.by_key: dict[str, list[Waiting[T]]] = {}  # of each key oldest first
+        self.by_key: dict[str, list[Waiting[T]]] = {}  # the oldest request of each key first
         self._entries: dict[str, _Entry] = {}  # the valid ones
         self._heap: list[_Entry] = []
 

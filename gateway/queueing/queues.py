@@ -67,7 +67,7 @@ class Queues:
         self._clock = clock
         self._woken = woken
         self.by_model: dict[str, FairQueue[Queued]] = {}
-        self._uids: dict[str, str] = {}  # of the deployment for which each queue's requests wait
+        self._uids: dict[str, str] = {}  # the deployment for which each queue's requests wait
         self._places = places if places is not None else QueueLeases(clock)
         self._wakes: dict[str, str] = {}  # first waiting request, by deployment's uid
         self._withdrawn: set[str] = set()

@@ -9,7 +9,7 @@ AHEAD_S: Final = 2.0  # how long a share is meant to last
 _NEGLIGIBLE: Final = 0.05
 _MEASURE_S: Final = 0.5  # the shortest time over which use is measured
 _MOST_AHEAD: Final = 1 / 8  # of a limit of tokens
-_NEARLY_ALL: Final = 1 / 4  # of it: when no more is left, what comes back is returned to the store at once
+_NEARLY_ALL: Final = 1 / 4  # of such a limit: when no more is left, what comes back is returned to the store at once
 OF_TOKENS: Final = (LimitKind.DAY, LimitKind.TOKENS)
 _DENIED_FOR_S: Final = {LimitKind.PARALLEL: 0.05}
 _DENIED_FOR_DEFAULT_S: Final = 0.25
@@ -49,7 +49,7 @@ class Share:
         self._denied_at = float("-inf")
         self._alone_since: float | None = None  # time of its last refill by itself; None: the store answers
         self._asked: ShareAsk | None = None
-        self._rate = 0.0  # of use, per second
+        self._rate = 0.0  # the use in a second
         self._measured = (0.0, 0.0)  # when, and `taken` then
 
     # Requests

@@ -22,7 +22,7 @@ from http1.protocol.heads import ResponseHead, lines_of
 if TYPE_CHECKING:
     from gateway.requests.request import Request
 
-PATH: Final = "/apps"  # of all of them, in usage and metrics
+PATH: Final = "/apps"  # the path of all of them in usage and metrics
 
 
 def for_programs() -> GatewayError:

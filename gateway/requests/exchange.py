@@ -71,7 +71,7 @@ class Exchange(Relay):
         self.request = request
         self.endpoint: Endpoint | None = None
         self.revision = ""
-        self._uid = ""  # of the deployment, while the request is at a replica
+        self._uid = ""  # the deployment's uid, while the request is at a replica
         self._picked_at = self.sent_at = request.arrived
         self.busy: Kept | None = None
         self._refusal: Kept | None = None  # an answer that may refuse the field that requests token counts

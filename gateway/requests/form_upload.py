@@ -159,7 +159,7 @@ class FormUpload(Upload):
             self._await_answer()
 
     def _model_for(self, endpoint: Endpoint) -> bytes:
-        """The part of the model, written again: of the client's part an engine gets the name alone."""
+        """The form's part with the model, written again: of the client's part, an engine gets only the name."""
         name = self._read_form().model or ""
         return model_part(self.request.dispatch.engines_name(endpoint, name))
 

@@ -114,7 +114,7 @@ class Request:
         self.status = 0
         self.client_gone = self._failed = False
         self._task: asyncio.Task[None] | None = None
-        self._uid = ""  # of the deployment
+        self._uid = ""  # the deployment's uid
         self._database_s = DATABASE_S
         self.admission = admission
         self.upload = upload(self)

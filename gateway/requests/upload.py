@@ -23,7 +23,7 @@ MAX_BODY_BYTES: Final = 64 * 2**20
 class Upload:
     """A JSON body. Other bodies are types of their own: `FormUpload`, `AppUpload`."""
 
-    reads_events: ClassVar[bool] = True  # of an answer, so that only complete events pass
+    reads_events: ClassVar[bool] = True  # in an answer, so that only complete events pass
     __slots__ = ("complete", "hold", "json", "parts", "request", "size", "started")
 
     def __init__(self, request: "Request") -> None:

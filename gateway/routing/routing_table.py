@@ -47,7 +47,7 @@ class RoutingTable:
         self._last_picked: dict[str, int] = {}
         self._picks = _NEVER
         self._places = 0
-        self._homes: dict[str, SessionHomes] = {}  # of models of which sessions have come
+        self._homes: dict[str, SessionHomes] = {}  # for models that sessions have used
         self._refuse_usage: set[tuple[str, int]] = set()  # starts of instances whose engines do not know the field
 
     def update(

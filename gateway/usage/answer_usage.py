@@ -85,8 +85,8 @@ class AnswerUsage:
         self._events = events
         self._has_completion = has_completion
         self._partial = PartialEvent() if events else None
-        self._end = bytearray()  # of an answer without events
-        self._start = b""  # of the same, where some servers write the counts
+        self._end = bytearray()  # the end of an answer without events
+        self._start = b""  # the start of such an answer, where some servers write the counts
         self._last = b""  # the events that came last
         self._completions = 0  # events with a piece of an answer
         self._size = 0

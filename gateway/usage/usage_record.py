@@ -27,7 +27,7 @@ class UsageBatches:
     def __init__(self) -> None:
         self._rows: dict[Name, Counts] = {}
         self._number = 0
-        self._sent: list[UsageRow] = []  # of the batch that is under way, unchanged until the store has it
+        self._sent: list[UsageRow] = []  # the rows of the batch that is under way, unchanged until the store has it
 
     def add(self, key: str, path: str, model: str, counts: Counts) -> None:
         """Counts one request. Requests for no deployment, whose name is empty, are not reported."""
@@ -97,7 +97,7 @@ class UsageRecord:
         self.use: KeyUse | None = None if ticket is None else ticket.use
         self.expected = 0
         self._history: TokenHistory | None = None
-        self._prompt_bytes = 0  # of its text
+        self._prompt_bytes = 0  # bytes of the prompt's text
         self._answers = 1
         self._now = now
         self._batches = batches

@@ -100,7 +100,7 @@ class ServerConnection(asyncio.Protocol):
         self._reader = RequestReader(self)
         self._loop = asyncio.get_running_loop()
         self._state = IDLE
-        self._since = self._loop.time()  # of the state, or of the last progress in it
+        self._since = self._loop.time()  # the time of the state's start, or of the last progress in it
         self._transport: asyncio.Transport | None = None
         self._handler: Handler | None = None
         self._added = b""  # lines of the current answer's head

@@ -46,7 +46,7 @@ class ManifestEffect:
     back_to: int | None = None  # an older revision that the apply restores
     fields: tuple[FieldChange, ...] = ()  # that differ from the present spec
     replaces: int = 0  # placed instances
-    generation: int | None = None  # of the present deployment; None: it does not exist
+    generation: int | None = None  # the present deployment's; None: it does not exist
 
     def ask(self, known: Need | None = None) -> Ask | None:
         """The request of one instance for capacity, by its need or else the known one; None while that is unknown."""

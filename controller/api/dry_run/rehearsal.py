@@ -83,7 +83,7 @@ class Rehearsal:
         self._inventory, self._holdings, self._reserve = present.inventory, present.holdings, reserve
         self._queue, self._successors, self._no_preemption = present.queue, present.successors, present.no_preemption
         facts, holders = present.facts, present.holders
-        self._uids: dict[str, str] = {}  # of instances that this rehearsal placed
+        self._uids: dict[str, str] = {}  # the deployments' uids of instances that this rehearsal placed
         self._gpus = frozenset(self._inventory.gpus.uuid)
         self._effects = {effect.uid: effect for effect in effects}
         self._rollouts = {effect.uid: Rollout(facts[effect.uid]) for effect in effects if effect.uid in facts}

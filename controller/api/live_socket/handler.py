@@ -67,7 +67,7 @@ class Outbox:
     def __init__(self, socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None) -> None:
         self._socket, self._transport = socket, transport
         self._waiting: deque[tuple[int | None, bytes]] = deque()  # with the topic by which they are dropped
-        self._bytes = 0  # of those, and of the one under way
+        self._bytes = 0  # bytes of those messages, and of the message under way
         self._order = asyncio.Lock()  # keeps the order of the calls while they wait for space
         self._space = asyncio.Event()
         self._some = asyncio.Event()

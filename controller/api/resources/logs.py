@@ -1,4 +1,4 @@
-"""Logs: of one instance, streamed from its worker's agent, or of all instances of a deployment, merged by time."""
+"""The logs of an instance, streamed from its worker's agent, or those of a deployment's instances, merged by time."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext

@@ -16,7 +16,7 @@ from schemas.manifest.problems import FieldProblem, join_path
 
 _USE_NOTED_EVERY: Final = "1 minute"
 _BATCH: Final = 200
-MOST_KNOWN: Final = 10_000  # of which the values are held in memory
+MOST_KNOWN: Final = 10_000  # secrets whose values are held in memory
 MAKE_KEY: Final = (
     "make one on the controller's host (head -c 32 /dev/urandom | base64 > FILE, mode 0600), set "
     "GPUWARD_SECRETS_KEY_FILE to it on every controller and restart them; --plain (in the API: plain: true) stores it "

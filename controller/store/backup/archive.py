@@ -129,7 +129,7 @@ def writing(path: Path, *, overwrite: bool) -> Iterator[BackupWriter]:
 
 def _private(path: Path) -> IO[bytes]:
     with suppress(FileNotFoundError):
-        path.unlink()  # of a run that was killed
+        path.unlink()  # left by a run that was killed
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w+b")
 
 

@@ -84,8 +84,8 @@ class PlacedStart:
 
     waiting: PendingRow
     placed: Placed
-    payloads: tuple[Mapping[str, Any], ...]  # of the start commands, by rank
-    rendezvous_port: int | None = None  # of a gang, on the host of its leader
+    payloads: tuple[Mapping[str, Any], ...]  # the start commands', by rank
+    rendezvous_port: int | None = None  # a gang's, on the host of its leader
 
     @property
     def epoch(self) -> int:

@@ -108,7 +108,7 @@ class _Named:
 
     path: str
     secret: str
-    deployment: str | None  # of the reports; empty: none yet; None: any
+    deployment: str | None  # the deployment of the reports; empty: none yet; None: any
     written: bool  # in this manifest, which the caller's role must allow; else in a stored policy
 
 
