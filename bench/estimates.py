@@ -80,7 +80,7 @@ part of the weights, as Ultravox does, the need is unknown (`metadata_unknown`).
 program on the host, an architecture is refused only if no version from that of the default image on has it.
 `args: {model-impl: transformers}` requests Transformers' own code, and is not compared.
 
-**Stated memory.** With `resources: {gpu_memory: 20GiB}` the model is read all the same. Degrees follow from the GPUs:
+**Stated memory.** With `resources: {gpu_memory: 20GiB}` the model is still read. Degrees follow from the GPUs:
 `gpus: 2` starts vLLM and SGLang with tensor parallelism of 2. The server gets the longest context up to the default,
 and then as many sequences as the memory holds. Where weights and one sequence exceed it, the instance is refused with
 `need_gt_stated` and the figure. A model that the controller cannot read (a gated one, no network, a folder of the

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 from controller.api.context import Check
+from controller.live.database import DATABASE_KEPT_S
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.feed import ChangeFeed
@@ -17,7 +18,6 @@ _TICK_S: Final = 0.25
 _REMEMBER_S: Final = 10.0
 _CHECK_LIMIT_S: Final = 3.0
 _OLDEST_PROBE_S: Final = 10.0
-_KEPT_S: Final = 0.5
 
 
 class LoopLag:
@@ -49,7 +49,7 @@ class LoopLag:
 class Readiness:
     """The checks behind /readyz: database and its disk, migrations, ledger, feed, leader, client.env, certificate.
 
-    It needs no key. So the database gets these queries once at a time, and their answers are kept for `_KEPT_S`.
+    It needs no key. So the database gets these queries once at a time, and answers are kept for `DATABASE_KEPT_S`.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Readiness:
         loop = asyncio.get_running_loop()
         async with self._querying:
             queried_s, database = self._kept
-            if loop.time() - queried_s >= _KEPT_S:
+            if loop.time() - queried_s >= DATABASE_KEPT_S:
                 database = await self._query_database()
                 self._kept = (loop.time(), database)
         written = self._client_env_written()

@@ -110,7 +110,7 @@ class Place:
     """The resources of one process of a gateway.
 
     Attributes:
-        sockets: by which the processes reach each other; None if it is the only one.
+        sockets: those by which the processes reach each other; None if it is the only one.
         handover: lets this process drain while its successor serves; None if its parent waits for it.
     """
 
@@ -321,7 +321,7 @@ async def _end_with_controller(parent: int, stop: Stop, place: Place) -> None:
             orphaned = True
             log.warning("the process that forks gateways has died; serving until the controller has replaced it")
         if controller is Holder.REPLACED and not stop.is_set():
-            place.remove_sockets()  # of a dead parent: no other process removes them
+            place.remove_sockets()  # a dead parent's: no other process removes them
             stop.replaced = True
             stop.set()
         await asyncio.sleep(_POLL_S)

@@ -76,11 +76,11 @@ def response(error: GatewayError, path: bytes, request_id: str) -> tuple[Fields,
 def error_event(error: GatewayError, path: bytes, request_id: str, number: int = 0) -> bytes:
     """The event by which the clients of a path see an error in a stream.
 
-    `number`: of this event in a stream of `/v1/responses`, whose events are numbered.
+    `number`: this event's number in a stream of `/v1/responses`.
     """
     form = _form(error, path, request_id)
     if path.startswith(RESPONSES_PATH):
-        # Clients read `message` and `code`, as documented, or `error`, as in answers that have not begun.
+        # Clients read `message` and `code`, as documented, or `error`, as in answers that have not started.
         known = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
         form = known | {"sequence_number": number} | form
     elif not path.startswith(MESSAGES_PATH):

@@ -42,10 +42,10 @@ from http1.bodies import Bodies
 from http1.daemon.open_files import connection_bound, raise_file_limit
 from http1.daemon.sweeper import Sweeper
 from http1.forwarded import TrustedProxies
-from http1.protocol.admission import Limits, Refusal, limits_for
 from http1.protocol.client import Pool
 from http1.protocol.connecting import Address, notice_gone_hosts
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import Limits, Refusal, limits_for
 from http1.protocol.server import Server
 from http1.protocol.server_connection import Service
 from http1.protocol.states import Progress
@@ -70,15 +70,15 @@ class Gateway:
         database: read by its own tasks alone, never while a request waits.
         changes: wakes the readers of keys and routes.
         controller: the address of its API.
-        name: by which the leader and operators know it; empty: the host and this process.
-        secret: by which the controller believes the gateway; empty on a Unix socket.
+        name: the name by which the leader and operators know it; empty: the host and this process.
+        secret: proves to the controller that this is a gateway; empty on a Unix socket.
         cors: the origins whose pages may read answers of models.
-        hsts_s: for how long browsers shall use only TLS, in seconds; 0: no such header.
+        hsts_s: seconds for which browsers shall use only TLS; 0: no such header.
         bodies: bounds the bytes of bodies; made with the metric for refusals.
-        limits: of connections; None: those for this process's limit of files.
-        client_stall_s: after which a client that reads nothing is cut, in seconds.
-        number: of this process, from 0.
-        sockets: by which the processes reach each other; None if it is the only one.
+        limits: bounds of connections; None: those for this process's limit of files.
+        client_stall_s: seconds after which a client that reads nothing is cut.
+        number: this process's number, from 0.
+        sockets: those by which the processes reach each other; None if it is the only one.
         others: addresses of further controllers, used where the first does not answer.
         proxy_keys: open the secrets of agents' proxies.
     """
@@ -250,8 +250,8 @@ class Gateway:
             if spent >= refuse_after_s and not replaced:
                 self._server.stop_listening()
             await asyncio.sleep(_POLL_S)
-        for exchange in list(self.under_way):
-            exchange.end_for_stop()
+        for request in list(self.under_way):
+            request.end_for_stop()
 
     async def stop(self) -> bool:
         """Ends its connections and tasks, and signs off. Takes a few seconds where the database is away.
@@ -293,7 +293,7 @@ class Gateway:
 
     def _sweep(self, now: float) -> None:
         self._lag.note(now, self._sweeper.late_s)
-        self._sweeper.each(self.under_way, lambda exchange: exchange.overdue(now))
+        self._sweeper.each(self.under_way, lambda request: request.overdue(now))
         self._sweeps += 1
         if self._sweeps % _POOL_EVERY == 0:
             self._sweeper.each(self._controller.under_way, lambda passed: passed.overdue(now))

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 KEY_FILE: Final = "proxy.key"  # next to the socket
-_SOCKET: Final = "controller.sock"  # of the controller's API, in its data folder
+_SOCKET: Final = "controller.sock"  # the controller's API, in its data folder
 _HTTP_PORT = 80
 _HTTPS_PORT = 443
 LARGEST_BODY_MIB = 64

@@ -37,7 +37,7 @@ class Hold:
         """Holds `size` bytes in all, unless it already holds as many.
 
         Raises:
-            BodiesFullError: as `take`.
+            BodiesFullError: they do not fit; nothing more is held then.
         """
         if size > self.size:
             self._bodies.add(self.key, size - self.size)

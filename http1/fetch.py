@@ -13,7 +13,7 @@ class FetchError(Exception):
     """There is no answer.
 
     Attributes:
-        errno: of the operating system, where no connection could be made; None: another reason.
+        errno: the operating system's error, where no connection could be made; None: another reason.
     """
 
     def __init__(self, message: str, errno: int | None = None) -> None:
@@ -64,12 +64,12 @@ async def fetch(
 
     Args:
         connect: opens the connection, which is closed afterwards.
-        method: such as b"GET".
+        method: the request's method, such as b"GET".
         target: path and query.
-        fields: of the request, without those that frame the body.
-        body: of the request.
+        fields: the request's fields, without those that frame the body.
+        body: the request's body.
         limit_s: seconds for all of it.
-        most_bytes: of the answer's body.
+        most_bytes: the bound on the answer's body.
 
     Raises:
         FetchError: there is no answer within the limit.

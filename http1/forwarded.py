@@ -37,7 +37,7 @@ class TrustedProxies:
 
         Args:
             peer: address of the other side of the connection.
-            headers: of the request.
+            headers: the request's headers.
             forwarded_for: its `X-Forwarded-For` headers, in order.
         """
         if peer not in self:
@@ -59,7 +59,7 @@ def is_from_this_host(peer: str, names: Iterable[str]) -> bool:
 
     Args:
         peer: address of the other side of the connection; empty: a Unix socket.
-        names: of its fields, in any case.
+        names: the names of its fields, in upper or lower case.
     """
     if not _STATED_BY_PROXIES.isdisjoint(name.lower() for name in names):
         return False

@@ -9,7 +9,7 @@ class Rate:
     Args:
         burst: the amount that may come at once.
         per_s: the amount that may come in a second beyond that.
-        most_owed: of what came beyond both; more is forgiven.
+        most_owed: how much beyond both is counted; more is forgiven.
     """
 
     def __init__(self, now: float, burst: float, per_s: float, *, most_owed: float = math.inf) -> None:

@@ -119,7 +119,7 @@ _OF_ALL: Final[Mapping[str, str]] = {
     "NCCL_IB_SPLIT_DATA_ON_QPS": "how queues share data",
     "NCCL_IB_TC": "traffic class of InfiniBand",
     "NCCL_IB_TIMEOUT": "time-out of InfiniBand",
-    "NCCL_IGNORE_CPU_AFFINITY": "whether cores are chosen anew",
+    "NCCL_IGNORE_CPU_AFFINITY": "whether cores are chosen again",
     "NCCL_LAUNCH_MODE": "how kernels are launched",
     "NCCL_LOCAL_REGISTER": "registers buffers of users",
     "NCCL_MAX_CTAS": "most blocks of a kernel",

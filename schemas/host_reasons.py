@@ -19,7 +19,7 @@ WORKERS: Final[Mapping[str, ReasonText]] = {
     "silent": ReasonText("The worker is connected but sends no heartbeats.", "Check the load of the host."),
     "confirmed_dead": ReasonText("An operator declared the worker dead.", _NONE),
     "term_ahead": ReasonText(
-        "The agent names a later leader than it can prove that it was told of.",
+        "The agent names a later leader than it can prove to have heard of.",
         "Delete the worker and let it join again with an empty data folder.",
     ),
     "history_lost": ReasonText(
@@ -27,7 +27,7 @@ WORKERS: Final[Mapping[str, ReasonText]] = {
         "Look at what runs: changes since the backup, or in the last moments before the failover, are lost.",
     ),
     "database_promoted": ReasonText(
-        "The database went to another timeline, as after a failover. All agents tell anew what runs.",
+        "The database went to another timeline, as after a failover. All agents report again what runs.",
         "Look at what runs: changes of the last moments before the failover may be lost.",
     ),
     "breaker_open": ReasonText(

@@ -30,7 +30,7 @@ class KeyLimits:
     models: tuple[str, ...] = ()  # globs of names; empty: all
     rpm: int | None = None  # requests per minute
     tpm: int | None = None  # tokens per minute, of prompts and answers
-    tokens_per_day: int | None = None  # likewise, per day of UTC
+    tokens_per_day: int | None = None  # tokens per day of UTC, of prompts and answers
     parallel: int | None = None  # requests at once
 
     def allows(self, model: str) -> bool:

@@ -137,7 +137,7 @@ ROLLOUTS: Final[Mapping[str, ReasonText]] = {
         "A new instance finds no place, and the old ones that hold the places must all stay available.",
         "Raise `rollout.unavailable` or set `update: recreate`, as the message says, or free a place for the surge.",
     ),
-    "rollout_started": ReasonText("The rollout of a new revision has begun, or is tried once more.", _NONE),
+    "rollout_started": ReasonText("The rollout of a new revision has started, or is tried once more.", _NONE),
     "rollout_promoted": ReasonText("The canary is over, and the rollout goes on.", _NONE),
     "rollout_complete": ReasonText("All replicas run the newest revision.", _NONE),
     "rollout_failed": ReasonText(
@@ -164,7 +164,7 @@ ACCESS: Final[Mapping[str, ReasonText]] = {
     "session_closed": ReasonText("A browser logged out.", _NONE),
     "token_created": ReasonText("A join token was created.", _NONE),
     "token_revoked": ReasonText("A join token was revoked.", _NONE),
-    "secret_set": ReasonText("A secret was set. Its value is told nowhere.", _NONE),
+    "secret_set": ReasonText("A secret was set. Its value is shown nowhere.", _NONE),
     "secret_deleted": ReasonText("A secret was deleted. Running processes keep its value.", _NONE),
     "secrets_unreadable": ReasonText(
         "This controller does not have the key of stored secrets, so starts that need them are refused.",

@@ -28,8 +28,8 @@ from agent.state.journal import Journal
 from agent.state.process_records import ProcessRecord
 from http1.daemon.log_limit import MalformedLog
 from http1.daemon.open_files import connection_bound, raise_file_limit
-from http1.protocol.admission import ADMINISTRATOR, KEY, limits_for
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import ADMINISTRATOR, KEY, limits_for
 from http1.protocol.framing import MessageError
 from http1.protocol.handler import DROPPED, Handler
 from http1.protocol.heads import RequestHead

@@ -48,7 +48,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
-        """Says nothing."""
+        """Logs nothing."""
 
 
 def main() -> None:

@@ -89,7 +89,7 @@ def _print_restored(restored: Any, *, revoke_keys: bool) -> None:
         print(printable(f"as in the backup: {violation}"), file=sys.stderr)
     if restored.unreadable_secrets:
         names = ", ".join(restored.unreadable_secrets)
-        print(printable(f"no key here opens these secrets, put it back or set them anew: {names}"), file=sys.stderr)
+        print(printable(f"no key here opens these secrets, put it back or set them again: {names}"), file=sys.stderr)
     if restored.receipts_unreadable:
         why = "engines that were started since the backup are not taken back without it"
         print(f"no key here opens the key of receipts, put it back before the start: {why}", file=sys.stderr)

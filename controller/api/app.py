@@ -105,7 +105,7 @@ def build_app(context: ApiContext, *, more_routes: Iterable[web.RouteDef] = ()) 
     """Builds the application. Serve it with `handler_cancellation=True`: a client that disconnects ends its request.
 
     Args:
-        context: for the handlers.
+        context: what the handlers use.
         more_routes: the agents' routes, whose handlers authenticate.
 
     Raises:

@@ -85,11 +85,11 @@ async def _apply(
             granted=granted,
         )
 
-    async def check_unlocked(connection: Reader) -> None:
+    async def refuse_invalid(connection: Reader) -> None:
         await check(connection)
         await refuse_changes(connection, written)
 
-    async with context.database.checked_transaction(check_unlocked) as connection:
+    async with context.database.transaction_or_refusal(refuse_invalid) as connection:
         warnings = await check(connection)
         expected: Expected = {"policy": body.expected.policies, "deployment": body.expected.deployments}
         applied = await apply_all(connection, written, expected, longest_window_s=context.longest_window_s)
@@ -146,13 +146,16 @@ async def check_documents(
 ) -> list[str]:
     """Checks manifests against the rows, as if all were applied in order; returns the warnings.
 
+    It names all problems of all manifests at once. The store checks each object again after it has locked what the
+    object refers to, since other writes may come between, and since a deployment or policy can be written without this.
+
     Args:
-        connection: in a transaction.
-        documents: the manifests.
-        longest_window_s: the retention of samples.
+        connection: a transaction's.
+        documents: the manifests of one request.
+        longest_window_s: how long samples are kept, which bounds a policy's window.
         known: the values of secrets; None: the caller may learn of none.
         keys: decrypt secrets.
-        granted: to the caller.
+        granted: the caller's grants.
 
     Raises:
         ApiError: 400, names every problem.
@@ -173,7 +176,8 @@ async def check_documents(
         problems += await problems_of_webhook_secrets(
             connection, deployments=deployments, policies=policies, role=current_role()
         )
-    warnings = await _placement_warnings(connection, deployments)
+    warnings, ambiguous = await _check_placements(connection, deployments)
+    problems += ambiguous
     if secrets:
         warnings += await named_secret_warnings(connection, dict(deployments.values()), keys)
     if problems:
@@ -186,12 +190,10 @@ async def check_documents(
     return warnings
 
 
-async def _placement_warnings(connection: Reader, deployments: Mapping[str, tuple[str, DeploymentSpec]]) -> list[str]:
-    """Warns of unknown workers and GPUs.
-
-    Raises:
-        ApiError: 400, names every field with an ambiguous name.
-    """
+async def _check_placements(
+    connection: Reader, deployments: Mapping[str, tuple[str, DeploymentSpec]]
+) -> tuple[list[str], list[FieldProblem]]:
+    """Returns warnings of unknown workers and GPUs, and the problems: names that mean several GPUs."""
     warnings: list[str] = []
     problems: list[FieldProblem] = []
     for path, (name, spec) in deployments.items():
@@ -199,9 +201,7 @@ async def _placement_warnings(connection: Reader, deployments: Mapping[str, tupl
             warnings += await placement_warnings(connection, spec, name)
         except SpecError as error:
             problems.append(_problem_at(path, error))
-    if problems:
-        raise invalid(problems)
-    return warnings
+    return warnings, problems
 
 
 def granted_to(request: web.Request) -> frozenset[Grant]:
@@ -212,7 +212,7 @@ def granted_to(request: web.Request) -> frozenset[Grant]:
 
 
 def grant_warnings(granted: Collection[Grant], spec: DeploymentSpec, name: str = "") -> list[str]:
-    """Warns of stored fields that the caller may repeat but not change. `name`: of the deployment, among several.
+    """Warns of stored fields that the caller may repeat but not change. `name`: the deployment, among several.
 
     A change without the grant, or with retired args, is refused before, so changed fields need no warning.
     """
@@ -222,7 +222,7 @@ def grant_warnings(granted: Collection[Grant], spec: DeploymentSpec, name: str =
 
 
 def coverage_warnings(spec: DeploymentSpec | UtilizationPolicy, name: str = "") -> list[str]:
-    """Warns of a stored `min_coverage` that acts as a larger one. `name`: of the object, among several."""
+    """Warns of a stored `min_coverage` that acts as a larger one. `name`: the object, among several."""
     policy = spec.utilization_policy if isinstance(spec, DeploymentSpec) else spec
     if not isinstance(policy, UtilizationPolicy) or not policy.coverage_warning:
         return []
@@ -231,7 +231,7 @@ def coverage_warnings(spec: DeploymentSpec | UtilizationPolicy, name: str = "") 
 
 
 async def placement_warnings(connection: Reader, spec: DeploymentSpec, name: str = "") -> list[str]:
-    """Warns of names that match no worker and no GPU now. `name`: of the deployment, among several.
+    """Warns of names that match no worker and no GPU now. `name`: the deployment, among several.
 
     Raises:
         SpecError: a name means several GPUs; the message has their UUIDs.
@@ -262,7 +262,7 @@ async def named_secret_warnings(
 ) -> list[str]:
     """Warns of each variable whose secret does not exist or cannot be read: its instances would stay pending.
 
-    `specs`: by deployment. `named`: each warning names its deployment.
+    `specs`: keyed by deployment. `named`: each warning names its deployment.
     """
     references = [
         (deployment, variable, secret)
@@ -281,7 +281,7 @@ async def named_secret_warnings(
 
 
 def secret_warnings(redaction: Redaction, spec: Strict, name: str = "") -> list[str]:
-    """Warns of fields that hold the value of a secret. `name`: of the object, among several."""
+    """Warns of fields that hold the value of a secret. `name`: the object, among several."""
     if not redaction:
         return []
     uses = redaction.uses(spec.model_dump(mode="json"))

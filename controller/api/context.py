@@ -59,10 +59,10 @@ class ApiContext:
         proxies: their `X-Forwarded-*` counts.
         from_gateway: whether a request comes from the gateway, whose headers state its origin.
         bodies: bounds the bytes of bodies in flight.
-        prices: of GPU hours.
+        prices: what an hour of each GPU model costs.
         local_keys: keys of this process alone, by their hash.
         authority: agents learn it when they join; None: the controller has no TLS, or a certificate that systems trust.
-        certificates: of this controller, for warnings before they expire.
+        certificates: this controller's certificates, for warnings before they expire.
         renew_secrets_key: makes a new current key if this controller makes its keys, else reads the keys again.
         drop_old_secrets_keys: keeps the current key and those of these ids.
     """

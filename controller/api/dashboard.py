@@ -75,7 +75,7 @@ async def get(request: web.Request) -> web.Response:
     name = request.match_info.get("path", "")
     file = FILES.get(name)
     if file is None:
-        if name.startswith(_ASSETS):  # of another version; browsers would run a page as a script
+        if name.startswith(_ASSETS):  # a file of another version; browsers would run a page as a script
             raise ApiError(404, "not_found", f"no file of the dashboard is named {name[:200]!r}; reload the page")
         file = FILES[_INDEX]
     accepted = accepts_gzip(request.headers.get("Accept-Encoding", ""))

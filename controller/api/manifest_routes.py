@@ -42,8 +42,8 @@ class ManifestResource:
     """One such resource.
 
     Attributes:
-        path: of the list; the object's name follows.
-        noun: for summaries, such as `deployment`.
+        path: the list's path, to which an object's name is added.
+        noun: the word in summaries, such as `deployment`.
         parse: (body, name in the path); raises ManifestError.
         apply: (database, name, spec, *, if_match, longest_window_s).
         delete: (database, name, *, if_match).

@@ -177,8 +177,8 @@ async def expect_first_generation(request: web.Request, kind: str, name: str, re
     """Checks `If-Match` for an object without a manifest, which is always at generation 1.
 
     Raises:
-        ApiError: 400.
-        NotFoundError: of `read`.
+        ApiError: 400, the header has no generation.
+        NotFoundError: `read` finds no such object.
         GenerationConflictError: another generation is expected.
     """
     wanted = expected_generation(request)

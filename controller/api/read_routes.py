@@ -68,12 +68,12 @@ def page_of(
 
     Args:
         items: the complete list, in order.
-        parameters: of the request.
+        parameters: the request's query parameters.
         name_of: the key of an object in the list.
 
     Raises:
         ApiError: 400, an invalid limit.
-        BadCursorError: the cursor is of another list.
+        BadCursorError: the cursor belongs to another list.
     """
     limit = integer(parameters, "limit", low=1, high=MAX_LIMIT)
     last = open_cursor(parameters.get("cursor"), (str, int))

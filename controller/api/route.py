@@ -49,14 +49,14 @@ class Route:
     """One method of one path.
 
     Attributes:
-        path: in aiohttp's form, `{name}` for variables.
+        path: the path in aiohttp's form, `{name}` for variables.
         canonical: the path without the patterns of its variables: `/ui/{path}` for `/ui/{path:.*}`.
         summary: one line for /openapi.json.
         tag: the resource, for /openapi.json.
         answer: model of a successful response; None: `media` names its content type.
         query: query parameters.
-        status: of a successful response.
-        media: content type of a successful response.
+        status: the status of a successful response.
+        media: the content type of a successful response.
         stream: without a deadline. It ends within seconds after its key is revoked.
         from_memory: answered without the database too.
         momentary: the answer contains the time at which it was made. No two answers are equal, so it gets no ETag.

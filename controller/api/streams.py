@@ -84,7 +84,7 @@ STREAMS: Final = web.AppKey("STREAMS", Streams)
 
 
 async def write(response: web.StreamResponse, data: bytes, transport: asyncio.BaseTransport | None) -> None:
-    """Raises `SlowClientError`: as `while_taken`."""
+    """Writes data. Raises `SlowClientError` if the client takes too long to read."""
     await while_taken(transport, response.write(data))
 
 

@@ -131,7 +131,7 @@ class InstanceFacts:
     replaces: str | None
     created_at: datetime
     engine: str = ""  # chosen by placement; empty: its spec leaves no choice
-    layout: Layout | None = None  # likewise
+    layout: Layout | None = None  # chosen by placement; None: not chosen yet
     start_phases: Mapping[str, float] = field(default_factory=dict)  # seconds of each finished phase of this start
     start_phase_since: datetime | None = None  # start of the present phase; None: `phase_since`
     preempted_for: str | None = None  # the pending instance that gets its capacity

@@ -72,7 +72,7 @@ class ModelFacts:
         revision: of a hub's model, the commit that was read.
         layer_bytes, host_layer_bytes: stored bytes of each layer, and those that flags keep in the host's memory. Empty
             unless the analysis was to read them.
-        host_other_bytes: likewise of tensors outside the layers.
+        host_other_bytes: stored bytes that flags keep in the host's memory of tensors outside the layers.
         draft: of the model that drafts tokens for it.
     """
 

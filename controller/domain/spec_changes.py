@@ -14,7 +14,7 @@ _MIB: Final = re.compile(r"(\d+)MiB")
 
 
 def contents_of(spec: DeploymentSpec) -> dict[str, Any]:
-    """A spec by top-level field, as JSON. Adapters stand for themselves: they change processes, `serving` does not."""
+    """A spec by top-level field, as JSON. Adapters are apart from `serving`: only they change processes."""
     content = spec.model_dump(mode="json")
     content["serving"] = dict(content["serving"])
     content[_ADAPTERS] = content["serving"].pop("adapters")
@@ -22,7 +22,7 @@ def contents_of(spec: DeploymentSpec) -> dict[str, Any]:
 
 
 def processes_of(spec: DeploymentSpec) -> dict[str, Any]:
-    """What of a spec its processes depend on."""
+    """The fields of a spec on which its processes depend: without those that change in place."""
     return {field: value for field, value in contents_of(spec).items() if field not in IN_PLACE_FIELDS}
 
 

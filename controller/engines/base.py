@@ -54,7 +54,7 @@ class Launch:
     rendezvous_port: int = 0  # on the leader's host, where the ranks of a gang meet
     activation_mib: int = 0  # for activations, by the need; 0: unknown
     context: int | None = None  # for which the need was estimated; None: no estimate
-    sequences: int | None = None  # likewise
+    sequences: int | None = None  # for which the need was estimated; None: no estimate
     name: str = ""  # of the deployment, for answers; empty: unknown
     host: str = LOOPBACK  # the address to listen on
     builds: frozenset[str] = frozenset()  # the worker's engines and their builds

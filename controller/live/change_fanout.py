@@ -121,7 +121,7 @@ class ChangeFanout:
         """Subscribes while the context lasts; `key_id` None: a part of the server itself, which is not counted.
 
         Raises:
-            TooManyOfKeyError, TooManySubscribersError: as `admitted`.
+            TooManyOfKeyError, TooManySubscribersError: a bound of `admitted` is reached.
         """
         subscription = Subscription()
         with nullcontext() if key_id is None else self.admitted(key_id, subscription):

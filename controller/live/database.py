@@ -1,6 +1,7 @@
 """The gateway's connections to the database, and the changes that the database notifies."""
 
 from pathlib import Path
+from typing import Final
 
 from controller.live.change_fanout import ChangeFanout
 from controller.runtime.clock import SystemClock
@@ -9,9 +10,18 @@ from controller.store.core.database import Database, DatabaseUrlError, normalise
 from controller.store.core.events import GONE
 from controller.store.embedded.layout import Layout
 
-__all__ = ["Database", "DatabaseUrlError", "check_url", "embedded_url", "open_lazily", "publish_changes"]
+__all__ = [
+    "DATABASE_KEPT_S",
+    "Database",
+    "DatabaseUrlError",
+    "check_url",
+    "embedded_url",
+    "open_lazily",
+    "publish_changes",
+]
 
-_CONNECTIONS = 2
+DATABASE_KEPT_S: Final = 0.5  # how old the checks of the database may be that a controller's `/readyz` shows
+_CONNECTIONS: Final = 2
 
 
 def embedded_url(data_dir: Path) -> str:

@@ -34,7 +34,7 @@ __all__ = [
 class ReportAnswer:
     """The answer to a gateway's report."""
 
-    rank: int  # of this gateway among all that report, from 0
+    rank: int  # this gateway's rank among all that report, from 0
     gateways: int  # the number of those, at least 1
     is_new: bool  # the database had no row of this gateway: its earlier reports are lost
 

@@ -49,9 +49,9 @@ class Endpoint:
     request_model: str | None = None  # the `model` that its server expects; None: any name
     max_in_flight: int = SERVES_AT_ONCE  # requests at this instance, from all gateways
     revision: str = ""  # its generation
-    adapters: Mapping[str, str] = field(default_factory=dict)  # of its revision, each with the `model` of its requests
+    adapters: Mapping[str, str] = field(default_factory=dict)  # its revision's, each with the `model` of its requests
     certificate: str = ""  # SHA-256 of the proxy's, in hexadecimal digits; empty: the proxy has no TLS
-    epoch: int = 0  # of the instance's start
+    epoch: int = 0  # the number of the instance's start
 
 
 class EndpointReader:
@@ -59,7 +59,7 @@ class EndpointReader:
 
     Attributes:
         closed: ids of workers whose secrets no key here could open at the last read. Their replicas are left out.
-        opens_none: at the last read no sealed secret could be opened, though there were some.
+        opens_none: whether the last read could open none of the sealed secrets, though there were some.
     """
 
     def __init__(self, keys: SecretKeys = NO_PROXY_KEYS.keys) -> None:

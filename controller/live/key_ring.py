@@ -108,7 +108,7 @@ class KeyRing:
         self._on_away = away
         self._local = dict(local or {})
         self._known: dict[bytes, Principal] = {}
-        self._ends_at: dict[bytes, float] = {}  # of keys that expire, by the loop's clock
+        self._ends_at: dict[bytes, float] = {}  # when keys expire, by the loop's clock
         self._counted: tuple[float, ...] | None = None  # keys, sessions and changes at the last full read
         self._unknown: dict[bytes, asyncio.Future[bool]] = {}  # results: whether the query succeeded
         self._away = False

@@ -39,7 +39,7 @@ class Wanted:
     """The objects that a watcher requests."""
 
     kinds: frozenset[str] = DEFAULT_KINDS  # values of `LISTS`
-    deployment: str | None = None  # of deployments and instances only those of this name; None: all
+    deployment: str | None = None  # only this deployment and its instances; None: all
 
     def has(self, kind: str, deployment: str) -> bool:
         """`deployment`: name of the object's deployment, if it has one."""
@@ -59,7 +59,7 @@ class Shown:
     deployment: str  # name of its deployment; else empty
     body: bytes  # JSON
     mark: bytes  # differs where the object has changed for watchers
-    claims: frozenset[tuple[str, str, int, int]] = frozenset()  # of an instance: each device with its worker's name
+    claims: frozenset[tuple[str, str, int, int]] = frozenset()  # an instance's: each device with its worker's name
     by_clock: bool = False  # it changes with time alone
 
 

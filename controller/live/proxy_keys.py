@@ -32,7 +32,7 @@ class ProxyKeys:
         self._named = named
         self._known: Sequence[bytes] = ()
         self._stamp: _Stamp = None
-        self._failure = ""  # of the last read
+        self._failure = ""  # the last read's error
         self.keys = SecretKeys(self._load)  # open the secrets
 
     async def refresh(self) -> None:

@@ -34,7 +34,7 @@ EVERYTHING: Final = "all"  # a single key: pending instances are placed together
 _HELD_S: Final = 0.1
 _MAX_PENDING: Final = 20_000  # in one pass; the next pass takes the rest
 _MAX_COMMITTED: Final = 512  # starts in one transaction, so that it stays short
-_MAX_EXPLAINED: Final = 2_000  # explanations in one transaction, likewise
+_MAX_EXPLAINED: Final = 2_000  # explanations in one transaction, so that it stays short
 
 T = TypeVar("T")
 

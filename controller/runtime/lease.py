@@ -308,7 +308,7 @@ class Lease:
                 continue
             if renewed is None:
                 self._valid_until = 0.0
-                log.error("lost leadership: another term or timeline has begun", holder=self._holder, term=term)
+                log.error("lost leadership: another term or timeline has started", holder=self._holder, term=term)
                 return
             self._valid_until = began + self._ttl_s - self._margin_s
             pause_s = self._renew_s * self._rng.uniform(0.8, 1.0)

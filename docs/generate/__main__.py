@@ -1,7 +1,7 @@
 """Writes the reference pages of docs/ from the code.
 
-make reference                 writes the pages anew
-make reference ARGS=--check    only says whether they are up to date
+make reference                 writes the pages
+make reference ARGS=--check    only shows whether they are up to date
 """
 
 import argparse

@@ -39,8 +39,8 @@ SCRIPTS: Final = """\
 Results that stdout cannot take, such as on a full disk, end a call with 1. Messages that stderr cannot take are
 dropped. `up` goes on without either.
 
-`get`, `delete`, `stop`, `start`, `cordon`, `uncordon` and `drain` take several names, and try each. What is refused is
-told on stderr, the others are done, and the exit code says it: that of the refusals where they have one in common,
+`get`, `delete`, `stop`, `start`, `cordon`, `uncordon` and `drain` take several names, and try each. Refusals are
+written to stderr, and the others are done. Then the exit code is that of the refusals where they have one in common,
 else 1. Where no controller answers, a verb ends at once. The names may have their kind before them, as `-o name` prints
 them:
 

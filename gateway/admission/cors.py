@@ -26,7 +26,7 @@ _READABLE: Final = b", ".join(
 
 
 class Cors:
-    """Judges origins. `origins`: whose pages may read answers; `*`: any."""
+    """Judges origins. `origins`: those whose pages may read answers; `*`: any."""
 
     def __init__(self, origins: tuple[str, ...] = ()) -> None:
         self._any = ANY_ORIGIN in origins

@@ -29,7 +29,7 @@ from gateway.requests.upload import Upload
 from gateway.routing.routing_table import ServedName
 from http1.daemon.log_limit import MalformedLog
 from http1.forwarded import TrustedProxies
-from http1.protocol.admission import ADMINISTRATOR, KEY
+from http1.protocol.connection_rules import ADMINISTRATOR, KEY
 from http1.protocol.framing import MessageError
 from http1.protocol.handler import DROPPED, Handler
 from http1.protocol.heads import Fields, RequestHead, values
@@ -62,7 +62,7 @@ Own = Callable[[RequestHead, ServerConnection, str], Handler]
 
 
 class Router:
-    """Handles the head of each request: of `own` paths, of requests to models, and of all others for the controller."""
+    """Decides by a request's head who answers it: the gateway (`own` paths), a model, or else the controller."""
 
     def __init__(
         self,

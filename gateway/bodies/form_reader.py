@@ -23,7 +23,7 @@ class _Place(Enum):
 
     START = auto()  # the first delimiter, without anything before it
     DELIMITED = auto()  # what follows a delimiter
-    HEAD = auto()  # of a part, with the line end before it
+    HEAD = auto()  # a part's head, with the line end before it
     CONTENT = auto()
     ENDED = auto()  # what follows the form
 
@@ -44,7 +44,7 @@ class FormReader:
     Attributes:
         model: the field's value; None until it has come.
         span: its part, from its head to the end of its value: see `model_part`.
-        text_bytes: of the content of fields that are no files, so far.
+        text_bytes: bytes of fields that are no files, so far.
 
     Raises:
         BadRequestError: the type states no boundary.
@@ -67,7 +67,7 @@ class FormReader:
         self._parts = 0
         self._part = Part("", None)
         self._head_at = 0  # where the part's head began in the body
-        self._content_bytes = 0  # of the part, so far
+        self._content_bytes = 0  # bytes of the part's content so far
         self._digest = sha256()
         self._value = b""  # the model's content, so far
         self._stream = b""  # the beginning of the content of `stream`

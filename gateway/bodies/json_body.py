@@ -141,7 +141,7 @@ def outside_strings(body: bytes) -> bytes:
 
 
 def _check_structure(text: bytes) -> None:
-    """Refuses infinite numbers and deep nesting. `text`: of the body, without strings."""
+    """Refuses infinite numbers and deep nesting. `text`: the body without its strings."""
     maybe = _MANY_DIGITS in text.translate(_DIGITS) or (b"e" in text.lower() and _BIG_EXPONENT.search(text))
     if maybe and any(_is_unusable(number[0]) for number in _NUMBER.finditer(text)):
         raise BadRequestError("body: not valid JSON: a number is infinite, or too long")
@@ -167,7 +167,7 @@ def _check_controls(fields: Any) -> None:
 
 
 def _value(raw: Raw, longest: int = _LONGEST_WORD, otherwise: Any = None) -> Any:
-    """A short value. `otherwise`: in place of a long value."""
+    """A short value. `otherwise`: the result for a long value."""
     if raw is _ABSENT:
         return None
     return msgspec.json.decode(raw) if len(memoryview(raw)) <= longest else otherwise
@@ -185,7 +185,7 @@ def _answer_size(fields: Any) -> AnswerSize:
 
 
 def _prompts(raw: Raw) -> int:
-    """The number of prompts in the value of `prompt`: of texts, or of lists of numbers. One such list is one prompt."""
+    """The number of prompts in the value of `prompt`: texts, or lists of numbers. One list of numbers is one prompt."""
     begin = bytes(memoryview(raw)[:_LONGEST_WORD]).translate(None, _BLANK)
     if begin[:2] == b'["':
         return outside_strings(bytes(raw)).count(b",") + 1

@@ -37,7 +37,7 @@ _MOST_CHILDREN: Final = 2  # each takes about four times the body's memory
 _CHANCE: Final = random.SystemRandom()  # request ids give the state of the other one away
 _PACKAGES: Final = str(Path(__file__).parents[2])
 _CHILD: Final = (sys.executable, "-P", "-m", "gateway.bodies.child")
-_KEPT: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH")  # of the environment: no secret
+_KEPT: Final = ("PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH")  # variables of the environment: no secret
 
 log = structlog.get_logger(__name__)
 
@@ -66,7 +66,7 @@ class LongBodies:
         """Reads a body of a key, by its id.
 
         Raises:
-            BadRequestError: as `read_json`.
+            BadRequestError: `read_json` refuses the body.
             ChildError: it could not be read.
         """
         async with self._turn(key):

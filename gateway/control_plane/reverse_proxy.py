@@ -16,9 +16,9 @@ from gateway.errors import response, unavailable
 from http1.daemon.log_limit import LogLimit
 from http1.fetch import FetchError, fetch
 from http1.forwarded import BEHIND_PROXY_HEADER, GATEWAY_HEADER
-from http1.protocol.admission import AGENT
 from http1.protocol.client import ClientConnection, Pool
 from http1.protocol.connecting import Address, ConnectError
+from http1.protocol.connection_rules import AGENT
 from http1.protocol.heads import (
     HOP_BY_HOP,
     SWITCHING,
@@ -36,7 +36,6 @@ from schemas.wire import MAX_MESSAGE_BYTES, OUR_HEADERS
 
 log = structlog.get_logger(__name__)
 
-DATABASE_KEPT_S: Final = 0.55  # how old the controller's report of its database may be
 _GATEWAY_FIELD: Final = GATEWAY_HEADER.lower().encode()
 _READY: Final = b"/readyz"
 _MOST_BYTES: Final = 64 * 2**20
@@ -52,8 +51,8 @@ _CONNECTION: Final = b"connection"
 _UPGRADE: Final = b"upgrade"
 # Longer than any handler of the controller takes. It counts from the last sign of the request's progress.
 ANSWER_LIMIT_S: Final = 120.0
-# Of a WebSocket, in bytes at once and bytes a second beyond that. The controller's library reads frames that end no
-# message without end, so that its own budgets, which count messages, do not hold there.
+# What a client may send on a WebSocket: bytes at once, and bytes a second after that. The controller's own budgets
+# count complete messages; its library reads frames of a message that never ends without a bound.
 OF_KEYS: Final = (256 * 2**10, 64 * 2**10)
 OF_AGENTS: Final = (4 * 2**20 + MAX_MESSAGE_BYTES, 2 * 2**20)
 
@@ -63,8 +62,8 @@ class Controller:
     """The controllers, which share a database: the first that answers gets the requests.
 
     Attributes:
-        address: of the current controller: its Unix socket, or host and port.
-        secret: by which it trusts the gateway's fields about clients; empty on its socket.
+        address: the current controller's Unix socket, or host and port.
+        secret: the secret by which it trusts the gateway's fields about clients; empty on its socket.
         pool: makes the connections; none is kept.
         most_strangers: requests without a valid key that may have a connection at once.
         under_way: requests that are passed on.
@@ -170,7 +169,7 @@ class Passed(Relay):
         self._requested = controller.address
         self._fields = fields
         self._known = known
-        self._rate: Rate | None = None  # of a tunnel
+        self._rate: Rate | None = None  # bounds a tunnel
         self._resume: asyncio.TimerHandle | None = None  # while the rate holds the client back
 
     def begin(self) -> None:

@@ -51,7 +51,7 @@ def bind_sockets(count: int) -> Sockets:
 
 
 class PeerProcesses:
-    """Answers the other processes, and queries them. `answers`: by question."""
+    """Answers the other processes, and queries them. `answers`: this process's answer to each question."""
 
     def __init__(self, number: int, sockets: Sockets, answers: Mapping[str, Callable[[], Awaitable[bytes]]]) -> None:
         self._number = number

@@ -84,7 +84,7 @@ def serve_forked(serve: Serve, count: int, *, parents: int | None, handover: Han
     Args:
         serve: called in a child with its number, from 0, and with a pipe that this process holds. It runs until
             SIGTERM and returns the exit code.
-        count: of the children.
+        count: the number of children.
         parents: the pipe that the parent of this process holds; when it ends, all end at once. None without one.
         handover: lets the children drain after this process; None: it waits for them.
     """

@@ -1,7 +1,9 @@
-"""How a gateway's process ends: failures are logged, and each step has a limit.
+"""The limits of a gateway's shutdown: each step has one, and failures are logged.
 
+`Gateway.drain` and `Gateway.stop` in `gateway/gateway.py` have the order of the steps; `run_gateway` in
+`gateway/daemon.py` calls them when the process shall end.
 Limits are counted in ticks of those that wait. A clock would also count while the process is stopped, as by SIGSTOP or
-by a computer's sleep, and all limits would be over when it goes on.
+by a computer's sleep, and all limits would be over when it continues.
 """
 
 import asyncio

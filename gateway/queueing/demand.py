@@ -32,12 +32,12 @@ class _Counted:
 
 
 class Demand:
-    """How many requests each deployment and key have. `in_flight`: at replicas, by model and key."""
+    """How many requests each deployment and key have. `in_flight`: requests at replicas, by model and key."""
 
     def __init__(self, now: float) -> None:
         self._counted: dict[str, _Counted] = {}  # by the deployment's uid
         self._reported_at = now
-        self._ends: dict[str, deque[list[int]]] = {}  # of each model: a second, and how many requests ended in it
+        self._ends: dict[str, deque[list[int]]] = {}  # for each model: a second, and how many requests ended in it
         self.in_flight: dict[str, dict[str, int]] = {}
 
     def arrived(self, uid: str, now: float) -> None:
@@ -97,7 +97,7 @@ class Demand:
     def report(
         self, now: float, replicas: Mapping[str, Mapping[str, int]] = MappingProxyType({})
     ) -> dict[str, GatewayLoad]:
-        """The loads that changed since the last report, by uid. `replicas`: requests at each instance, likewise."""
+        """The loads that changed since the last report, by uid. `replicas`: requests at each instance, by uid."""
         span, self._reported_at = now - self._reported_at, now
         changed: dict[str, GatewayLoad] = {}
         for uid, counted in self._counted.items():

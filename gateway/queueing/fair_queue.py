@@ -42,14 +42,15 @@ _Entry = tuple[int, tuple[float, int], str]
 class _Lane(Generic[T]):
     """The requests that wait for the same replicas.
 
-    A heap holds for each key one entry that counts, which is not behind the key's place: requests in flight, age of
-    its oldest one. An entry in front of the place is put right when it comes up, and one that does not count any
-    longer is dropped then. So a change reads no other keys.
+    The heap has one valid entry for each key: the key's requests in flight and the age of its oldest request, as they
+    were when the entry was made. A valid entry never sorts behind the key's present place. It may sort in front of it:
+    `first` corrects that when the entry is at the top, and removes outdated entries there. So a change of one key
+    reads no other keys.
     """
 
     def __init__(self) -> None:
-        self.by_key: dict[str, list[Waiting[T]]] = {}  # of each key oldest first
-        self._entries: dict[str, _Entry] = {}  # those that count
+        self.by_key: dict[str, list[Waiting[T]]] = {}  # the oldest request of each key first
+        self._entries: dict[str, _Entry] = {}  # the valid ones
         self._heap: list[_Entry] = []
 
     def add(self, waiting: Waiting[T]) -> None:
@@ -182,7 +183,7 @@ class FairQueue(Generic[T]):
         """The request that gets the next replica.
 
         Args:
-            in_flight: at replicas, by key. Where a number falls, `fewer_in_flight` is called.
+            in_flight: requests at replicas, by key. Where a number falls, `fewer_in_flight` is called.
             full: lanes without a free replica.
         """
         heads = [lane.first(in_flight) for name, lane in self._lanes.items() if name not in full]

@@ -8,9 +8,9 @@ from typing import Final, Generic, TypeVar
 import structlog
 
 from controller.live.change_fanout import ChangeFanout
+from controller.live.database import DATABASE_KEPT_S
 from controller.live.demand import PLACES, DemandReports
 from controller.live.endpoints import DATABASE_ERRORS, is_disk_full
-from gateway.control_plane.reverse_proxy import DATABASE_KEPT_S
 from gateway.queueing.queue_leases import QueueLeases
 
 log = structlog.get_logger(__name__)
@@ -19,6 +19,7 @@ T = TypeVar("T")
 PERIOD_S: Final = 1.0
 _ANSWER_S: Final = 0.8
 _DECIDED_S: Final = 1.0  # no request waits longer for the store and for what follows its silence
+_MARGIN_S: Final = 0.05  # for which the controller's checks may still be under way
 _SPACING_S: Final = 0.02  # between two exchanges
 _STOP_LIMIT_S: Final = 2.0
 _ERRORS: Final[tuple[type[Exception], ...]] = (*DATABASE_ERRORS, TimeoutError)
@@ -28,12 +29,12 @@ class LeaseClient(Generic[T]):
     """Leases places in queues: each second while requests wait, and at once where a request or gateway lacks one.
 
     Args:
-        in_touch_s: for how long the store has answered without a gap, in seconds.
+        in_touch_s: seconds for which the store has answered without a gap.
         refuse: ends a request for which its queue is full, given the deployment's uid.
         others_are_in_touch: whether the controller reaches the database, given a limit in seconds.
 
     Attributes:
-        task: from `start`. It ends only by a defect.
+        task: runs from `start` to `stop`. It ends earlier only by a defect.
     """
 
     def __init__(
@@ -95,10 +96,11 @@ class LeaseClient(Generic[T]):
             self._refuse(uid, request)
 
     async def _is_alone(self, since: float) -> bool:
-        """Whether other gateways still reach the store that has not answered this one since then, and count it as gone.
+        """Whether only this gateway has lost the store, which has not answered it since loop time `since`.
 
-        The query to the controller waits until its answer cannot be older than that.
+        Then other gateways may take its places. The controller shows checks of its database that it made up to
+        `DATABASE_KEPT_S` earlier. So this queries the controller only when those checks must be later than `since`.
         """
         loop = asyncio.get_running_loop()
-        await asyncio.sleep(since + DATABASE_KEPT_S - loop.time())
+        await asyncio.sleep(since + DATABASE_KEPT_S + _MARGIN_S - loop.time())
         return await self._others_are_in_touch(since + _DECIDED_S - loop.time())

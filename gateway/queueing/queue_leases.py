@@ -2,6 +2,9 @@
 
 A request that finds no place here may wait until the other gateways have reported what they hold. So the queue's length
 is exact over all gateways, and no request that can have a place waits for the database. Pure.
+
+`controller/domain/queue_places.py` has the rule by which the store divides the places of a queue among the gateways;
+`lease_client.py` exchanges requests and grants with the store.
 """
 
 import math
@@ -27,7 +30,7 @@ class _Places(Generic[T]):
         elsewhere: places of other gateways.
         requested: requests in the last request to the store, with a place or for one.
         listed: the store may have this gateway in its list, with places or as one that needs them.
-        full_until: until then no more places are requested.
+        full_until: the time until which no more places are requested.
     """
 
     length: int
@@ -55,7 +58,7 @@ class QueueLeases(Generic[T]):
     Attributes:
         away: the store cannot be reached: this gateway uses its part of each length.
         alone: only this gateway cannot reach the store, and others may have all places: it admits no further ones.
-        rank: of this gateway among all, from 0.
+        rank: this gateway's rank among all, from 0.
     """
 
     def __init__(self, clock: Callable[[], float], lacking: Callable[[], None] | None = None) -> None:
@@ -97,7 +100,7 @@ class QueueLeases(Generic[T]):
         return part_of_length(places.length, self.rank, self.gateways)
 
     def _may_apply(self, places: _Places[T], now: float) -> bool:
-        """Requests one more place of the store; False where that is in vain."""
+        """Requests one more place of the store; False where there can be none."""
         if self._lacking is None or self.away or now < places.full_until:
             return False
         if len(places.placed) + len(places.applying) >= places.length:

@@ -46,7 +46,7 @@ class Queues:
 
     Args:
         woken: called when a model shall wake or need no longer.
-        places: in the queues; None: this is the only gateway.
+        places: this gateway's places in the queues; None: this is the only gateway.
 
     Attributes:
         by_model: the queues in which requests wait.
@@ -67,7 +67,7 @@ class Queues:
         self._clock = clock
         self._woken = woken
         self.by_model: dict[str, FairQueue[Queued]] = {}
-        self._uids: dict[str, str] = {}  # of the deployment for which each queue's requests wait
+        self._uids: dict[str, str] = {}  # the deployment for which each queue's requests wait
         self._places = places if places is not None else QueueLeases(clock)
         self._wakes: dict[str, str] = {}  # first waiting request, by deployment's uid
         self._withdrawn: set[str] = set()

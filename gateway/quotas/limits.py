@@ -166,7 +166,7 @@ class Limits:
         """Lets one request pass, refuses it, or requires a request to the store first.
 
         `now`: monotonic seconds.
-        `day_left_s`: until 00:00 UTC.
+        `day_left_s`: seconds until 00:00 UTC.
         `requested`: the store was requested for it already; what lacks now is refused.
         `answered`: the store did answer; else this gateway's own part decides, since what is left is unknown.
         """

@@ -37,7 +37,7 @@ class QuotaClient:
 
     Attributes:
         limited: keys (by id) that had limits here. Requests of other keys pass without this client.
-        tasks: from `start`. They end only by a defect.
+        tasks: run from `start` to `stop`. They end earlier only by a defect.
     """
 
     def __init__(self, database: Database) -> None:

@@ -9,7 +9,7 @@ AHEAD_S: Final = 2.0  # how long a share is meant to last
 _NEGLIGIBLE: Final = 0.05
 _MEASURE_S: Final = 0.5  # the shortest time over which use is measured
 _MOST_AHEAD: Final = 1 / 8  # of a limit of tokens
-_NEARLY_ALL: Final = 1 / 4  # of it: when no more is left, what comes back is returned to the store at once
+_NEARLY_ALL: Final = 1 / 4  # of such a limit: when no more is left, what comes back is returned to the store at once
 OF_TOKENS: Final = (LimitKind.DAY, LimitKind.TOKENS)
 _DENIED_FOR_S: Final = {LimitKind.PARALLEL: 0.05}
 _DENIED_FOR_DEFAULT_S: Final = 0.25
@@ -19,12 +19,12 @@ class Share:
     """A share, and the totals by which the store knows what was used.
 
     Attributes:
-        held: what requests may use here; negative: owed. Of `PARALLEL`: slots, used ones included.
-        spent: total used; of `PARALLEL`: requests under way.
+        held: what requests may use here; negative: owed. For `PARALLEL` all slots, also those in use.
+        spent: total used; for `PARALLEL` the requests under way.
         minted: total that it gave itself while the store was away.
         waiting: what requests that wait for a larger share lack of it.
         reserved: what requests under way may use; it is counted as spent.
-        days: number of ended days, of a limit per day.
+        days: number of ended days, for a limit per day.
     """
 
     __slots__ = (
@@ -42,20 +42,20 @@ class Share:
         self.waiting = 0
         self.reserved = 0
         self.days = 0
-        self._taken = 0.0  # as `spent`, but for what came back
+        self._taken = 0.0  # as `spent`, without subtracting what came back
         self._level: float | None = None  # what was left at the store at its last report
         self._told_at = 0.0
         self._granted = 0.0  # what this gateway held then
         self._denied_at = float("-inf")
-        self._alone_since: float | None = None  # since when it refills by itself; what is before is done
+        self._alone_since: float | None = None  # time of its last refill by itself; None: the store answers
         self._asked: ShareAsk | None = None
-        self._rate = 0.0  # of use, per second
+        self._rate = 0.0  # the use in a second
         self._measured = (0.0, 0.0)  # when, and `taken` then
 
     # Requests
 
     def has(self, amount: int = 1) -> bool:
-        """Whether this amount is here: of `PARALLEL`, slots for more requests."""
+        """Whether this amount is here; for `PARALLEL`, whether this many more requests may start."""
         if self.kind is LimitKind.PARALLEL:
             return self.spent + amount <= min(self.held, self.capacity)
         return min(self.held, self.capacity) >= amount
@@ -93,7 +93,10 @@ class Share:
         self._cap(now)
 
     def _cap(self, now: float) -> None:
-        """What comes back is of use here as far as the bucket is not full again; the store knows how much it is."""
+        """Keeps `held` and the store's level within the capacity after reserved tokens came back.
+
+        The store has refilled a part of them since; it learns from `spent` how many came back.
+        """
         if self.kind in OF_TOKENS:
             self.held = min(self.held, max(self.capacity - self._level_at(now), self._granted, 0.0))
 
@@ -173,7 +176,7 @@ class Share:
         self.minted += fresh
 
     def new_day(self, fraction: float | None) -> None:
-        """The UTC day has ended: of a limit per day, nothing is used yet. `fraction`: while the store is away."""
+        """Resets a limit per day at the end of a UTC day. `fraction`: this gateway's, while the store is away."""
         if self.kind is not LimitKind.DAY:
             return
         self._level = float(self.capacity)
@@ -188,7 +191,7 @@ class Share:
     # For clients
 
     def denied(self, now: float) -> bool:
-        """Whether the store reported a moment ago that nothing is left, so that a new request is in vain."""
+        """Whether the store reported a moment ago that nothing is left, so that a new request would get nothing."""
         return now - self._denied_at <= _DENIED_FOR_S.get(self.kind, _DENIED_FOR_DEFAULT_S) and self.left(now) < 1
 
     def is_short(self) -> bool:
@@ -203,7 +206,7 @@ class Share:
         return min(float(self.capacity), self.held - used + level)
 
     def wait_s(self, now: float, fraction: float | None, need: int = 1) -> float:
-        """Seconds until this amount is left; 0 if it is now. `fraction`: while the store is away."""
+        """Seconds until this amount is left; 0 if it is now. `fraction`: this gateway's, while the store is away."""
         rate = self.kind.per_second(self.capacity) * (1.0 if fraction is None else max(fraction, 1e-6))
         lacking = need - self.left(now)
         if lacking <= 0:

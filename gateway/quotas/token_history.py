@@ -6,7 +6,7 @@ from typing import Final
 
 FIRST_ANSWER: Final = 512  # tokens of an answer of which nothing is known
 _BYTES_PER_TOKEN: Final = 4.0  # of a prompt, until it is measured
-_RANGE: Final = (1.0, 8.0)  # of what is measured: fields that are no prompt must not make prompts seem small
+_RANGE: Final = (1.0, 8.0)  # bounds of the measured value: fields that are no prompt must not make prompts seem small
 _MOST_BYTES: Final = 2**20  # that count fully; older ones count for half
 _LATEST: Final = 100  # answers
 _ENOUGH: Final = 20  # answers that have a 95th percentile of their own

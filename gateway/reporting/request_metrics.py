@@ -203,7 +203,7 @@ class _Family(Collector):
 
 
 def count_tokens(series: Series, counts: Counts, *, streamed: bool, ended_s: float) -> None:
-    """Adds the tokens of a request and, for a stream, their times. `ended_s`: from its arrival to its end."""
+    """Adds the tokens of a request and, for a stream, their times. `ended_s`: seconds from its arrival to its end."""
     series.prompt += counts.prompt_tokens
     series.cached += counts.cached_tokens
     series.completion += counts.completion_tokens

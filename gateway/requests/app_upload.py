@@ -22,7 +22,7 @@ from http1.protocol.heads import ResponseHead, lines_of
 if TYPE_CHECKING:
     from gateway.requests.request import Request
 
-PATH: Final = "/apps"  # of all of them, in usage and metrics
+PATH: Final = "/apps"  # the path of all of them in usage and metrics
 
 
 def for_programs() -> GatewayError:
@@ -41,7 +41,7 @@ def app_upload(name: str, target: bytes) -> "Callable[[Request], AppUpload]":
 
 
 class AppUpload(Upload):
-    """A body that the gateway does not read. `target`: of the request, as the server gets it."""
+    """A body that the gateway does not read. `target`: the request's target, as the server gets it."""
 
     __slots__ = ("_content", "_digest", "_name", "_target")
     reads_events: ClassVar[bool] = False

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 FIRST_S: Final = 15.0  # after the request came
 EVERY_S: Final = 10.0
 # An engine that works on a prompt may send nothing, not even a head, until the first token. It refuses a request as
-# soon as that is read. The first comment commits the status, so it waits for the head, or for this time.
+# soon as that is read. The first comment sends the status, so it waits for the head, or for this time.
 UNANSWERED_S: Final = 30.0
 _STILL: Final = b": the engine works\n\n"
 _EVENTS: Final = ((b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache"))
@@ -42,7 +42,10 @@ def comment_on(exchange: "Exchange", now: float) -> None:
 
 
 def _comment_on_engine(exchange: "Exchange", now: float) -> None:
-    """The engine has sent no piece yet. The first comment commits the status: not before that is the engine's."""
+    """Comments while the engine has sent no part of its answer's body.
+
+    The first comment sends a head, and with it the status. So it waits for the engine's head, or for `UNANSWERED_S`.
+    """
     request, answer = exchange.request, exchange.head_that_waits
     if not request.upload.reads_events:
         request.comment_at = math.inf
@@ -71,8 +74,8 @@ def _waiting(waited_s: float, load_s: float | None, *, waking: bool) -> bytes:
     """The comment of a request that waits for a replica.
 
     Args:
-        waited_s: since the request came.
-        load_s: of the model's last start; None if unknown.
+        waited_s: seconds since the request came.
+        load_s: seconds that the model's last start took; None if unknown.
         waking: the model starts; otherwise its replicas are at their limit.
     """
     if not waking:

@@ -51,7 +51,7 @@ class CrashWatch:
         database: None: this gateway knows only its own ends, and judges none.
 
     Attributes:
-        task: from `start`. It ends only by a defect.
+        task: runs from `start` to `stop`. It ends earlier only by a defect.
         suspicions: requests that are refused or suspected, by digest.
     """
 

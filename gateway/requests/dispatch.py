@@ -31,7 +31,7 @@ class Dispatch:
     """Chooses replicas. `held`: an engine's 503, which is the answer where no other replica takes the request."""
 
     __slots__ = (
-        *("_adapter", "_rechecked", "_request", "_session", "_share", "_suspected", "_tried"),
+        *("_adapter", "_place", "_rechecked", "_request", "_session", "_suspected", "_tried"),
         *("_uses_home", "held", "queued"),
     )
 
@@ -41,11 +41,11 @@ class Dispatch:
         self._rechecked = self._suspected = self.queued = self._uses_home = False
         self._adapter = ""
         self._session = b""
-        self._share: float | None = None  # its place among the requests of which a new revision gets a share
+        self._place: float | None = None  # 0 to 1, decides between two revisions; None: no rollout
         self.held: Kept | None = None
 
     def choose_by(self, name: str, known: Model | None) -> None:
-        """Notes what the choice depends on. `name`: of the model as the client gave it; `known`: its deployment."""
+        """Notes what the choice depends on. `name`: the model's, as the client gave it; `known`: its deployment."""
         request = self._request
         if known is not None:
             self._session = session_of(request.head.named)
@@ -67,7 +67,7 @@ class Dispatch:
         if request.upload.is_bound():
             self._end_at_bound()
             return
-        if shared.crashes.suspicions and self._crashes_engines():
+        if shared.crashes.suspicions and self._refuse_or_await_decision():
             return
         table, model = shared.routes.table, request.model
         endpoint, lane = self._pick()
@@ -89,15 +89,15 @@ class Dispatch:
         """The best replica that it has not tried, and the lane in which it waits without a replica."""
         shared, model, lane = self._request.shared, self._request.model, ""
         queues, table = shared.queues, shared.routes.table
-        if self._share is None:
-            self._share = table.place(model, self._session)
-        if self._share is not None:
-            lane = table.lane(model, self._session, self._share, self._adapter)
+        if self._place is None:
+            self._place = table.place(model, self._session)
+        if self._place is not None:
+            lane = table.lane(model, self._session, self._place, self._adapter)
         if len(self._tried) >= _MOST_TRIES or (queues.by_model and queues.must_wait(model, lane)):
             return None, lane
         session = self._session if self._uses_home else b""
-        tried, share = self._tried, self._share
-        endpoint = table.pick(model, tried, adapter=self._adapter, session=session, place=share, bound=bool(lane))
+        tried, place = self._tried, self._place
+        endpoint = table.pick(model, tried, adapter=self._adapter, session=session, place=place, bound=bool(lane))
         return endpoint, lane
 
     def _end_at_bound(self) -> None:
@@ -184,7 +184,10 @@ class Dispatch:
                 self._end(happening, partial(request.fail, settled_error(settled, endpoint, detail)))
 
     def _end(self, happening: Happening, end: Callable[[], None]) -> None:
-        """Ends it, where its engine may have crashed once other gateways know: its client may repeat it at once."""
+        """Ends the request, but after other gateways know of it if its engine may have crashed.
+
+        The client may repeat it at once, and another gateway would send it to the next engine.
+        """
         if happening in ENDS and self._request.shared.crashes.shares:
             self._request.deadline = math.inf
             self._request.work(self._end_once_shared, end)
@@ -198,8 +201,11 @@ class Dispatch:
 
     # Evidence about engines
 
-    def _crashes_engines(self) -> bool:
-        """Whether it goes to no replica: it is refused, or waits once until that is decided."""
+    def _refuse_or_await_decision(self) -> bool:
+        """Refuses a request that crashes engines, or waits once until that is decided.
+
+        Returns False if the request may go to a replica at once.
+        """
         request, identity = self._request, self._identity()
         suspicion = request.shared.crashes.suspicion(identity)
         if suspicion is None or (self._suspected and not suspicion.crashes):
@@ -217,8 +223,11 @@ class Dispatch:
         if self._request.state is WAITING:
             self.next_replica()
 
-    def keeps_back(self, go_on: Callable[[], None]) -> bool:
-        """Whether a request that an engine partly has crashes engines, or may: then `go_on` may follow later."""
+    def stop_or_delay(self, proceed: Callable[[], None]) -> bool:
+        """Ends a request that an engine partly has if it crashes engines, or delays it once until that is decided.
+
+        Returns False if the caller may proceed at once. After a delay it calls `proceed`, if the request has not ended.
+        """
         request = self._request
         if not request.shared.crashes.suspicions or request.exchange.server is None:
             return False
@@ -232,13 +241,13 @@ class Dispatch:
         else:
             self._suspected = True
             request.deadline = max(request.deadline, request.loop.time() + 2 * WAIT_S)
-            request.work(self._go_on_once_decided, identity, go_on)
+            request.work(self._proceed_once_decided, identity, proceed)
         return True
 
-    async def _go_on_once_decided(self, identity: bytes, go_on: Callable[[], None]) -> None:
+    async def _proceed_once_decided(self, identity: bytes, proceed: Callable[[], None]) -> None:
         await self._request.shared.crashes.decided(identity, WAIT_S)
-        if self._request.state not in OVER and not self.keeps_back(go_on):
-            go_on()
+        if self._request.state not in OVER and not self.stop_or_delay(proceed):
+            proceed()
 
     def _identity(self) -> bytes:
         """A digest that is the request's own; empty: not all of its body has come."""

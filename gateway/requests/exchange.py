@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from controller.live.endpoints import Endpoint
+from gateway.requests import states
 from gateway.requests.comments import FIRST_S
 from gateway.requests.event_stream import CompleteEvents
 from gateway.requests.heads import address_of, parse_agent_headers
 from gateway.requests.refusals import late_refusal
-from gateway.requests.states import ANSWERING, DONE, HELD_LIMIT_S, OVER, SENT, State
 from gateway.routing.outcomes import Happening
-from gateway.usage.stream_usage import REFUSALS, refuses_usage, without_usage_chunk
+from gateway.usage.usage_option import REFUSALS, refuses_usage, without_usage_chunk
 from http1 import relay
 from http1.bodies import keep
 from http1.protocol.client import ClientConnection
@@ -55,9 +55,9 @@ class Exchange(Relay):
     """The relay of a request and a replica's agent.
 
     Attributes:
-        revision: of the last replica.
+        revision: the last replica's.
         sent_at: loop time at which the request went to the last replica.
-        hides_usage: the client did not request the chunk with token counts.
+        hides_usage: the gateway requested the chunk with token counts and the client did not: it is not passed on.
         busy: a 503 that is being read.
     """
 
@@ -71,10 +71,10 @@ class Exchange(Relay):
         self.request = request
         self.endpoint: Endpoint | None = None
         self.revision = ""
-        self._uid = ""  # of the deployment, while the request is at a replica
+        self._uid = ""  # the deployment's uid, while the request is at a replica
         self._picked_at = self.sent_at = request.arrived
         self.busy: Kept | None = None
-        self._refusal: Kept | None = None  # which may be of the field that requests token counts
+        self._refusal: Kept | None = None  # an answer that may refuse the field that requests token counts
         self.events: CompleteEvents | None = None
         self.hides_usage = False
         self._key_at = math.inf  # when the key of a tunnel is checked next
@@ -93,7 +93,7 @@ class Exchange(Relay):
         if kept is not None:
             request.upload.send(endpoint, kept)
         else:
-            request.enter(State.CONNECTING)
+            request.enter(states.CONNECTING)
             self.connect(partial(shared.pool.connect, address))
 
     def connected(self, server: ClientConnection) -> None:
@@ -113,7 +113,7 @@ class Exchange(Relay):
         self.server = server
         server.begin(head, self, chunked=chunked, continued=continued)
 
-    def close(self, state: State) -> None:
+    def close(self, state: states.State) -> None:
         self.leave()
         super()._enter(relay.State(state))
 
@@ -132,12 +132,12 @@ class Exchange(Relay):
         """The relay's states from `SENT` on are the request's as well."""
         super()._enter(state)
         if state is relay.SENT:
-            self.request.enter(SENT)
+            self.request.enter(states.SENT)
             self.sent_at = self.moved
             if self.endpoint is not None:
                 self.request.deadline = self.moved + self.endpoint.limits.first_token_timeout
         elif state is relay.ANSWERING or state is relay.TUNNEL:
-            self.request.enter(ANSWERING)
+            self.request.enter(states.ANSWERING)
 
     # The answer
 
@@ -150,7 +150,7 @@ class Exchange(Relay):
         happening, detail, in_flight, _ = parse_agent_headers(head)
         if happening is Happening.ENGINE_BUSY:
             self.busy = Kept(head)
-            request.deadline = self._loop.time() + HELD_LIMIT_S
+            request.deadline = self._loop.time() + states.HELD_LIMIT_S
         elif happening is not None:
             request.dispatch.ended(happening, detail)
         elif endpoint is not None:
@@ -199,14 +199,14 @@ class Exchange(Relay):
         if answer is not None:
             self._enter_answer(answer)
             self._start(answer if answer.length is not None else replace(answer, length=0), b"")
-        if request.state is not ANSWERING:
+        if request.state is not states.ANSWERING:
             return
         if request.usage is not None and request.usage.failed and request.status == _OK:
             request.dispatch.note_error()
         if self.events is not None:
             rest = self.events.rest()
             self.client.send(without_usage_chunk(rest) if self.hides_usage else rest)
-        request.over(DONE)
+        request.over(states.DONE)
         self.client.finish()
 
     def response_failed(self, why: str) -> None:
@@ -217,7 +217,7 @@ class Exchange(Relay):
         if self.busy is not None:
             self._ended_busy(kept=False)
             return
-        if self.request.state is ANSWERING:
+        if self.request.state is states.ANSWERING:
             self.request.dispatch.ended(Happening.BROKE_OFF_MIDWAY, why)
         else:
             self.unanswered(why)
@@ -348,9 +348,9 @@ class Exchange(Relay):
 
     def end_tunnel(self) -> bool:
         """Ends a tunnel; returns whether there was one."""
-        if self.state is not relay.TUNNEL or self.request.state in OVER:
+        if self.state is not relay.TUNNEL or self.request.state in states.OVER:
             return False
-        self.request.over(DONE)
+        self.request.over(states.DONE)
         self.client.close()
         return True
 
@@ -396,13 +396,13 @@ class Exchange(Relay):
     def silent(self) -> None:
         dispatch = self.request.dispatch
         match self.request.state:
-            case State.CONNECTING:
+            case states.CONNECTING:
                 dispatch.ended(Happening.NOT_CONNECTED, "no connection in time")
-            case State.SENT if self.busy is not None:
+            case states.SENT if self.busy is not None:
                 self._ended_busy(kept=False)
-            case State.SENT:
+            case states.SENT:
                 dispatch.ended(Happening.SILENT, "nothing came in time")
-            case State.ANSWERING:
+            case states.ANSWERING:
                 dispatch.ended(Happening.SILENT_MIDWAY, "nothing more came in time")
             case _:
                 pass

@@ -82,7 +82,7 @@ class FormUpload(Upload):
         self.complete = True
         if self.started and not self.request.ended:
             self._feed(b"")
-        if self._continued and not self.request.dispatch.keeps_back(self._send_rest):
+        if self._continued and not self.request.dispatch.stop_or_delay(self._send_rest):
             self._send_rest()
 
     def read(self) -> None:
@@ -126,7 +126,7 @@ class FormUpload(Upload):
         server, endpoint = exchange.server, exchange.endpoint
         if self._continued or request.state is not SENT or server is None or endpoint is None:
             return
-        if self.complete and request.dispatch.keeps_back(self._continue):
+        if self.complete and request.dispatch.stop_or_delay(self._continue):
             return
         self._continued = True
         exchange.sent_at = request.loop.time()
@@ -159,7 +159,7 @@ class FormUpload(Upload):
             self._await_answer()
 
     def _model_for(self, endpoint: Endpoint) -> bytes:
-        """The part of the model, written again: of the client's part an engine gets the name alone."""
+        """The form's part with the model, written again: of the client's part, an engine gets only the name."""
         name = self._read_form().model or ""
         return model_part(self.request.dispatch.engines_name(endpoint, name))
 
@@ -199,7 +199,7 @@ class FormUpload(Upload):
             self._open_window(UPLOAD_LIMIT_S, MAX_BODY_BYTES)
             self.request.connection.pause_reading()
 
-    def is_late_at_replica(self) -> bool:
+    def end_if_late_at_replica(self) -> bool:
         """Ends the request where the agent or the client is late with the body; returns whether it did."""
         request = self.request
         if request.exchange.busy is not None or (self._continued and self.complete):

@@ -22,8 +22,8 @@ from schemas.wire import (
 )
 
 _OURS: Final = OUR_HEADERS.encode()
-# A client's keys and cookies are between it and the gateway, which part of an engine answers is not its choice, and an
-# engine must not take its word for the address that it comes from.
+# Fields that engines do not get. A client's keys and cookies are for the gateway, the client does not choose the rank
+# of an engine that answers, and an engine must not believe what it claims as its address.
 _KEPT_HERE: Final = HOP_BY_HOP | {
     *(b"host", b"authorization", b"x-api-key", b"api-key", b"cookie", b"expect", b"x-data-parallel-rank"),
     *(b"forwarded", b"x-real-ip"),
@@ -76,7 +76,7 @@ def forwarded(
 ) -> bytes:
     """The head for a replica's agent. The target is kept as the client encoded it.
 
-    `length`: of the body, in bytes; None: it is sent in chunks.
+    `length`: the body's, in bytes; None: it is sent in chunks.
     `readable`: the answer must come without an encoding, since the gateway changes it or has started it.
     `expect`: the body follows once the agent requests it.
     """
@@ -90,7 +90,7 @@ def forwarded(
 
 
 def forwarded_to_app(head: RequestHead, endpoint: Endpoint, request_id: str, length: int, target: bytes) -> bytes:
-    """The head for a replica's agent of a request below `/apps`. `target`: for the server; `length`: of the body."""
+    """The head for a replica's agent of a request below `/apps`. `target`: the server's; `length`: the body's."""
     replica = _replica(endpoint.address, endpoint.instance, endpoint.secret, endpoint.certificate)
     framing = b"content-length: %d\r\n" % length if length or head.has_body or b"content-length" in head.named else b""
     upgrade = b"connection: upgrade\r\nupgrade: %b\r\n" % head.upgrade if head.upgrade else b""
@@ -130,7 +130,7 @@ def address_of(endpoint: Endpoint) -> Address:
 
 
 class _Replica(NamedTuple):
-    """What requests to a replica have in common. `path`: before the engine's own; `lines`: of its head."""
+    """What requests to a replica have in common. `path`: the start of each path; `lines`: the head's."""
 
     address: Address
     path: bytes
@@ -175,7 +175,7 @@ class AgentHeaders(NamedTuple):
     Attributes:
         happening: None: the answer is the engine's, to be passed on.
         detail: the agent's name for it.
-        in_flight: at the replica, as its agent counts; None if not stated.
+        in_flight: requests at the replica, as its agent counts them; None if not stated.
         body: whether it is a stream of events, whether it can be read as it is, and its encoding.
     """
 

@@ -9,7 +9,7 @@ from controller.live.endpoints import Endpoint, Model, Trouble
 from gateway.errors import NO_RETRY, GatewayError
 from gateway.routing.outcomes import OVERLOADED, TIMED_OUT, Settled
 from gateway.routing.routing_table import RoutingTable
-from http1.protocol.admission import Refusal
+from http1.protocol.connection_rules import Refusal
 
 _RETRY_AFTER_S: Final = "2"
 _NO_CAPACITY: Final = "no_capacity"
@@ -45,8 +45,8 @@ def broken_off(settled: Settled, endpoint: Endpoint, detail: str) -> GatewayErro
 def late_refusal(status: int, body: bytes) -> GatewayError:
     """The error for an engine's answer without events, behind comments. `body`: its beginning."""
     if status < _REFUSED:
-        return GatewayError(502, _ENGINE_ERROR, "the engine sent no events, after the stream had begun with comments")
-    message = f"the engine answered {status}, after the stream had begun with comments"
+        return GatewayError(502, _ENGINE_ERROR, "the engine sent no events, after the stream had started with comments")
+    message = f"the engine answered {status}, after the stream had started with comments"
     if why := _engines_message(body):
         message = f"{message}: {why}"
     return GatewayError(status, _ENGINE_ERROR, message)

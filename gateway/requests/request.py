@@ -1,8 +1,8 @@
 """One request to a model, from its head to the end of its answer.
 
 A request holds its parts: the admission of its key, the upload of its body, the dispatch to a replica, the exchange
-with that replica, and its usage. It alone changes its state, and gives back what the parts hold. It has no timer: the
-gateway sweeps deadlines by `overdue`.
+with that replica, and its usage. The parts change its state by `enter`, `fail`, `break_off` and `over`; `over` gives
+back what they hold. It has no timer: the gateway sweeps deadlines by `overdue`.
 """
 
 import asyncio
@@ -69,16 +69,16 @@ class Request:
 
     Args:
         upload: makes the part that takes its body.
-        path: by which it is counted; empty: that of the head.
+        path: the path by which it is counted; empty: the head's.
 
     Attributes:
         arrived: loop time at which it came.
         deadline: loop time at which its state ends.
         comment_at: loop time at which a comment to its client may be due.
-        keys: that its client sent.
+        keys: the keys that its client sent.
         key: id of the valid key.
         model: the deployment that it is for.
-        status: of its answer; 0 before it.
+        status: the answer's status; 0 before it.
     """
 
     __slots__ = (
@@ -114,7 +114,7 @@ class Request:
         self.status = 0
         self.client_gone = self._failed = False
         self._task: asyncio.Task[None] | None = None
-        self._uid = ""  # of the deployment
+        self._uid = ""  # the deployment's uid
         self._database_s = DATABASE_S
         self.admission = admission
         self.upload = upload(self)
@@ -165,7 +165,7 @@ class Request:
             self._receive(principal)
 
     async def _await_share(self, principal: Principal) -> None:
-        """Only a request that would be refused gets here."""
+        """Waits for a larger share of the key's limits: with the present share the request would be refused."""
         usage = await self.of_database(partial(self.shared.quotas.wait, principal, self.path))
         if self.state in OVER:
             usage.over()
@@ -182,7 +182,7 @@ class Request:
             self.fail(error)
 
     def uploaded(self, parameters: Parameters, size: int) -> None:
-        """The body is known as far as its model. `size`: of the prompt in bytes; 0 if it does not show tokens."""
+        """The body is known as far as its model. `size`: the prompt's, in bytes; 0 if it does not show tokens."""
         self.enter(ADMITTED)
         table = self.shared.routes.table
         self.model = table.name_of(parameters.model)
@@ -299,8 +299,9 @@ class Request:
                 self.upload.late()
             case State.ADMITTED | State.WAITING:
                 self.dispatch.late()
-            case State.SENT if self.upload.is_late_at_replica():
-                pass
+            case State.SENT:
+                if not self.upload.end_if_late_at_replica():
+                    self.exchange.silent()
             case _:
                 self.exchange.silent()
 

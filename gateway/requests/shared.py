@@ -30,9 +30,9 @@ class Shared:
         bodies: bounds the bytes of bodies in flight.
         failed: logs a request that ended with an error of ours: the error, its path and its id.
         under_way: the requests that are not over.
-        outcomes: of revisions while one is rolled out.
+        outcomes: counts how requests end at revisions while one is rolled out.
         crashes: requests that crash engines.
-        loop: in which requests run. To get the running loop is a system call each time.
+        loop: runs the requests. To get the running loop is a system call each time.
     """
 
     keys: KeyRing

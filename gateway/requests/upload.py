@@ -9,7 +9,7 @@ from gateway.bodies.parameters import BadRequestError
 from gateway.errors import GatewayError, unavailable
 from gateway.requests.heads import forwarded, id_for_engine, returned
 from gateway.requests.states import LONG_READ_LIMIT_S, RECEIVING, UPLOAD_LIMIT_S
-from gateway.usage.stream_usage import options_with_usage, requests_usage
+from gateway.usage.usage_option import options_with_usage, requests_usage
 from http1.bodies import BodiesFullError, Hold, keep
 from http1.protocol.client import ClientConnection
 from http1.protocol.heads import ResponseHead
@@ -23,7 +23,7 @@ MAX_BODY_BYTES: Final = 64 * 2**20
 class Upload:
     """A JSON body. Other bodies are types of their own: `FormUpload`, `AppUpload`."""
 
-    reads_events: ClassVar[bool] = True  # of an answer, so that only complete events pass
+    reads_events: ClassVar[bool] = True  # in an answer, so that only complete events pass
     __slots__ = ("complete", "hold", "json", "parts", "request", "size", "started")
 
     def __init__(self, request: "Request") -> None:
@@ -157,7 +157,7 @@ class Upload:
     def server_writable(self, *, ready: bool) -> None:
         """Whether the replica takes more of it: it is in memory and under its bound, and waits in the transport."""
 
-    def is_late_at_replica(self) -> bool:
+    def end_if_late_at_replica(self) -> bool:
         return False
 
     def returned_lines(self, head: ResponseHead) -> bytes:

@@ -26,9 +26,7 @@ class Happening(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TryAnother:
-    """Another replica may get it. `suspect`: this replica is left alone for a while."""
-
-    suspect: bool = True
+    """Another replica may get the request, and this one gets no requests for a while."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +34,8 @@ class Settled:
     """The client gets an error, and no other replica sees the request.
 
     Attributes:
-        status: of the response; None if it has started: then an error event and a closed connection show the error.
-        code: of the error.
+        status: the response's; None if it has started: then an error event and a closed connection show the error.
+        code: the error's code.
     """
 
     status: int | None
@@ -60,8 +58,8 @@ VERDICTS: Final[Mapping[Happening, Verdict]] = {
     Happening.SILENT_MIDWAY: Settled(None, TIMED_OUT),
 }
 MIDWAY: Final = frozenset({Happening.BROKE_OFF_MIDWAY, Happening.SILENT_MIDWAY})
-# The connection ended before its answer did, as it does where the engine has ended. An agent that lives names an end
-# before the answer, so that what was in flight at one that is gone is not suspected.
+# Ends that an engine's crash may have caused, so that the request is suspected. `AGENT_GONE` is none of them: a running
+# agent names the end of an engine. Without that, the agent or its host has ended, for which no request is suspected.
 ENDS: Final = frozenset({Happening.BROKE_OFF, Happening.BROKE_OFF_MIDWAY})
 # The engine's doing, or taken for it: these count against its revision.
 OF_ENGINE: Final = MIDWAY | {Happening.ENGINE_BUSY, Happening.BROKE_OFF, Happening.AGENT_GONE, Happening.SILENT}
@@ -75,7 +73,7 @@ def of_agents_answer(*, refusal: str | None, outcome: str | None, status: int) -
     Args:
         refusal: the agent's mark that no byte went to the engine; no engine can set it.
         outcome: the agent's mark of an end after the first byte.
-        status: of the answer.
+        status: the answer's.
     """
     if refusal is not None:
         return Happening.BROKE_OFF if refusal in _AFTER_THE_FIRST_BYTE else Happening.AGENT_REFUSED

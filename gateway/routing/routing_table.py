@@ -47,7 +47,7 @@ class RoutingTable:
         self._last_picked: dict[str, int] = {}
         self._picks = _NEVER
         self._places = 0
-        self._homes: dict[str, SessionHomes] = {}  # of models of which sessions have come
+        self._homes: dict[str, SessionHomes] = {}  # for models that sessions have used
         self._refuse_usage: set[tuple[str, int]] = set()  # starts of instances whose engines do not know the field
 
     def update(
@@ -151,9 +151,9 @@ class RoutingTable:
         return place_in_turn(self._places)
 
     def lane(self, model: str, session: bytes, place: float | None, adapter: str = "") -> str:
-        """The revisions to which a session's request is bound, `new` or `old`; empty: to none.
+        """The revision to which a request of a session is bound: `new` or `old`; empty: to neither.
 
-        It is bound while a replica of its own revision runs, at its limit or not.
+        It is bound while a replica of its revision runs, even if all of them are at their limit.
         """
         rollout = self._rollout(model)
         if not session or place is None or rollout is None:

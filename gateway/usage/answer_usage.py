@@ -60,10 +60,10 @@ class AnswerUsage:
     """Reads one answer.
 
     Args:
-        request_bytes: from which the prompt is estimated where the engine reports nothing.
+        request_bytes: the prompt's size, from which its tokens are estimated where the engine reports none.
         events: the answer is a stream of server-sent events.
         has_completion: this endpoint makes tokens, so that its answer is counted.
-        length: of the answer's body in bytes, as announced: it is made, however little of it is taken.
+        length: bytes of the answer's body, as announced. The engine has made all of them, even if the client reads few.
     """
 
     __slots__ = (
@@ -85,8 +85,8 @@ class AnswerUsage:
         self._events = events
         self._has_completion = has_completion
         self._partial = PartialEvent() if events else None
-        self._end = bytearray()  # of an answer without events
-        self._start = b""  # of the same, where some servers write the counts
+        self._end = bytearray()  # the end of an answer without events
+        self._start = b""  # the start of such an answer, where some servers write the counts
         self._last = b""  # the events that came last
         self._completions = 0  # events with a piece of an answer
         self._size = 0

@@ -27,7 +27,7 @@ class UsageBatches:
     def __init__(self) -> None:
         self._rows: dict[Name, Counts] = {}
         self._number = 0
-        self._sent: list[UsageRow] = []  # of the batch that is under way, unchanged until the store has it
+        self._sent: list[UsageRow] = []  # the rows of the batch that is under way, unchanged until the store has it
 
     def add(self, key: str, path: str, model: str, counts: Counts) -> None:
         """Counts one request. Requests for no deployment, whose name is empty, are not reported."""
@@ -71,8 +71,8 @@ class UsageRecord:
 
     Attributes:
         counts: its usage, once it is over.
-        use: of its key; None without limits.
-        ticket: of the limits, until it is over.
+        use: the use of its key; None without limits.
+        ticket: what it holds of the key's limits, until it is over.
         expected: tokens that it may use, as far as its key's limits need them; 0 until its body is complete.
     """
 
@@ -97,7 +97,7 @@ class UsageRecord:
         self.use: KeyUse | None = None if ticket is None else ticket.use
         self.expected = 0
         self._history: TokenHistory | None = None
-        self._prompt_bytes = 0  # of its text
+        self._prompt_bytes = 0  # bytes of the prompt's text
         self._answers = 1
         self._now = now
         self._batches = batches
@@ -116,7 +116,7 @@ class UsageRecord:
     def expect(self, model: str, size: int, parameters: Parameters, prompt_bytes: int | None = None) -> None:
         """Its body is complete: notes the deployment, and the tokens that it may use.
 
-        `size`: of the body in bytes; 0 if it does not show tokens.
+        `size`: the body's, in bytes; 0 if it does not show tokens.
         `prompt_bytes`: bytes of its text; None: its key has no limits of tokens.
         """
         self._model, self._size = model, size
@@ -130,7 +130,7 @@ class UsageRecord:
         self.expected = self._history.reservation(prompt_bytes, self._answers, most, first)
 
     def answered(self, status: int, events: bool, encoding: str, length: int | None = None) -> None:
-        """An engine's answer begins. `length`: of its body in bytes, if stated."""
+        """An engine's answer begins. `length`: the body's, in bytes, if stated."""
         self._status = status
         self.streamed = events
         self._answer = AnswerUsage(self._of_prompt(), events, encoding, self.path in _WITH_COMPLETION, length)
@@ -153,7 +153,7 @@ class UsageRecord:
 
         Args:
             broken: the answer did not end as it should.
-            left_after_s: its client left, or waited in vain, this long after the engine got it; None: neither.
+            left_after_s: its client left, or got no answer in time, this long after the engine got it; None: neither.
         """
         if self.counts is not None:
             return

@@ -25,7 +25,7 @@ class ServiceManager:
     """The service manager of this process, or none.
 
     Attributes:
-        address: of its socket, as `NOTIFY_SOCKET` names it; empty without one.
+        address: its socket, as `NOTIFY_SOCKET` names it; empty without one.
         watchdog_s: it restarts this process after this long without a sign of life; None without a watchdog.
     """
 

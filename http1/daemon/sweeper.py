@@ -21,13 +21,13 @@ class Sweeper:
     Deadlines are kept by sweeps, so a defect in one sweep must cost no later sweep.
 
     Args:
-        name: for the log.
-        period_s: between two sweeps, in seconds.
+        name: the log's name for it.
+        period_s: seconds between two sweeps.
         sweep: one run over all objects.
 
     Attributes:
         due: when the next sweep is, by the loop's clock; infinite: there is none.
-        late_s: by how many seconds the newest sweep came late.
+        late_s: the seconds by which the newest sweep came late.
     """
 
     __slots__ = ("_handle", "_name", "_period_s", "_sweep", "due", "late_s")

@@ -131,7 +131,7 @@ class ClientConnection(asyncio.Protocol):
 
         Args:
             head: bytes of the head; those of a body whose length it states may follow at once.
-            receiver: of the response.
+            receiver: gets the response.
             chunked: whether the body is sent in chunks.
             head_only: whether the method is HEAD.
             upgrade: whether the head requests a switch of protocols.
@@ -189,7 +189,7 @@ class ClientConnection(asyncio.Protocol):
     def abort(self) -> None:
         """Ends the connection and its request; the receiver is not called again.
 
-        A server that does not read the rest of a request sees the end all the same.
+        A server that does not read the rest of a request still notices the end.
         """
         self._receiver = None
         if self._transport is not None and (self._write_paused or not self._complete):

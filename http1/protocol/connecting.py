@@ -19,7 +19,7 @@ class ConnectError(Exception):
     """No connection could be made: no byte of the request has left.
 
     Attributes:
-        errno: of the operating system; None: it took too long.
+        errno: the operating system's error; None: it took too long.
     """
 
     def __init__(self, message: str, errno: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Admits the connections of one server by the rules of `http1.protocol.admission`: closes, counts and logs."""
+"""Admits the connections of one server by the rules of `http1.protocol.connection_rules`: closes, counts and logs."""
 
 import asyncio
 import math
@@ -8,7 +8,7 @@ from typing import Final, Protocol
 import structlog
 
 from http1.daemon.sweeper import Sweeper
-from http1.protocol.admission import HEAD, KEY, Connection, Connections, Limits, Refusal, Standing, State
+from http1.protocol.connection_rules import HEAD, KEY, Connection, Connections, Limits, Refusal, Standing, State
 
 log = structlog.get_logger(__name__)
 
@@ -32,8 +32,8 @@ class ConnectionAdmission:
     """The bounded connections of one server.
 
     Args:
-        limits: bounds and deadlines.
-        name: of the server, for logs.
+        limits: the bounds and deadlines.
+        name: the server's name in logs.
         is_proxy: whether an address is a trusted proxy's, to which the bound for each address does not apply.
         make_way: called with a client that holds more connections than another one, which needs some where they are
             few: ends a request of it that has cost nothing yet, and returns whether there was one.
@@ -103,14 +103,14 @@ class ConnectionAdmission:
         """Closes the connection that yields to a request, and counts a refused request.
 
         Args:
-            record: of the request's connection.
+            record: the entry of the request's connection.
             body: whether its body is incomplete.
-            client: whose key it was; "" where clients are not distinguished.
-            standing: which of the reserved connections it may use.
-            decided: by `Connections.serve`.
+            client: the owner of the key; "" where clients are not distinguished.
+            standing: decides which reserved connections it may use.
+            decided: the result of `Connections.serve`.
 
         Returns:
-            Why the request has to be refused: with 429 for its client, with 503 for all.
+            The reason to refuse the request, which is a 429 where its client has too much and a 503 where all have.
         """
         connections, (refusal, yielding) = self.connections, decided
         # A request that is refused for its own key's part is not helped by another one's end.

@@ -16,7 +16,7 @@ _LAST_FINAL: Final = 599
 
 
 class MessageError(Exception):
-    """The peer's bytes are not an acceptable HTTP/1.1 message. `status`, `code`: of a server's answer."""
+    """The peer's bytes are not an acceptable HTTP/1.1 message. A server answers with `status` and `code`."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
@@ -33,7 +33,7 @@ def mostly_frames() -> MessageError:
 
 
 def first_values(fields: Fields, read_bytes: int) -> dict[bytes, bytes]:
-    """The first value of each field of a head within its bounds. `read_bytes`: at least as many as the head has.
+    """The first value of each field of a head within its bounds. `read_bytes`: no fewer than the head has.
 
     Raises:
         MessageError: it has too many fields or bytes.

@@ -38,8 +38,8 @@ class RequestHead:
     """A request's head.
 
     Attributes:
-        target: as it came: path and query, not decoded.
-        fields: in order, names in lower case.
+        target: path and query as they came, not decoded.
+        fields: names, in lower case, and values, in order.
         named: the first value of each field.
         keep_alive: the client may send another request on this connection.
         length: bytes of the body; None: chunked.
@@ -113,12 +113,12 @@ class ResponseHead:
 
     Attributes:
         status: 101 where a switch of protocols was requested, else 200 to 599.
-        fields: in order, names in lower case.
+        fields: names, in lower case, and values, in order.
         named: the first value of each field.
         keep_alive: the connection can be used again after the body.
         length: bytes of the body; None: chunked, or until the connection's end.
         alone: nothing of the body has come with it, and not its end.
-        alike: as of a request.
+        alike: results for all heads that differ only in `VARYING`.
     """
 
     status: int

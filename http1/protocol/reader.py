@@ -28,7 +28,7 @@ from http1.protocol.framing import (
 )
 from http1.protocol.heads import NO_BODY, Fields, RequestHead, ResponseHead
 
-MAX_FRAME_BYTES: Final = 2**20  # and as many again as the body has: of chunks' heads, extensions and trailers
+MAX_FRAME_BYTES: Final = 2**20  # of chunks' heads, extensions and trailers, beyond as many as the body has
 
 
 class MessageReader(ABC):
@@ -43,7 +43,7 @@ class MessageReader(ABC):
     def __init__(self, sink: Any) -> None:
         self._sink = sink
         self._fields: Fields = []
-        self._parts: list[bytes] = []  # of a body, read since the sink was last called
+        self._parts: list[bytes] = []  # parts of a body that were read since the sink was last called
         self.on_body = self._parts.append
         self._bare_bytes = 0  # read since the last that was of use: heads, trailers, chunk extensions
         self._frames = 0  # bytes of a body's frames, less those of the body

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from http1.daemon.sweeper import Sweeper
-from http1.protocol.admission import Connection
+from http1.protocol.connection_rules import Connection
 from http1.protocol.listening import BACKLOG, Acceptor, PlainAcceptor, open_listener
 from http1.protocol.server_connection import ServerConnection, Service
 from http1.protocol.states import State
@@ -24,7 +24,7 @@ class Server:
 
     Args:
         context: the certificate for the next handshake; None without TLS.
-        plain: with a certificate, whether connections without TLS are served, too.
+        plain: whether a server with a certificate also serves connections without TLS.
     """
 
     def __init__(

@@ -10,9 +10,9 @@ from typing import Final, cast
 
 import structlog
 
-from http1.protocol import admission as connections
-from http1.protocol.admission import KEY, Connection, Refusal, Standing
+from http1.protocol import connection_rules as connections
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import KEY, Connection, Refusal, Standing
 from http1.protocol.framing import MessageError
 from http1.protocol.handler import Handler
 from http1.protocol.heads import (
@@ -100,7 +100,7 @@ class ServerConnection(asyncio.Protocol):
         self._reader = RequestReader(self)
         self._loop = asyncio.get_running_loop()
         self._state = IDLE
-        self._since = self._loop.time()  # of the state, or of the last progress in it
+        self._since = self._loop.time()  # the time of the state's start, or of the last progress in it
         self._transport: asyncio.Transport | None = None
         self._handler: Handler | None = None
         self._added = b""  # lines of the current answer's head
@@ -151,7 +151,7 @@ class ServerConnection(asyncio.Protocol):
         """Sends the answer's head.
 
         `fields`: without those that frame the body; or their lines.
-        `length`: of the body; None: it is chunked, or ends with the connection where the client knows no chunks.
+        `length`: the body's; None: it is chunked, or ends with the connection where the client knows no chunks.
         `body`: its start, which goes with the head.
         """
         transport = self._transport
@@ -343,7 +343,7 @@ class ServerConnection(asyncio.Protocol):
             self._untaken, self._since = untaken, now
 
     def admit(self, client: str = "", standing: Standing = KEY) -> Refusal | None:
-        """Notes that the current request carried a valid key or credential; returns why it is refused all the same."""
+        """Notes that the current request carried a valid key or credential; returns why it is still refused."""
         incomplete, rules = self._state is RECEIVING, self._connections
         decided = rules.serve(self.record, self._loop.time(), incomplete, client, standing)
         if decided == _SERVED and not rules.few:

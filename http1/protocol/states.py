@@ -36,9 +36,9 @@ class Progress:
     """Seconds after which a connection is cut.
 
     Attributes:
-        body_s: without a byte of a body read, while it is read.
-        write_s: without a byte taken, while an answer is written or its rest goes out.
-        linger_s: for a client to close after an answer that came before its request was complete.
+        body_s: while a body is read, seconds without a byte of it.
+        write_s: while an answer is written, seconds in which the client takes no byte.
+        linger_s: seconds that a client has to close, after an answer that came before its request was complete.
     """
 
     body_s: float = 60.0

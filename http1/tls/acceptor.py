@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import structlog
 
-from http1.protocol.admission import Connection
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import Connection
 from http1.protocol.listening import Acceptor
 
 log = structlog.get_logger(__name__)

@@ -31,7 +31,7 @@ class CertificateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A certificate in use. `expires_s`: in seconds since 1970; `fingerprint`: SHA-256 of the sent form."""
+    """A certificate in use. `expires_s`: the time, in seconds since 1970; `fingerprint`: SHA-256 of the sent form."""
 
     context: ssl.SSLContext
     expires_s: float

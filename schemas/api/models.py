@@ -64,7 +64,7 @@ MODEL_PATHS: Final = {
     "/v2/rerank": "Rank documents by their relevance",
     "/v2/embed": "Create embeddings",
 }
-# Likewise, with the model as a field of a form (multipart/form-data).
+# Endpoints with the model as a field of a form (multipart/form-data).
 FORM_PATHS: Final = {
     "/v1/audio/transcriptions": "Transcribe speech",
     "/v1/audio/translations": "Translate speech into English text",

@@ -9,10 +9,10 @@ class UsageFigures(View, frozen=True, kw_only=True):
     Attributes:
         requests: all that were let pass.
         errors: of those, answers with a status of 400 and more, and ones that broke off.
-        prompt_tokens: of requests.
+        prompt_tokens: tokens of the requests' prompts.
         cached_tokens: the part of them that engines had in a cache.
-        completion_tokens: of answers.
-        estimated: requests whose tokens are estimated, since the engine told none.
+        completion_tokens: tokens of the answers.
+        estimated: requests whose tokens are estimated, since the engine reported none.
         in_flight_s: seconds in which requests were under way, all together.
         first_token_s: mean time to the first token; None: no request had one.
     """

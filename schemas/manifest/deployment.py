@@ -44,6 +44,9 @@ ArgValue = bool | int | float | str | list[Any] | dict[str, Any] | None
 class DeploymentSpec(Strict):
     """The spec of a `Deployment`: every field of the manifest except kind and name."""
 
+    # A new field, also one of a section, belongs in `NEWER_FIELDS` of `controller/store/deployments/specs.py`: else the
+    # release before, which continues to run during an upgrade, cannot read the stored specs.
+
     model: Annotated[Text, Field(pattern=MODEL_PATTERN)] | None = Field(
         None,
         description="The model: `hf:org/name[@revision]` (Hugging Face), `path:/dir` or `gguf:/file` on the worker. "

@@ -71,7 +71,7 @@ class StartOrder(Wire, frozen=True, kw_only=True):
     simulated_load: SimulatedLoad | None = None
     gpus_by_index: bool = False  # the engine does not support UUIDs and gets the GPUs' indices
     request_gauges: tuple[str, ...] = ()  # gauges of the engine's /metrics whose sum is the requests at once
-    queue_gauges: Annotated[tuple[str, ...], Since(4)] = ()  # likewise for the engine's own queue
+    queue_gauges: Annotated[tuple[str, ...], Since(4)] = ()  # their sum: requests in the engine's own queue
     host_memory_mib: Annotated[int | None, Since(4)] = None  # limit of host memory by its user; None: none
     cache_gauges: Annotated[tuple[str, ...], Since(4)] = ()  # the share of its KV cache in use, 0 to 1
     progress_counters: Annotated[tuple[str, ...], Since(4)] = ()  # counters of its tokens, which rise while it works

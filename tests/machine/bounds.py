@@ -34,7 +34,7 @@ class Moment:
     phases: Mapping[str, str]
     reasons: Mapping[str, str | None]
     fresh: frozenset[str]  # instances that take no other one's place
-    kept: int | None = None  # replicas that a rollout keeps up: not those by which it has grown in vain
+    kept: int | None = None  # replicas that a rollout keeps up: not those by which it has grown without use
 
     @classmethod
     def read(cls, row: Mapping[str, Any]) -> "Moment":

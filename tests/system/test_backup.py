@@ -63,7 +63,7 @@ async def test_a_backup_comes_back_over_running_engines(cluster: BackedUp, tmp_p
     assert (code, "add --replace" in said) == (1, True), said
     key = (cluster.data_dir / "secrets.key").rename(cluster.folder / "kept.key")  # as on a new host: no backup holds it
     code, said = await cluster.verb("restore", str(file), "--replace", "--yes")
-    assert "no key here opens these secrets, put it back or set them anew: hf" in said
+    assert "no key here opens these secrets, put it back or set them again: hf" in said
     assert (code, "restored: 1 deployments, 1 instances, 1 workers" in said) == (0, True), said
 
     key.rename(cluster.data_dir / "secrets.key")

@@ -13,7 +13,7 @@ from controller.api.apply import granted_to
 from controller.api.body import MAX_BODY_BYTES
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import unavailable
-from controller.api.key_share import KeyShare
+from controller.api.open_streams import OpenStreams
 from controller.domain.access.grants import Grant
 from controller.domain.placement import Need
 from schemas.manifest.deployment import DeploymentSpec
@@ -32,7 +32,7 @@ JUDGING: Final = web.AppKey("JUDGING", asyncio.Lock)
 JUDGING_OF_VIEWERS: Final = web.AppKey("JUDGING_OF_VIEWERS", asyncio.Lock)
 MAX_OF_VIEWER_AT_ONCE: Final = 2  # one computes, one waits: a page sends its next plan before the last has ended
 MAX_OF_VIEWERS_AT_ONCE: Final = 16
-VIEWERS_AT_ONCE: Final = web.AppKey("VIEWERS_AT_ONCE", KeyShare)
+VIEWERS_AT_ONCE: Final = web.AppKey("VIEWERS_AT_ONCE", OpenStreams)
 Analyse: TypeAlias = Callable[[DeploymentSpec], Awaitable[Need]]
 AT_ONCE: Final = 2  # more would only share the interpreter
 OF_VIEWERS_AT_ONCE: Final = 1
@@ -105,7 +105,7 @@ async def dry_runs_context(app: web.Application) -> AsyncIterator[None]:
     passes, of_viewers = app[PASSES], app[PASSES_OF_VIEWERS] = Passes(), Passes(OF_VIEWERS_AT_ONCE)
     app[ANALYSES_AT_ONCE] = asyncio.Semaphore(MAX_ANALYSES_AT_ONCE)
     app[JUDGING], app[JUDGING_OF_VIEWERS] = asyncio.Lock(), asyncio.Lock()
-    app[VIEWERS_AT_ONCE] = KeyShare(
+    app[VIEWERS_AT_ONCE] = OpenStreams(
         "plans", "too_many_plans", of_key=MAX_OF_VIEWER_AT_ONCE, total=MAX_OF_VIEWERS_AT_ONCE
     )
     try:

@@ -22,7 +22,7 @@ class CandidateWatch:
     """Judges the GPUs while a rehearsal decides, until the first instance of each deployment is placed."""
 
     def __init__(self, asks: Mapping[str, Ask]) -> None:
-        """`asks`: by uid of the deployments to judge for."""
+        """`asks`: what each deployment requests, by its uid."""
         self._asks = asks
         self._misses: dict[str, GpuMisses] = {}
         self._settled: set[str] = set()

@@ -39,7 +39,7 @@ def plan_items(
 
     Args:
         present: running and pending instances; the rehearsal consumes its inventory.
-        effects: of the manifests.
+        effects: what each manifest changes.
         reserve: when and how long capacity is reserved for a pending instance.
         name_blockers: whether the first advice names the instances whose end would help.
         watch: judges every GPU for the instances at the same time.

@@ -46,7 +46,7 @@ class ManifestEffect:
     back_to: int | None = None  # an older revision that the apply restores
     fields: tuple[FieldChange, ...] = ()  # that differ from the present spec
     replaces: int = 0  # placed instances
-    generation: int | None = None  # of the present deployment; None: it does not exist
+    generation: int | None = None  # the present deployment's; None: it does not exist
 
     def ask(self, known: Need | None = None) -> Ask | None:
         """The request of one instance for capacity, by its need or else the known one; None while that is unknown."""
@@ -129,7 +129,7 @@ def _to_place(
 
 
 async def _need(analyse: Analyse | None, spec: DeploymentSpec, known: Need | None, deadline_s: float) -> Need | str:
-    """The need, or the reason why it is unknown. `deadline_s`: of all analyses of this plan, by the loop's clock."""
+    """The need, or the reason why it is unknown. `deadline_s`: when all analyses of the plan must end."""
     engine = engine_for(spec)
     if engine.analysis(spec) is None:
         return engine.need(spec, None)

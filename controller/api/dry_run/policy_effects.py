@@ -26,7 +26,7 @@ class PolicyEffects:
     """The effect of manifests on policies.
 
     Attributes:
-        changes: of the policies among the manifests, by name.
+        changes: what happens to each policy among the manifests, by name.
         generations: their present generations; 0: new.
         effective: the effective policies of the deployments among the manifests.
         before: the written and named policies, and the default one, at present.

@@ -154,7 +154,7 @@ class _Reader:
     async def foresee(self, facts: Sequence[PolicyFacts], recent_s: float | None = None) -> dict[str, Foreseen]:
         """The effect of the next step on each deployment, by uid.
 
-        `recent_s`: judges by the samples of the latest seconds; None: of the policies' windows.
+        `recent_s`: judges by the samples of the latest seconds; None: by those of the policies' windows.
         """
         telemetry, turn = Telemetry(), TimeSlice()
         telemetry.leaps = self.leaps

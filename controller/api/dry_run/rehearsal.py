@@ -36,7 +36,7 @@ class Present:
         holders: the instances with claims; only needed if instances may stop or be preempted.
         facts: the existing deployments of the file, after the apply, by uid.
         successors: asks of the successors of preempted instances.
-        no_preemption: by uid of a deployment of the file, the reason why its new instances may not preempt.
+        no_preemption: why new instances of a deployment of the file may not preempt, by the deployment's uid.
     """
 
     inventory: Inventory
@@ -53,9 +53,9 @@ class Rehearsed:
     """A pending instance and its outcome.
 
     Attributes:
-        order: by priority, then age.
-        uid: of its deployment.
-        answer: of the latest pass; None: not decided.
+        order: the position in the queue: priority, then age.
+        uid: the deployment's uid.
+        answer: the latest pass's answer; None: not decided.
         placed: its placement.
         waited: the answer that chose its victims.
     """
@@ -83,7 +83,7 @@ class Rehearsal:
         self._inventory, self._holdings, self._reserve = present.inventory, present.holdings, reserve
         self._queue, self._successors, self._no_preemption = present.queue, present.successors, present.no_preemption
         facts, holders = present.facts, present.holders
-        self._uids: dict[str, str] = {}  # of instances that this rehearsal placed
+        self._uids: dict[str, str] = {}  # the deployments' uids of instances that this rehearsal placed
         self._gpus = frozenset(self._inventory.gpus.uuid)
         self._effects = {effect.uid: effect for effect in effects}
         self._rollouts = {effect.uid: Rollout(facts[effect.uid]) for effect in effects if effect.uid in facts}

@@ -13,8 +13,8 @@ from pydantic import ValidationError
 from controller.api.body import as_shown
 from controller.api.context import PRINCIPAL
 from controller.api.errors import ApiError, as_api_error, error_form, invalid
-from controller.api.key_share import KeyShare
 from controller.api.live_socket.topics import TOPICS, Topic
+from controller.api.open_streams import OpenStreams
 from controller.api.parameters import refuse_unknown
 from controller.api.route import Access, Route
 from controller.api.streams import SlowClientError, cut, while_taken
@@ -42,11 +42,11 @@ MAX_WAITING: Final = 64  # messages; beyond that topics wait, each behind a boun
 MAX_WAITING_BYTES: Final = 4 * 2**20  # and one message more, of whatever size
 
 
-def sockets() -> KeyShare:
-    return KeyShare("live sockets", "too_many_live", of_key=MAX_OF_KEY, total=MAX_SOCKETS)
+def sockets() -> OpenStreams:
+    return OpenStreams("live sockets", "too_many_live", of_key=MAX_OF_KEY, total=MAX_SOCKETS)
 
 
-SOCKETS: Final = web.AppKey("SOCKETS", KeyShare)
+SOCKETS: Final = web.AppKey("SOCKETS", OpenStreams)
 
 
 async def live(request: web.Request) -> web.StreamResponse:
@@ -67,7 +67,7 @@ class Outbox:
     def __init__(self, socket: web.WebSocketResponse, transport: asyncio.BaseTransport | None) -> None:
         self._socket, self._transport = socket, transport
         self._waiting: deque[tuple[int | None, bytes]] = deque()  # with the topic by which they are dropped
-        self._bytes = 0  # of those, and of the one under way
+        self._bytes = 0  # bytes of those messages, and of the message under way
         self._order = asyncio.Lock()  # keeps the order of the calls while they wait for space
         self._space = asyncio.Event()
         self._some = asyncio.Event()
@@ -104,7 +104,7 @@ class Outbox:
         """Sends until cancelled.
 
         Raises:
-            SlowClientError: as `while_taken`.
+            SlowClientError: the client takes too long to read.
         """
         while True:
             while not self._waiting:

@@ -50,7 +50,7 @@ class Topic:
 
     Attributes:
         follow: emits the messages until the stream ends; raises the errors of the route of the same data.
-        access: as of that route.
+        access: the roles that may subscribe, as for that route.
     """
 
     follow: Follow
@@ -89,7 +89,7 @@ async def gpus(request: web.Request, _parameters: Parameters, emit: Emit) -> Non
 
 
 async def events(request: web.Request, parameters: Parameters, emit: Emit) -> None:
-    """Events from now on, or after the id `since`; of earlier events at most the newest `PAGE`."""
+    """Events from now on, or after the id `since`: then at most the newest `PAGE` of the earlier events."""
     since = integer(parameters, "since", low=0, high=_MAX_ID)
     deployment, redaction = parameters.get("deployment"), request.app[CONTEXT].known_secrets.redaction
     stream: Stream[NewEvents] = Stream()

@@ -32,7 +32,7 @@ def agent_query(parameters: Mapping[str, str], *, timed: bool = False) -> dict[s
 
 
 class LogFinder:
-    """Finds the logs of a deployment: of these instances, or of all if none is named; of this rank, or of all."""
+    """Finds a deployment's logs, where given only those of these instances and of this rank."""
 
     def __init__(self, database: Database, deployment: str, instances: Sequence[str], rank: int | None) -> None:
         self._database = database

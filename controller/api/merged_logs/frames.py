@@ -27,7 +27,7 @@ class Line:
     Attributes:
         text: without its end.
         at_ms: when it was written, in milliseconds since 1970; None: the agent is too old to report it.
-        exact: to the second; otherwise the line was written no later than `at_ms`.
+        exact: whether `at_ms` is right to the second; otherwise the line was written no later than `at_ms`.
         position: number of bytes that the process logged before it; None: unknown.
     """
 

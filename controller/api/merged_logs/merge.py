@@ -28,7 +28,7 @@ class Merge:
     """Reads logs and emits their items in batches.
 
     Args:
-        proxies: of the agents.
+        proxies: the agents' proxies, from which logs are read.
         query: sent to each: `tail`, `since_ms`, `follow`, `previous`.
         emit: takes the next items; it waits until the client has space for them.
         refresh: lists the logs again while they are followed: new replicas and new starts; None: these are all.

@@ -64,7 +64,7 @@ class LogReading:
         self._arrived = arrived
         self._arrivals: deque[Item | None] = deque()  # not taken by the merge yet; None: the end
         self._space = asyncio.Event()
-        self._rate = Rate(asyncio.get_running_loop().time(), _BURST_BYTES, _BYTES_PER_S)  # of all its answers
+        self._rate = Rate(asyncio.get_running_loop().time(), _BURST_BYTES, _BYTES_PER_S)  # bounds all its answers
         self._last = after
         self._ended = False
 

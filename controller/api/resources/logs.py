@@ -1,4 +1,4 @@
-"""Logs: of one instance, streamed from its worker's agent, or of all instances of a deployment, merged by time."""
+"""The logs of an instance, streamed from its worker's agent, or those of a deployment's instances, merged by time."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, nullcontext
@@ -11,10 +11,10 @@ from controller.api.agent_proxies import AGENT_PROXIES, ask, unreachable
 from controller.api.audit_trail import check_log_access, note_log_read
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import ApiError, invalid
-from controller.api.key_share import KeyShare
 from controller.api.merged_logs.finder import MOST_RANK, LogFinder, agent_query
 from controller.api.merged_logs.frames import LogItem, as_json, as_text
 from controller.api.merged_logs.merge import Merge, Refresh
+from controller.api.open_streams import OpenStreams
 from controller.api.parameters import flag, integer, parameters_of
 from controller.api.route import Access, Query, Route
 from controller.api.streams import SlowClientError, cut, write
@@ -23,10 +23,10 @@ from controller.store.views.logs import DeploymentLogs, InstanceLog
 from schemas.manifest.problems import FieldProblem
 from schemas.wire import PROXY_LOGS_PREFIX
 
-MERGES: Final = web.AppKey("MERGES", KeyShare)
+MERGES: Final = web.AppKey("MERGES", OpenStreams)
 _MERGES_OF_KEY: Final = 16
 _MOST_MERGES: Final = 64
-FOLLOWED: Final = web.AppKey("FOLLOWED", KeyShare)
+FOLLOWED: Final = web.AppKey("FOLLOWED", OpenStreams)
 _FOLLOWED_OF_KEY: Final = 64
 _MOST_FOLLOWED: Final = 256
 _TIMEOUT: Final = aiohttp.ClientTimeout(total=None, sock_connect=5.0, sock_read=None)  # a log may stay quiet
@@ -39,8 +39,10 @@ _TIMED: Final = ("since", "timestamps", "format")
 
 def bound_logs(app: web.Application) -> None:
     """Bounds the logs that are read at once, on live sockets too."""
-    app[MERGES] = KeyShare("merged logs", "too_many_merged_logs", of_key=_MERGES_OF_KEY, total=_MOST_MERGES)
-    app[FOLLOWED] = KeyShare("followed logs", "too_many_followed_logs", of_key=_FOLLOWED_OF_KEY, total=_MOST_FOLLOWED)
+    app[MERGES] = OpenStreams("merged logs", "too_many_merged_logs", of_key=_MERGES_OF_KEY, total=_MOST_MERGES)
+    app[FOLLOWED] = OpenStreams(
+        "followed logs", "too_many_followed_logs", of_key=_FOLLOWED_OF_KEY, total=_MOST_FOLLOWED
+    )
 
 
 async def source_of(request: web.Request, instance: str, rank: int = 0) -> LogSource:

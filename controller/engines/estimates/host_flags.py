@@ -21,7 +21,7 @@ class HostFlags:
     weights: str = ""  # the part of each GPU's weights that stays in the host's memory
     copies: bool = False  # a layer of these weights is copied to the GPU for its computation
     each_gpu: tuple[str, ...] = ()  # further memory of the host for each GPU
-    each_copy: tuple[str, ...] = ()  # likewise for each parallel copy of the model
+    each_copy: tuple[str, ...] = ()  # further memory of the host for each parallel copy of the model
     unknown: frozenset[str] = frozenset()  # with these the server itself chooses the weights that stay there
     # switches of a second cache in the host's memory, whose size is `tier_gb` (GB for each GPU), or else `tier_ratio`
     # of the cache on the GPU

@@ -134,7 +134,7 @@ class FutureCapacity:
         return reservation
 
     def _taken_by(self, pending: PendingInstance, reservation: Reservation) -> str | None:
-        """The instance ahead in the queue that would take the freed capacity, so that preemption would be in vain."""
+        """The instance ahead in the queue that would take the freed capacity, so that preemption would be useless."""
         taken: list[Placed] = []
         unplaceable: set[object] = set()
         with without(self._inventory, reservation.victims):

@@ -34,8 +34,8 @@ class Principal:
     """The caller, as its key identifies it.
 
     Attributes:
-        limits: on its requests to models.
-        expires_in_s: since it was read; None: never.
+        limits: the bounds on its requests to models.
+        expires_in_s: seconds from its read until it expires; None: never.
         session: the name of its browser session; empty: the caller sent the key itself.
     """
 

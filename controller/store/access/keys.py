@@ -67,7 +67,7 @@ async def create_key(
 ) -> KeyCreated:
     """Creates a key. Only the answer shows it. `keep` gets it before the commit; if `keep` raises there is no key.
 
-    `action`: of the audit log's entry, if the host itself makes the key; empty: the request has an entry.
+    `action`: the action in the audit log's entry, if the host itself makes the key; empty: the request has an entry.
     """
     async with database.session() as session:
         return await _create(session, role, name or role, keep, limits, expires_s, action)
@@ -115,7 +115,7 @@ async def update_key(
     """Changes a key in place. Its usage and its requests in flight stay counted.
 
     Args:
-        database: of the key.
+        database: the database that has the key.
         key_id: its id.
         changes: the changed fields.
         check: raises an error of its own if the changes do not fit the key's role.
@@ -155,10 +155,10 @@ async def rotate_key(
     """Makes a key with the same role, limits and name. The old key expires after the overlap, or earlier.
 
     Args:
-        database: of the key.
+        database: the database that has the key.
         key_id: the old key's id.
-        overlap_s: for how long both are valid.
-        expires_s: from now until the new key expires; None: the old key's lifetime, if it has one.
+        overlap_s: seconds for which both are valid.
+        expires_s: seconds until the new key expires; None: the old key's lifetime, if it has one.
 
     Raises:
         NotFoundError: no key has this id, or it is no longer valid.

@@ -31,7 +31,7 @@ async def is_sealing(database: Database) -> bool:
 
 
 async def read_sealing(connection: Reader, keys: SecretKeys) -> SealingFacts:
-    """The state of sealing. `keys`: of secrets."""
+    """The state of sealing under `keys`."""
     (row,) = await connection.fetch(_STATE)
     gateways = await connection.fetch(_GATEWAYS)
     proxies, active = keys.branch(PURPOSE), row["proxy_key_id"]
@@ -54,7 +54,7 @@ async def seal_keys(database: Database, keys: SecretKeys, guard: Guard = unguard
 
     Args:
         database: holds them.
-        keys: of secrets.
+        keys: the keys that encrypt secrets.
         guard: called first in each transaction.
 
     Returns:

@@ -16,7 +16,7 @@ from schemas.manifest.problems import FieldProblem, join_path
 
 _USE_NOTED_EVERY: Final = "1 minute"
 _BATCH: Final = 200
-MOST_KNOWN: Final = 10_000  # of which the values are held in memory
+MOST_KNOWN: Final = 10_000  # secrets whose values are held in memory
 MAKE_KEY: Final = (
     "make one on the controller's host (head -c 32 /dev/urandom | base64 > FILE, mode 0600), set "
     "GPUWARD_SECRETS_KEY_FILE to it on every controller and restart them; --plain (in the API: plain: true) stores it "
@@ -244,9 +244,9 @@ async def problems_of_secrets(
     """Secrets in the environment that a deployment may not have. The dispatch checks whether they exist.
 
     Args:
-        connection: to read from.
+        connection: only reads.
         specs: names and specs of deployments, by their path in the manifest.
-        role: of the key that writes them; empty: Gpuward itself does.
+        role: the role of the key that writes them; empty: Gpuward itself does.
     """
     named = [
         (path, deployment, variable, secret)

@@ -117,11 +117,11 @@ async def redeem(
     nothing, even if the token is no longer valid. Only that agent knows the credential.
 
     Args:
-        database: of the ledger.
-        token: as the agent sent it.
-        name: of the new worker.
+        database: the ledger.
+        token: the token as the agent sent it.
+        name: the new worker's name.
         chosen: the credential that the agent has chosen; None: a new one is made.
-        keys: of secrets.
+        keys: encrypt the secret of the worker's proxy.
 
     Raises:
         TokenRefusedError: the token is unknown, used up, revoked or expired.

@@ -26,7 +26,7 @@ class BackupFileError(Exception):
 
 
 class Part(BaseModel):
-    """A table. `columns`: in the order of its lines, which are PostgreSQL's text format of COPY."""
+    """A table. `columns`: their names, in the order of its lines, which are PostgreSQL's text format of COPY."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -129,7 +129,7 @@ def writing(path: Path, *, overwrite: bool) -> Iterator[BackupWriter]:
 
 def _private(path: Path) -> IO[bytes]:
     with suppress(FileNotFoundError):
-        path.unlink()  # of a run that was killed
+        path.unlink()  # left by a run that was killed
     return os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w+b")
 
 

@@ -91,7 +91,7 @@ class Restored:
     revoked_keys: int
     revoked_tokens: int
     dropped_webhooks: int
-    violations: tuple[str, ...] = ()  # of the ledger's invariants, as they were in the backup
+    violations: tuple[str, ...] = ()  # violated invariants of the ledger, as they were in the backup
     unreadable_secrets: tuple[str, ...] = ()  # that no key of this host opens
     receipts_unreadable: bool = False  # so engines that the backup does not know cannot be taken back
 

@@ -15,7 +15,7 @@ LEFT_OUT: Final = frozenset(
     {
         "alembic_version",  # the manifest names the revision
         "samples",  # hours old at best; their minutes are kept
-        "rollup_progress",  # of the server's transactions
+        "rollup_progress",  # numbers of transactions, which are those of one server
         "browser_sessions",  # users log in again
         "found_processes",  # agents report them again
     }

@@ -119,7 +119,7 @@ class Database:
         """Connects. With `check` the first connection is opened at once, so that a wrong URL fails here.
 
         Raises:
-            PoolerError: with `check`, a pooler in front of the database does not keep sessions.
+            PoolerError: `check` finds a pooler in front of the database that does not keep sessions.
         """
         sessions = ServerSessions(dsn)
 
@@ -184,13 +184,13 @@ class Database:
             yield connection
 
     @asynccontextmanager
-    async def checked_transaction(
+    async def transaction_or_refusal(
         self, check: Callable[[Any], Awaitable[object]]
     ) -> "AsyncIterator[asyncpg.pool.PoolConnectionProxy[Any]]":
-        """As `transaction`. Where the database takes no writes, `check` first refuses what is invalid anyway.
+        """As `transaction`, but an invalid write is refused as such also while the database takes no writes.
 
-        Args:
-            check: makes the transaction's checks on a connection that may only read.
+        `check` runs only then, on a connection that may only read, and raises what the transaction would raise for an
+        invalid write. If it raises nothing, the database's error is raised. So a client corrects its request at once.
         """
         try:
             async with self.transaction() as connection:

@@ -25,8 +25,8 @@ class DeploymentStep:
 
     facts: DeploymentFacts
     effects: DeploymentEffects
-    payloads: Mapping[str, dict[str, Any]]  # of the start commands of restarts, by instance
-    names: tuple[str, ...] = ()  # of the instances that it creates, in order
+    payloads: Mapping[str, dict[str, Any]]  # the start commands' of restarts, by instance
+    names: tuple[str, ...] = ()  # the names of the instances that it creates, in order
 
     def worker_of(self, restart: Restart) -> str | None:
         """The worker of a restart in place."""

@@ -43,10 +43,10 @@ class GenerationConflictError(RefusedError):
     """The object has changed since the caller read it.
 
     Args:
-        name: of the object.
+        name: the object's name.
         wanted: the generation that the caller expects; 0 in an apply: the object must not exist.
         found: the present generation; None if the object does not exist.
-        kind: of the object.
+        kind: the object's kind, as messages name it.
         applied: whether the request would have created the object.
     """
 

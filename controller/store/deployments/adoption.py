@@ -130,9 +130,9 @@ async def keep_orphans(
     """Keeps those live processes of a hello that have a receipt and are not in the ledger; deletes its other orphans.
 
     Args:
-        connection: in the transaction of the hello.
+        connection: the hello's transaction.
         worker_id: the sender.
-        session: of the hello.
+        session: the hello's session.
         reports: all processes that it names.
         receipts: what the ledger recorded at their starts.
     """

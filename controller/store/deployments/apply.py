@@ -141,8 +141,8 @@ async def apply(
     """Applies `spec` under `name`; a deleted name gets a new uid at once.
 
     Args:
-        database: to write to.
-        name: of the deployment.
+        database: the ledger.
+        name: the deployment's name.
         spec: the engine's checks have passed.
         input_hash: identifies the input of the spec's analysis; stored with a new revision.
         if_match: the expected generation; 0: the deployment must not exist.
@@ -161,7 +161,7 @@ async def apply(
             raise ManifestError(problems)
         await refuse_changes(connection, [Document("", name, spec, lacks=lacks)])
 
-    async with database.checked_transaction(check) as connection:
+    async with database.transaction_or_refusal(check) as connection:
         await _lock_policy(connection, spec)
         await _check(connection, name, spec, longest_window_s)
         row = await connection.fetchrow(LIVE, name)
@@ -179,18 +179,22 @@ async def apply_all(
     *,
     longest_window_s: float,
 ) -> list[AppliedObject]:
-    """Applies policies first, a new default policy last, then deployments in their order: all of them, or none.
+    """Applies all objects or none: policies first, then deployments, both in the order of the request.
+
+    So deployments may name a policy of the same request. The default policy comes after the other policies, since one
+    of these may cease to be the default.
 
     Args:
-        connection: in a transaction that is `retried`.
-        documents: of different objects.
+        connection: a transaction that is `retried`.
+        documents: manifests, each of another object.
         expected: the expected generations, also of objects without a document.
         longest_window_s: how long samples are kept, which bounds a policy's window.
 
     Raises:
         ChangedMeanwhileError: objects are at other generations; names all of them.
-        ManifestError: as of a single apply; its paths are those in the request.
-        NotGrantedError: as of a single apply.
+        ManifestError: a policy or secret that a manifest needs may not be used, or a name is taken; with paths in the
+            request.
+        NotGrantedError: the caller lacks a grant for a change.
     """
     if len(documents) > 1:
         await connection.execute(_ONE_AT_A_TIME)

@@ -1,4 +1,4 @@
-"""Parts of every change of a deployment by its user: its locked row, an event, a notification, the end of limits."""
+"""The steps of each change that a user makes to a deployment: lock its row, end its limits, write an event, notify."""
 
 import uuid
 from typing import Any, Final

@@ -138,7 +138,7 @@ class CurrentInput:
     revision: int
     input_hash: str
     revised_at: datetime
-    deleted_at: datetime | None  # of the deployment
+    deleted_at: datetime | None  # when the deployment was deleted
 
 
 async def list_uids(connection: Reader) -> list[str]:

@@ -210,9 +210,9 @@ async def end_missing(
     """Marks processes as exited that the worker does not report any more.
 
     Args:
-        connection: in the transaction of its hello.
+        connection: the transaction of the worker's hello.
         worker_id: the sender of the hello.
-        session: of that hello.
+        session: the hello's session.
         held: all processes that it reports.
         report_seq: number of its newest report at the hello. A hello may be written late, after its sender gave up and
             sent another: processes reported since then are not missing from it.

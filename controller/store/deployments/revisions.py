@@ -88,8 +88,8 @@ async def revision_to_undo(connection: Any, row: Any, to: int | None) -> tuple[i
     """The revision to go back to, with its spec.
 
     Args:
-        connection: to read on.
-        row: of the locked deployment.
+        connection: only reads.
+        row: the deployment's locked row.
         to: its number; None: the last that was completely rolled out, else the last that was applied.
 
     Raises:

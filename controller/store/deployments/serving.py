@@ -51,7 +51,7 @@ class RunningInstance:
 class Stopped:
     """Why a deployment wants no replicas."""
 
-    source: str  # of the limit: user or policy; empty: its spec has none
+    source: str  # whose limit: user or policy; empty: its spec wants none
     policy: str = ""  # its name; empty: not a policy, or an inline one
 
     def remedy(self, deployment: str) -> str:

@@ -11,13 +11,14 @@ from controller.store.core.database import Reader
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.problems import FieldProblem, ManifestError, join_path
 
-# Fields that the release before does not know, with their defaults, which are not stored: its gateways and controllers,
-# which continue to run during an upgrade, can then read the spec.
-_NEWER: Final = (
-    ("placement", "strategy", "auto"),
-    ("serving", "stream_usage", "auto"),
-    ("serving", "apps", None),
-)
+# The path of each field in a spec (`*`: each item of a list or mapping), and its default, which is not stored. The
+# release before does not know these fields or their defaults. Its gateways and controllers continue to run during an
+# upgrade, and could not read a spec that names them.
+NEWER_FIELDS: Final[Mapping[str, Any]] = {
+    "placement.strategy": "auto",  # the release before knows `pack` and `spread`
+    "serving.stream_usage": "auto",
+    "serving.apps": None,
+}
 _FEWEST: Final = 128  # a parsed spec takes some 14 KiB, parsing it again some 50 µs
 _HOLDERS: Final = """
     select n.name as held, d.name, d.spec from model_names n join deployments d on d.uid = n.deployment_uid
@@ -58,10 +59,22 @@ def spec_from_json(value: Any) -> DeploymentSpec:
 
 def spec_to_json(spec: DeploymentSpec) -> dict[str, Any]:
     stored: dict[str, Any] = spec.model_dump(mode="json")
-    for part, field, default in _NEWER:
-        if stored[part][field] == default:
-            del stored[part][field]
+    for path, default in NEWER_FIELDS.items():
+        leave_out(stored, path, default)
     return stored
+
+
+def leave_out(stored: Any, path: str, default: Any) -> None:
+    """Removes the field at this path of a stored spec, if it has its default there."""
+    name, _, rest = path.partition(".")
+    if name == "*":
+        for item in stored.values() if isinstance(stored, dict) else stored:
+            leave_out(item, rest, default)
+    elif isinstance(stored, dict) and name in stored:
+        if rest:
+            leave_out(stored[name], rest, default)
+        elif stored[name] == default:
+            del stored[name]
 
 
 def keep_specs_of(deployments: int) -> None:

@@ -91,8 +91,8 @@ async def undo(
     """Goes back to an older revision. Fields that change in place stay as they are.
 
     Args:
-        database: to write to.
-        name: of the deployment.
+        database: the ledger.
+        name: the deployment's name.
         to: number of the revision; None: the previous one.
         lacking: the powers of a spec for which the caller lacks grants.
         if_match: the expected generation.

@@ -222,7 +222,7 @@ async def _end(process: asyncio.subprocess.Process) -> None:
         process.kill()
         await process.wait()  # SIGKILL was sent: the kernel ends this wait
     except BaseException:
-        # Cancelled while waiting: the server is stopped all the same, by an immediate shutdown.
+        # Cancelled while waiting: an immediate shutdown stops the server.
         if process.returncode is None:
             process.send_signal(signal.SIGQUIT)
         raise

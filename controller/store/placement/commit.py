@@ -84,8 +84,8 @@ class PlacedStart:
 
     waiting: PendingRow
     placed: Placed
-    payloads: tuple[Mapping[str, Any], ...]  # of the start commands, by rank
-    rendezvous_port: int | None = None  # of a gang, on the host of its leader
+    payloads: tuple[Mapping[str, Any], ...]  # the start commands', by rank
+    rendezvous_port: int | None = None  # a gang's, on the host of its leader
 
     @property
     def epoch(self) -> int:
@@ -260,7 +260,7 @@ async def store_explanations(
     """Writes why instances stay pending. The caller has locked them, and omits those whose explanation is unchanged.
 
     Args:
-        connection: in a transaction.
+        connection: a transaction.
         unplaced: instances with reason and explanation.
         also: uids of other deployments whose watchers are notified.
         awaits_servers: ids of instances for which capacity is reserved that servers hold; the time for that runs from

@@ -59,7 +59,7 @@ PLACEABLE: Final = """
 _NEXT_DUE: Final = """
     select extract(epoch from min(not_before) - clock_timestamp())::float8
       from instances where phase = 'pending' and not_before > clock_timestamp()"""
-# Not instances in backoff, which a user's restart ends. `last_worker`: of a gang, the worker whose process failed; the
+# Not instances in backoff, which a user's restart ends. `last_worker`: in a gang, the worker whose process failed; the
 # other processes were stopped because of it. `preempting`: victims on a lost worker do not count, as they may never
 # end. `relocation_target`: a place that relocations free is reserved until the last relocated instance has ended. The
 # replacement of a drained or restarted instance preempts nothing, since the replaced instance still runs. If more are
@@ -174,7 +174,7 @@ class InventoryChanges:
     deleted_workers: Collection[str]  # ids
     devices: Iterable[DeviceState]
     orphaned_devices: Collection[str]  # UUIDs of deleted workers' devices
-    device_uuids: Collection[str]  # of all devices that changed
+    device_uuids: Collection[str]  # those of all devices that changed
     claims: Iterable[tuple[str, HeldClaim]]  # all claims on those devices, each with its instance
     horizon: str  # for the next read
 
@@ -269,7 +269,7 @@ class RevisionRow:
 
     spec: Any
     need: Any
-    commits: Mapping[str, str]  # of its models on the hub, by `org/name@revision`
+    commits: Mapping[str, str]  # the commits of its models on the hub, by `org/name@revision`
 
     def parse(self) -> tuple[DeploymentSpec, Need]:
         """Raises ValueError if this version cannot read the spec."""

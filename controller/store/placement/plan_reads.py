@@ -96,8 +96,8 @@ async def newest_revisions(connection: Reader, uids: Sequence[str]) -> list[tupl
 class History(NamedTuple):
     """Changes with a failover or a restore of the database, after which rows read before may never have existed."""
 
-    timeline: int | None  # of PostgreSQL; None: the server does not report it
-    term: int  # of the lease
+    timeline: int | None  # PostgreSQL's; None: the server does not report it
+    term: int  # the lease's
 
 
 async def read_horizon(connection: Reader) -> int:

@@ -65,7 +65,7 @@ async def apply_policy(
     async def check(connection: Any) -> None:
         await _check(connection, name, spec, longest_window_s)
 
-    async with database.checked_transaction(check) as connection:
+    async with database.transaction_or_refusal(check) as connection:
         outcome = await apply_policy_on(connection, name, spec, if_match=if_match, longest_window_s=longest_window_s)
         return AppliedPolicy(await policy_by_name(connection, name), outcome)
 

@@ -96,7 +96,7 @@ async def problems_of_coverage(
 ) -> list[FieldProblem]:
     """Problems of each new `min_coverage` that is too small. A stored one acts as the least that is allowed.
 
-    `deployments`: of their specs, by path in the manifest, the inline policies count.
+    `deployments`: names and specs by path in the manifest, of which inline policies are checked.
     """
     inline = {
         join_path(path, _FIELD): (name, spec.utilization_policy)

@@ -108,7 +108,7 @@ class _Named:
 
     path: str
     secret: str
-    deployment: str | None  # of the reports; empty: none yet; None: any
+    deployment: str | None  # the deployment of the reports; empty: none yet; None: any
     written: bool  # in this manifest, which the caller's role must allow; else in a stored policy
 
 
@@ -121,8 +121,8 @@ async def problems_of_webhook_secrets(
 ) -> list[FieldProblem]:
     """Problems of signing secrets that may not be used; that they exist is checked elsewhere.
 
-    `deployments` and `policies` are given by their path in the manifest. `role`: of the key that writes them; empty:
-    Gpuward itself.
+    `deployments` and `policies` are given by their path in the manifest. `role`: the role of the key that writes
+    them; empty: Gpuward itself.
     """
     named = [*_inline(deployments), *await _of_policies(connection, deployments, policies)]
     if not named:

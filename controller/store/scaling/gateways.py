@@ -57,8 +57,8 @@ async def report_demand(
 ) -> bool:
     """Writes a gateway's presence, and its demand where that has changed; returns whether its presence is new.
 
-    It replaces an earlier process of this `name` once that is silent. `beat` rises with each report. `loads`: by
-    deployment, without unchanged ones. The connection is in no transaction, or in one of its own.
+    It replaces an earlier process of this `name` once that is silent. `beat` rises with each report. `loads`: those
+    that changed, by deployment. The connection is in no transaction, or in one of its own.
     """
     order = sorted(loads, key=str)
     is_new = await connection.fetchval(
@@ -126,7 +126,7 @@ async def list_gateways(connection: Reader) -> list[GatewayView]:
 async def forget_gateway(database: Database, name: str) -> None:
     """Removes a gateway that is gone for good, so that its reports are no longer missing. It may return later.
 
-    `name`: of a process, or of a gateway whose silent processes are all removed.
+    `name`: a process's name, or a gateway's: then all its silent processes are removed.
 
     Raises:
         NotFoundError: no gateway has this name.

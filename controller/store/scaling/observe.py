@@ -74,7 +74,7 @@ class Reports:
     loads: Mapping[str, Mapping[str, GatewayLoad]] = field(default_factory=dict)  # by gateway
     wakes: Mapping[str, Sequence[str]] = field(default_factory=dict)  # each gateway's first waiting request, by age
     awake_for_s: Mapping[str, float] = field(default_factory=dict)  # by an operator's request
-    engines: Mapping[str, Sequence[EngineLoad]] = field(default_factory=dict)  # of running replicas
+    engines: Mapping[str, Sequence[EngineLoad]] = field(default_factory=dict)  # those of running replicas
 
 
 async def list_scaled(connection: Any) -> list[str]:

@@ -68,7 +68,7 @@ class SessionSamples:
 
     worker_id: str
     session: int
-    boot_id: str  # of the host, from the connection's hello: sequence numbers rise between two boots
+    boot_id: str  # the host's, from the connection's hello: sequence numbers rise between two boots
     offset_s: float  # from the agent's clock to our monotonic clock
     periods: Sequence[SamplePeriod]  # in any order, possibly repeated
 
@@ -239,8 +239,8 @@ class Sample(NamedTuple):
 
     device: str
     at: float  # epoch seconds, by the database's clock
-    max: float  # of the readings
-    mean: float  # of the readings
+    max: float  # the highest reading
+    mean: float  # the readings' mean
     period_s: float
     used_mib: int | None
     processes: tuple[ProcessReading, ...]  # with a claim on the GPU

@@ -86,7 +86,7 @@ def event_view(row: Any) -> EventView:
 
 
 async def objects_named(connection: Reader, kind: str, name: str) -> list[str]:
-    """Names in events of the objects of this kind and name: of existing objects, or else of those that are gone."""
+    """How events name the objects of this kind and name: the existing objects, else those that are gone."""
     live = _LIVE.get(kind)
     if live is None:
         return [f"{kind}:{name}"]

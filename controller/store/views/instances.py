@@ -88,7 +88,7 @@ async def list_instances(
 
 
 async def instances_of(connection: Reader, uids: Iterable[str] | None = None) -> list[InstanceView]:
-    """`uids`: of deployments; None: all."""
+    """The instances of the deployments with these uids; None: all instances."""
     if uids is None:
         rows = await connection.fetch(f"{_INSTANCES} order by i.id")
     else:

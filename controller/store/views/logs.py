@@ -42,7 +42,7 @@ class InstanceLog:
 class DeploymentLogs:
     """The logs of a deployment."""
 
-    logs: tuple[InstanceLog, ...]  # of each instance and rank that has started
+    logs: tuple[InstanceLog, ...]  # one for each instance and rank that has started
     lives: bool  # an instance may start, or start again, and add logs
     exists: bool = False  # the deployment is not deleted, so that it may get other instances
 

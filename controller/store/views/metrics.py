@@ -1,4 +1,4 @@
-"""Figures that are read from rows at each scrape, all of one snapshot: of objects, and of the fleet."""
+"""Figures about objects and the fleet, which each scrape reads from rows of one snapshot."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -186,7 +186,7 @@ class Figures:
     utilization: dict[tuple[str, str], float]  # by worker and GPU
     freed_gpu_s: dict[str, float]  # by policy, of all deployments
     wanted: dict[tuple[str, str], int] = field(default_factory=dict)  # the autoscaler's, by deployment and dry run
-    withheld: dict[str, int] = field(default_factory=dict)  # of these by caps, by deployment
+    withheld: dict[str, int] = field(default_factory=dict)  # the part of these that caps withhold, by deployment
     silent_gateways: int = 0
     rollouts: dict[tuple[str, str], RolloutFigures] = field(default_factory=dict)  # by deployment and new revision
     gpus: dict[tuple[str, str], GpuFigures] = field(default_factory=dict)  # by worker and UUID

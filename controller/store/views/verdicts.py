@@ -1,4 +1,4 @@
-"""Policies' verdicts as the API shows them: of an instance, and as the condition `Idle` of a deployment."""
+"""Policies' verdicts as the API shows them: at an instance, and as the condition `Idle` of a deployment."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence

@@ -169,7 +169,7 @@ async def sick_gpus(connection: Connection, worker_id: str) -> list[tuple[str, s
 
 
 async def gpu_holders(connection: Connection, worker_id: str, uuids: Iterable[str] | None = None) -> GpuHolders:
-    """`uuids` None: of all GPUs of the worker."""
+    """The holders of these GPUs of a worker. `uuids` None: all its GPUs."""
     rows = await connection.fetch(_HOLDERS, worker_id, None if uuids is None else list(uuids))
     held: dict[str, list[str]] = defaultdict(list)
     for row in rows:

@@ -70,7 +70,7 @@ class ConnectionState:
     session: int
     connected: bool
     clean: bool
-    age_s: float  # of its newest message
+    age_s: float  # its newest message's age
 
 
 @dataclass(frozen=True, slots=True)

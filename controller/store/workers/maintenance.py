@@ -27,7 +27,7 @@ HEARTBEAT_WITHIN_S: Final = 15
 async def set_maintenance(database: Database, name: str, verb: WorkerVerb, how: DrainBody | None = None) -> WorkerView:
     """Cordons (no new instances), drains (running instances leave, too) or undoes both.
 
-    `how`: of a drain; None: the defaults.
+    `how`: how to drain; None: the defaults.
 
     Raises:
         NotFoundError: no live worker has this name.

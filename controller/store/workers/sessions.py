@@ -27,7 +27,7 @@ from schemas.worker_labels import with_agent_labels, with_stated_labels
 
 log = structlog.get_logger(__name__)
 
-ALIVE_WITHIN_S: Final = 15.0  # of the last message: an older connection counts as gone
+ALIVE_WITHIN_S: Final = 15.0  # since the last message: an older connection counts as gone
 _OWNERS: Final = "select id, name, deleted_at, session from workers"
 # Each by an index, however many there are.
 _BY_CREDENTIAL: Final = f"""
@@ -106,9 +106,9 @@ class Identity:
     id: str
     name: str
     deleted: bool
-    credential_hash: bytes = b""  # of the credential that was given
-    session: int = 0  # of its newest hello
-    term: int = 0  # of the lease
+    credential_hash: bytes = b""  # the hash of the credential that was given
+    session: int = 0  # its newest hello's
+    term: int = 0  # the lease's
     # The ledger's key for proofs of what agents have received; None: no key of this controller opens it.
     proof_key: bytes | None = field(default=b"", repr=False)
 
@@ -119,10 +119,10 @@ class NewSession:
 
     session: int
     term: int
-    at: datetime  # of the hello, by the database's clock
+    at: datetime  # the hello's time, by the database's clock
     rebooted: bool
     term_ahead: bool  # the agent has received a later term than the leader's
-    proxy_secret: str  # of requests to the agent's proxy from now on
+    proxy_secret: str  # for requests to the agent's proxy from now on
     # Another agent with this credential was connected a moment ago, or the worker is quarantined for that: no report of
     # this agent is believed, and it gets no command.
     held: bool = False

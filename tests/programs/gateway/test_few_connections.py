@@ -15,7 +15,7 @@ from controller.live.key_ring import Principal
 from controller.store.access.key_reads import hash_secret
 from gateway.gateway import Gateway
 from http1.bodies import Bodies
-from http1.protocol.admission import limits_for
+from http1.protocol.connection_rules import limits_for
 from schemas.manifest.serving import ServingLimits
 from support.builders.models import model
 from support.database.away import AwayDatabase

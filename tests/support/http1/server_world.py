@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import h11
 
-from http1.protocol.admission import Limits
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import Limits
 from http1.protocol.handler import Handler
 from http1.protocol.heads import RequestHead
 from http1.protocol.server_connection import ServerConnection, Service

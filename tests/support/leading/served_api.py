@@ -29,7 +29,7 @@ from controller.store.core.database import Database
 from gateway.gateway import Gateway
 from http1.bodies import Bodies
 from http1.forwarded import TrustedProxies
-from http1.protocol.admission import Limits
+from http1.protocol.connection_rules import Limits
 from schemas.manifest.deployment import DeploymentSpec
 from support.loopback import listening
 

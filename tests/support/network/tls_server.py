@@ -10,8 +10,8 @@ from pathlib import Path
 import aiohttp
 import uvloop
 
-from http1.protocol.admission import Limits
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import Limits
 from http1.protocol.handler import DROPPED, Handler
 from http1.protocol.heads import RequestHead
 from http1.protocol.server import Server

@@ -19,7 +19,7 @@ from controller.store.access.secrets import put_secret
 from controller.store.core.database import Database
 from rig.simulated_args import known_here
 from schemas.manifest.deployment import DeploymentSpec
-from support.api_calls import deployment, plan, plan_problems
+from support.api_calls import deployment, plan, plan_problems, problems
 from support.builders.apply import apply_spec
 from support.builders.fleet import Fleet
 from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, rows
@@ -286,7 +286,19 @@ async def test_unknown_names_are_warned_of_and_ambiguous_ones_refused(api: Serve
 
     both = deployment("both", resources={"gpus": 1}, placement={"gpus": ["w:0"]})
     problems = await plan_problems(api, both)
-    assert problems == {"placement.gpus": "w:0 means GPU-w-0 (nvidia) or GPU-w-1 (amd); write the UUID"}
+    ambiguous = "w:0 means GPU-w-0 (nvidia) or GPU-w-1 (amd); write the UUID"
+    assert problems == {"placement.gpus": ambiguous}
+
+
+async def test_an_ambiguous_name_hides_no_other_problem(api: ServedApi, db: Database) -> None:
+    await add_host(db, "w", gpus=2, gib=40)
+    async with db.connection() as connection:
+        await connection.execute("update devices set index = 0, vendor = 'amd' where uuid = 'GPU-w-1'")
+    first = deployment("first", resources={"gpus": 1}, placement={"gpus": ["w:0"]})
+    second = deployment("second", utilization_policy="no-such-policy")
+    for path in ("/api/v1/apply", "/api/v1/plan"):
+        refused = await problems(api, "POST", path, {"manifests": [first, second]})
+        assert refused.keys() == {"[0].placement.gpus", "[1].utilization_policy"}, path
 
 
 async def test_a_scale_down_in_the_file_gives_its_capacity_to_what_follows(api: ServedApi, db: Database) -> None:

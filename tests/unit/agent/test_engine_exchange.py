@@ -7,9 +7,9 @@ import pytest
 
 from agent.engine_proxy.engine_exchange import Engines
 from agent.engine_proxy.in_flight import InFlightRequests
-from http1.protocol.admission import Limits
 from http1.protocol.client import ClientConnection
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import Limits
 from http1.protocol.handler import Handler
 from http1.protocol.heads import RequestHead
 from http1.protocol.server_connection import ServerConnection, Service

@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 import msgspec
 import pytest
 
-from controller.decide.inventory_report import compare_gpus, hold_s
+from controller.decide.gpu_flapping import hold_s
+from controller.decide.inventory_report import compare_gpus
 from controller.domain.devices import DeviceRow, KnownDevice
 from schemas.wire import DeviceFacts
 from support.builders.facts import NOW

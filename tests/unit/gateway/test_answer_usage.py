@@ -18,7 +18,7 @@ from gateway.bodies.json_body import JsonBody, read_json
 from gateway.bodies.parameters import Parameters
 from gateway.requests.event_stream import CompleteEvents
 from gateway.usage.answer_usage import AnswerUsage, Tokens
-from gateway.usage.stream_usage import options_with_usage, requests_usage, without_usage_chunk
+from gateway.usage.usage_option import options_with_usage, requests_usage, without_usage_chunk
 from gateway.usage.usage_record import UsageBatches
 from support.growth import assert_in_line, seconds
 

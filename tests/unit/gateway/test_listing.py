@@ -14,8 +14,8 @@ from gateway.reporting.request_metrics import RequestMetrics
 from gateway.requests.request import Request
 from gateway.routing.routing_table import ServedName
 from http1.forwarded import TrustedProxies
-from http1.protocol.admission import Limits
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import Limits
 from http1.protocol.server_connection import ServerConnection, Service
 from support.http1.transport import MemoryTransport
 

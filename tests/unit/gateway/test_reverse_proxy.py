@@ -12,10 +12,10 @@ from structlog.testing import capture_logs
 from gateway.control_plane.reverse_proxy import ANSWER_LIMIT_S, OF_AGENTS, Controller, Passed
 from gateway.settings import addresses_of
 from http1.protocol import states as server_states
-from http1.protocol.admission import Limits
 from http1.protocol.client import ClientConnection, Pool
 from http1.protocol.connecting import ConnectError
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import Limits
 from http1.protocol.handler import Handler
 from http1.protocol.heads import RequestHead
 from http1.protocol.server_connection import ServerConnection, Service

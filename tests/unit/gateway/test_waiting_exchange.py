@@ -25,9 +25,9 @@ from gateway.requests.states import State
 from gateway.routing.routing_table import RoutingTable
 from http1.bodies import Bodies
 from http1.protocol import client as client_states
-from http1.protocol.admission import Limits
 from http1.protocol.client import ClientConnection, Pool
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import Limits
 from http1.protocol.handler import Handler
 from http1.protocol.heads import RequestHead
 from http1.protocol.server_connection import ServerConnection, Service

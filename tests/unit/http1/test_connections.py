@@ -1,8 +1,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from http1.protocol.admission import Connection, Connections, Limits, Refusal, Standing, State, limits_for
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import Connection, Connections, Limits, Refusal, Standing, State, limits_for
 
 
 def limits(most: int, unknown: int = 100, **others: float) -> Limits:

@@ -2,9 +2,9 @@
 
 import gc
 
-from http1.protocol.admission import Limits
 from http1.protocol.client import ClientConnection
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import Limits
 from http1.protocol.handler import DROPPED, Handler
 from http1.protocol.heads import RequestHead, ResponseHead
 from http1.protocol.reader import RequestReader, ResponseReader

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from http1.protocol.admission import Limits
 from http1.protocol.client import Pool
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import Limits
 from http1.protocol.heads import RequestHead, ResponseHead
 from http1.protocol.server import Server
 from http1.protocol.server_connection import ServerConnection, Service

@@ -3,10 +3,10 @@
 import asyncio
 from collections.abc import Callable
 
-from http1.protocol.admission import Limits
 from http1.protocol.client import ClientConnection
 from http1.protocol.connecting import ConnectError
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import Limits
 from http1.protocol.handler import Handler
 from http1.protocol.heads import RequestHead, ResponseHead
 from http1.protocol.server_connection import ServerConnection, Service

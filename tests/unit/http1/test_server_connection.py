@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from http1.protocol import admission as connections
+from http1.protocol import connection_rules as connections
 from http1.protocol.states import Progress, State
 from support.http1.server_world import GET, POST, Request, World
 

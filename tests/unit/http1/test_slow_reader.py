@@ -8,8 +8,8 @@ import time
 import pytest
 
 from http1.protocol import server
-from http1.protocol.admission import Limits
 from http1.protocol.connection_admission import ConnectionAdmission
+from http1.protocol.connection_rules import Limits
 from http1.protocol.heads import RequestHead
 from http1.protocol.server_connection import ServerConnection, Service
 from http1.protocol.states import Progress

@@ -9,7 +9,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from http1.protocol.admission import Connection, Limits, Standing
+from http1.protocol.connection_rules import Connection, Limits, Standing
 from http1.tls.bounded import MOST_EMPTY_BYTES, MOST_HANDSHAKE_BYTES
 from http1.tls.certificate import CertificateError, ServedCertificate
 from http1.tls.pinned import trusting

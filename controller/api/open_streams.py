@@ -1,4 +1,8 @@
-"""A bound on open streams, per key and in all, so that one key cannot exhaust the total."""
+"""A bound on streams and long requests that are open, for each key and in all, so that no key exhausts the total.
+
+It counts live sockets, logs that are read and plans of viewers. `controller/domain/access/key_shares.py` divides what
+a key may use at the gateways.
+"""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -7,14 +11,14 @@ from contextlib import contextmanager
 from controller.api.errors import ApiError, unavailable
 
 
-class KeyShare:
-    """Counts open streams.
+class OpenStreams:
+    """Counts what is open.
 
     Args:
-        what: plural noun for the refusal: "live sockets".
-        code: of the refusal, as `too_many_live`.
-        of_key: maximum of one key.
-        total: maximum of all keys.
+        what: plural noun for the refusal's message: "live sockets".
+        code: the refusal's code: `too_many_live`.
+        of_key: the most that one key may have open.
+        total: the most that all keys together may have open.
     """
 
     def __init__(self, what: str, code: str, *, of_key: int, total: int) -> None:
@@ -27,7 +31,7 @@ class KeyShare:
 
     @contextmanager
     def admitted(self, key_id: str) -> Iterator[None]:
-        """Counts one stream of this key until the context ends.
+        """Counts one more of this key until the context ends.
 
         Raises:
             ApiError: 429, the key has its maximum; 503, all keys together have theirs.

@@ -1,4 +1,7 @@
-"""Requests token counts of streams from engines where clients did not, and hides the additional chunk. Pure."""
+"""Requests token counts of streams from engines where clients did not, and hides the additional chunk. Pure.
+
+`answer_usage.py` counts the tokens of an answer.
+"""
 
 import re
 from typing import Any, Final

@@ -48,11 +48,11 @@ class Connection:
     """One connection.
 
     Attributes:
-        address: of the other side, without the port.
+        address: the other side's address, without the port.
         since_s: when it came into its state.
         counted: whether the bound for each address applies; not for trusted proxies, behind which all clients are.
         known: whether one of its requests carried a valid key or credential.
-        client: whose key it was; "" where clients are not distinguished.
+        client: the owner of the key; "" where clients are not distinguished.
         held: whether it counts as its client's: a request of that key is served.
         group: those of its server that are as known and in the same state; None: it is not counted.
     """
@@ -182,11 +182,11 @@ class Connections:
         """Makes a connection known and serves its request, unless too many are served.
 
         Args:
-            connection: whose request carried a valid key or credential.
+            connection: the connection; its request carried a valid key or credential.
             now_s: the time.
             body: whether the request's body is incomplete.
-            client: whose key it was; "" where clients are not distinguished.
-            standing: which connections it may use.
+            client: the owner of the key; "" where clients are not distinguished.
+            standing: decides which connections it may use.
 
         Returns:
             Why the request is not served, and the connection that yields to it, which the caller closes.

@@ -3,17 +3,17 @@
 import pytest
 
 from controller.api.errors import ApiError
-from controller.api.key_share import KeyShare
+from controller.api.open_streams import OpenStreams
 
 
-def refusal(share: KeyShare, key: str) -> ApiError:
+def refusal(share: OpenStreams, key: str) -> ApiError:
     with pytest.raises(ApiError) as refused, share.admitted(key):
         pass
     return refused.value
 
 
 def test_one_key_has_its_share_and_all_have_a_total() -> None:
-    share = KeyShare("logs", "too_many_logs", of_key=2, total=3)
+    share = OpenStreams("logs", "too_many_logs", of_key=2, total=3)
     with share.admitted("a"), share.admitted("a"):
         error = refusal(share, "a")
         assert (error.status, error.code) == (429, "too_many_logs")
@@ -29,7 +29,7 @@ def test_one_key_has_its_share_and_all_have_a_total() -> None:
 
 
 def test_what_fails_is_open_no_more_and_keys_are_forgotten() -> None:
-    share = KeyShare("logs", "too_many_logs", of_key=1, total=1)
+    share = OpenStreams("logs", "too_many_logs", of_key=1, total=1)
     for n in range(100):
         with pytest.raises(ZeroDivisionError), share.admitted(str(n)):
             raise ZeroDivisionError
