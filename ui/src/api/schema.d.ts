@@ -3261,8 +3261,8 @@ export interface components {
          *
          *     - An instance that takes one GPU would be placed on each selectable GPU if that one alone were selected.
          *     - For one that takes several GPUs, a GPU is selectable if it and its worker pass every check for one GPU of any
-         *       possible layout, and the worker has as many such GPUs as a layout on one worker takes. Whether those that are
-         *       selected may serve together is told by a plan with them selected.
+         *       possible layout, and the worker has as many such GPUs as a layout on one worker takes. A plan with
+         *       several selected shows whether they may serve together.
          *     - For one that takes no GPU, none is selectable.
          *
          *     The GPUs that the plan itself chooses are selectable.
