@@ -1,6 +1,7 @@
 """The client's side of one HTTP/1.1 connection, one request at a time, and the pool of connections at rest."""
 
 import asyncio
+import errno
 import socket
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -8,7 +9,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Final, Protocol, cast
 
-from http1.protocol.connecting import CONNECT_S, Address, opened
+from http1.protocol.connecting import CONNECT_S, Address, ConnectError, opened
 from http1.protocol.framing import MessageError
 from http1.protocol.heads import COPIED_BYTES, LAST_CHUNK, SWITCHING, ResponseHead, chunk
 from http1.protocol.peer_state import reset_at_close
@@ -361,7 +362,7 @@ class Pool:
         """A new connection.
 
         Raises:
-            ConnectError: refused, unreachable, or not within the limit.
+            ConnectError: refused, unreachable, closed at once, or not within the limit.
         """
 
         def made() -> ClientConnection:
@@ -373,6 +374,9 @@ class Pool:
             transport, connection = await opened(address, made, self._connect_s)
         finally:
             self._connecting -= 1
+        if not connection.idle:  # such as by Docker's proxy, while nothing listens in the container
+            connection.abort()
+            raise ConnectError("the server closed the connection at once", errno.ECONNRESET)
         self._open.add(connection)
         made_socket = transport.get_extra_info("socket")
         if made_socket is not None:

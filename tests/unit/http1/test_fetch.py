@@ -1,11 +1,14 @@
 """One request to servers that send heads or bodies without an end, or in parts."""
 
 import asyncio
+import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
 import pytest
+import uvloop
 
 from http1.fetch import FetchError, fetch
 from http1.protocol.client import Pool
@@ -116,3 +119,27 @@ async def test_a_silent_server_and_one_that_does_not_listen(unused_tcp_port: int
     with pytest.raises(FetchError) as refused:
         await ask(unused_tcp_port)
     assert refused.value.errno is not None
+
+
+def test_a_server_that_closes_at_once_gives_no_answer() -> None:
+    """As Docker's proxy, while nothing listens in the container. With uvloop the end may come before the connection."""
+
+    def accept_and_close(listener: socket.socket) -> None:
+        with suppress(OSError):
+            while True:
+                listener.accept()[0].close()
+
+    async def fetch_often(port: int) -> None:
+        for _ in range(100):
+            with pytest.raises(FetchError):
+                await ask(port)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        accepting = threading.Thread(target=accept_and_close, args=(listener,))
+        accepting.start()
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(fetch_often(listener.getsockname()[1]))
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)  # ends `accept`
+            accepting.join(10)
