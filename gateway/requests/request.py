@@ -232,14 +232,16 @@ class Request:
     # The client's side
 
     def body(self, data: bytes) -> None:
-        if not self.exchange.from_client(data):
+        if self.state not in OVER and not self.exchange.from_client(data):
             self.upload.body(data)
 
     def end(self) -> None:
-        self.upload.end()
+        if self.state not in OVER:
+            self.upload.end()
 
     def writable(self, *, ready: bool) -> None:
-        self.exchange.writable(ready=ready)
+        if self.state not in OVER:
+            self.exchange.writable(ready=ready)
 
     def gone(self) -> None:
         """The client is gone: the engine's request ends with it."""
@@ -333,9 +335,13 @@ class Request:
         if task is not None and task is not asyncio.current_task():
             task.cancel()
         self.shared.under_way.discard(self)
-        self.exchange.close(
-            state
-        )  # last: it resumes other requests, whose failure must leave nothing of this one behind
+        # It resumes other requests, whose failure must leave nothing of this one behind.
+        self.exchange.close(state)
+        self.loop.call_soon(self._part)
+
+    def _part(self) -> None:
+        """Lets go of its parts, which refer to it: else each request stays in memory until a collection."""
+        del self.upload, self.dispatch, self.exchange
 
     @property
     def ended(self) -> bool:

@@ -111,7 +111,8 @@ class SlowForms(Forms):
 
     def __init__(self) -> None:
         super().__init__()
-        loop: Any = SimpleNamespace(time=lambda: self.now, create_task=asyncio.get_running_loop().create_task)
+        running = asyncio.get_running_loop()
+        loop: Any = SimpleNamespace(time=lambda: self.now, create_task=running.create_task, call_soon=running.call_soon)
         self.models = replace(self.models, loop=loop)
         self.left = LONG_FILE
 
