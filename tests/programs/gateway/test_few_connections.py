@@ -1,6 +1,7 @@
 """A gateway with few connections: one key holds all that it can, others and the administrator are served."""
 
 import asyncio
+import gc
 import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -14,6 +15,7 @@ from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
 from controller.store.access.key_reads import hash_secret
 from gateway.gateway import Gateway
+from gateway.requests.request import Request
 from http1.bodies import Bodies
 from http1.protocol.connection_rules import limits_for
 from schemas.manifest.serving import ServingLimits
@@ -186,3 +188,33 @@ async def test_what_is_not_served_does_not_shut_out_the_administrator() -> None:
             writer.write(b"POST /api/v1/join HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\n{")
         await site.settled()
         await site.administrator_is_served()
+
+
+async def test_ended_requests_are_freed_without_a_collection() -> None:
+    """A gateway collects seldom. A request and its parts that refer to one another would stay in memory until then."""
+
+    def left() -> int:
+        return sum(isinstance(one, Request) for one in gc.get_objects())
+
+    async with a_site() as site:
+        gc.collect()
+        gc.disable()
+        try:
+            for key in ("one", "two"):
+                answer = await site.ask(key)
+                await site.settled()
+                site.answer(1)
+                assert (await site.status(answer))[0] == 200
+            refusal = await site.send("one", "POST /v1/chat/completions", b"{")
+            assert (await site.status(refusal))[0] == 400
+            await site.ask("one")
+            await site.settled()
+            assert left() >= 1
+            site.clients.pop().close()  # in the middle of its request
+            await site.settled()
+            for client in site.clients:  # a connection keeps its last request until the next one
+                client.close()
+            await site.settled()
+            assert left() == 0
+        finally:
+            gc.enable()
