@@ -1,5 +1,6 @@
 """The entry point of `gpuward`. It checks that the packages are Gpuward's own before it imports any of them."""
 
+import gc
 import os
 import sys
 from importlib.util import find_spec
@@ -7,12 +8,14 @@ from pathlib import Path
 from typing import Final
 
 _INTERRUPTED: Final = 130
+_RARELY: Final = (50_000, 20, 20)  # imports make hardly any garbage; daemons set their own thresholds once they run
 _PACKAGES: Final = ("agent", "controller", "http1", "schemas")  # plain names, which other projects may use, too
 _HOME: Final = Path(__file__).resolve().parents[1]
 
 
 def main() -> None:
     """Runs the command line; ends the process with its exit code."""
+    gc.set_threshold(*_RARELY)
     try:
         from cli.terminal.streams import open_streams  # noqa: PLC0415 - Ctrl-C may come early
 

@@ -23,7 +23,6 @@ from cli.local.options import (
     TlsKeyOption,
     needs,
     validated,
-    without_collections,
 )
 from cli.objects.kinds import GATEWAYS
 from cli.printing.output import Format, ListOutputOption
@@ -144,7 +143,7 @@ def controller(  # noqa: PLR0917 - options of a command
 ) -> None:
     """Run a controller and its gateway. Without --database-url it runs its own PostgreSQL in the data folder."""
     given = dict(locals())
-    with needs("controller"), without_collections():
+    with needs("controller"):
         from controller.daemon import main  # noqa: PLC0415 - see the module's docstring
         from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
     raise typer.Exit(main(validated(ControllerSettings, **given)))
@@ -191,7 +190,7 @@ def gateway(  # noqa: PLR0917 - options of a command
     del given["ctx"], given["listen_fds"]
     if ctx.invoked_subcommand is not None:
         return
-    with needs("controller"), without_collections():
+    with needs("controller"):
         from gateway.daemon import main  # noqa: PLC0415 - see the module's docstring
         from gateway.settings import GatewaySettings  # noqa: PLC0415 - as above
     settings = validated(GatewaySettings, **given)
@@ -245,7 +244,7 @@ def agent(
     given = dict(locals())
     with complaining():
         given["labels"] = parse_labels(labels or (), "zone=a") or None
-    with needs("agent"), without_collections():
+    with needs("agent"):
         from agent.daemon import main  # noqa: PLC0415 - see the module's docstring
         from agent.settings import AgentSettings  # noqa: PLC0415 - as above
     raise typer.Exit(main(validated(AgentSettings, **given)))

@@ -1,6 +1,5 @@
 """Options that several verbs of daemons share, settings from them, and errors about missing libraries."""
 
-import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -61,16 +60,6 @@ ControllerDatabaseOption = Annotated[
     str | None, typer.Option("--database-url", help="URL of the controller's database (prefer GPUWARD_DATABASE_URL).")
 ]
 _OWN_PACKAGES: Final = ("agent", "cli", "controller", "gateway", "http1", "schemas")
-
-
-@contextmanager
-def without_collections() -> Iterator[None]:
-    """For imports alone. They make hardly any garbage, and collections take a fifth of a daemon's start."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from cli.local.options import (
     SimulateOption,
     needs,
     validated,
-    without_collections,
 )
 from cli.runner import complaining
 from cli.terminal.streams import go_on_without_stdout
@@ -91,12 +90,11 @@ def _up(
 
 
 def _daemons(folder: Path, host: str, port: int, proxies: list[str] | None, processes: int | None) -> "Daemons":
-    with without_collections():
-        from agent.daemon import count_real_gpus, run_agent  # noqa: PLC0415 - see the module's docstring
-        from agent.settings import AgentSettings, host_label  # noqa: PLC0415 - as above
-        from cli.up.startup import Daemons  # noqa: PLC0415 - as above
-        from controller.daemon import make_local_key, make_resignation, run_controller  # noqa: PLC0415 - as above
-        from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
+    from agent.daemon import count_real_gpus, run_agent  # noqa: PLC0415 - see the module's docstring
+    from agent.settings import AgentSettings, host_label  # noqa: PLC0415 - as above
+    from cli.up.startup import Daemons  # noqa: PLC0415 - as above
+    from controller.daemon import make_local_key, make_resignation, run_controller  # noqa: PLC0415 - as above
+    from controller.settings import ControllerSettings  # noqa: PLC0415 - as above
 
     settings = validated(
         ControllerSettings,
