@@ -60,7 +60,7 @@ VERBS: Final = (  # in the order of `--help`
     Verb("usage", "cli.verbs.report", "Report requests and tokens by key and model."),
     Verb("logs", "cli.verbs.logs", "Print the logs of engines."),
     Verb("events", "cli.verbs.events", "List events, oldest first."),
-    Verb("label", "cli.verbs.workers", "State what a worker is, whatever its host says."),
+    Verb("label", "cli.verbs.workers", "Set labels of a worker that take precedence over those of its host."),
     Verb("cordon", "cli.verbs.workers", "Place no new instances on workers, or on one GPU of one."),
     Verb("uncordon", "cli.verbs.workers", "End the cordon or drain of workers, or the cordon of one GPU."),
     Verb("drain", "cli.verbs.workers", "Cordon workers and move their instances to others, replacements first."),

@@ -22,7 +22,7 @@ from schemas.api.workers import DrainPlanView
 from schemas.printing import block
 
 app = typer.Typer()
-_label = typer.Typer(no_args_is_help=True, help="State what a worker is, whatever its host says.")
+_label = typer.Typer(no_args_is_help=True, help="Set labels of a worker that take precedence over those of its host.")
 app.add_typer(_label, name="label")
 _ENDS_WITHIN_S: Final = 1800.0  # after the drain's timeout: old instances finish their requests
 WorkersArgument = Annotated[list[str], typer.Argument(metavar="WORKER...", help="Names of workers.")]
