@@ -31,9 +31,10 @@ SEQUENCES: Final = 16
 HEAD: Final = """\
 # Estimates
 
-This page shows what Gpuward estimates for well-known models, for 16 sequences of 8192 tokens at once. `make estimates`
-writes it from the published configs in [models.yaml](models.yaml), with the code that places models. A test compares
-the two.
+<!-- Written by `make estimates` from docs/models.yaml. Do not edit. -->
+
+This page shows what Gpuward estimates for well-known models, for 16 sequences of 8192 tokens at once. It uses the
+published configs in [models.yaml](models.yaml) and the code that places models.
 
 The memory of a GPU is the sum of its parts. `gpuward describe` shows them for instances.
 

@@ -10,11 +10,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+import alerts_page
 import cli_page
+import faults_page
 import manifest_page
 import metrics_page
 import privileged_page
 import reason_codes_page
+import requests_page
 import settings_page
 import states_page
 import variable_names
@@ -22,11 +25,14 @@ import variable_names
 DOCS: Final = Path(__file__).resolve().parent.parent
 PAGES: Final[Mapping[str, Callable[[], str]]] = {
     "../schemas/variable_names.py": variable_names.page,
+    "alerts.md": alerts_page.page,
     "cli.md": cli_page.page,
+    "faults.md": faults_page.page,
     "manifest.md": manifest_page.page,
     "metrics.md": metrics_page.page,
     "privileged.md": privileged_page.page,
     "reason-codes.md": reason_codes_page.page,
+    "requests.md": requests_page.page,
     "settings.md": settings_page.page,
     "states.md": states_page.page,
 }

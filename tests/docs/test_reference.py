@@ -1,4 +1,6 @@
+import ast
 import runpy
+from collections.abc import Iterator
 from typing import Any, get_args
 
 import pytest
@@ -15,7 +17,7 @@ from controller.domain.phases import (
 from controller.runtime.metrics import Metrics
 from controller.runtime.outcome import Outcome
 from schemas.manifest.deployment import DeploymentManifest
-from support.pages import DOCS
+from support.pages import DOCS, ROOT
 
 GENERATOR: dict[str, Any] = runpy.run_path(str(DOCS / "generate"))
 STATES = GENERATOR["states_page"]
@@ -24,6 +26,7 @@ SETTINGS = GENERATOR["settings_page"]
 MANIFEST = GENERATOR["manifest_page"]
 CLI = GENERATOR["cli_page"]
 REASONS = GENERATOR["reason_codes_page"]
+REQUESTS = GENERATOR["requests_page"]
 
 
 @pytest.mark.parametrize("name", sorted(GENERATOR["PAGES"]))
@@ -102,3 +105,29 @@ def test_every_verb_and_option_has_help() -> None:
 
 def test_every_group_of_reasons_has_an_introduction() -> None:
     assert set(REASONS.INTRO) == set(REASONS.REASONS)
+
+
+def errors_of_the_gateway() -> Iterator[tuple[int, str]]:
+    """Status and code of each error that the gateway makes of literals."""
+    for file in (ROOT / "gateway").rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "GatewayError":
+                match node.args:
+                    case [ast.Constant(int(status)), ast.Constant(str(code)), *_]:
+                        yield status, code
+
+
+def test_every_error_of_the_gateway_has_a_meaning() -> None:
+    found = set(errors_of_the_gateway())
+    assert found
+    assert found <= set(REQUESTS.ERRORS)
+
+
+def test_every_error_on_the_page_is_in_the_source() -> None:
+    texts = "".join(
+        f.read_text(encoding="utf-8")
+        for p in ("gateway", "controller", "http1", "schemas")
+        for f in (ROOT / p).rglob("*.py")
+    )
+    codes = {code for _, code in REQUESTS.ERRORS} | set(REQUESTS.OF_API)
+    assert [code for code in codes if f'"{code}"' not in texts] == []

@@ -69,7 +69,7 @@ def test_each_alert_says_what_it_is_and_what_to_do(rule: dict[str, Any]) -> None
 
 
 def test_each_alert_is_tested_to_fire_and_is_on_the_page() -> None:
-    tested, page = TESTS.read_text(), (DOCS / "monitoring.md").read_text(encoding="utf-8")
+    tested, page = TESTS.read_text(), (DOCS / "alerts.md").read_text(encoding="utf-8")
     for rule in ALERTS:
         assert f'alertname="{rule["alert"]}"' in tested
         assert f"`{rule['alert']}`" in page

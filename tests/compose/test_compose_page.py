@@ -1,4 +1,4 @@
-"""The section on Docker Compose of docs/operations.md, typed line by line, and what it says of the services."""
+"""docs/compose.md, typed line by line, and the properties of the services that it lists."""
 
 import re
 import time
@@ -9,17 +9,9 @@ import pytest
 from support.docker.compose import Compose
 from support.pages import DOCS, ROOT, fences
 
-PAGE = DOCS / "operations.md"
+PAGE = DOCS / "compose.md"
 WAIT_S = 120.0
 pytestmark = pytest.mark.timeout(600)
-
-
-def section() -> list[str]:
-    """The blocks of the section, in order."""
-    lines = PAGE.read_text(encoding="utf-8").splitlines()
-    first = lines.index("## Docker Compose") + 1
-    last = next((number for number, line in enumerate(lines, 1) if number > first and line.startswith("## ")), 10**6)
-    return [fence.text for fence in fences(PAGE, "sh") if first < fence.line < last]
 
 
 def until(so: Callable[[], bool], what: str) -> None:
@@ -44,7 +36,7 @@ def test_the_page_line_by_line(compose: Compose) -> None:
         r"^cat > chat\.yaml <<'END'\n.*?^END\n", (ROOT / "README.md").read_text(), re.DOTALL | re.MULTILINE
     )
     compose.shell(chat)
-    start, request, more = section()
+    start, request, more = (fence.text for fence in fences(PAGE, "sh"))
     said = compose.shell(start)
     assert "running" in said
     said = compose.shell(request)
