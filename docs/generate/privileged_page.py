@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from agent.decide import engine_environment
 from controller.engines.arguments.environment import NAMES, PREFIXES, SUFFIXES
 from controller.engines.arguments.options import Limit, Privilege
 from controller.engines.arguments.privileges import OPTIONS, powers, versions
@@ -46,6 +47,9 @@ def page() -> str:
     )
     lines += ["", *table(("engine", "variable", "what it sets"), _harmless()), ""]
     lines += [*table(("what it does", "variables"), _variables()), ""]
+    lines += ["### Variables that engines get from their agent", ""]
+    lines += ["[GPU hosts](hosts.md#variables-that-engines-get) describes how to pass on others. `*` is any end.", ""]
+    lines += [*table(("what", "variables"), _of_agents()), ""]
     lines += ["## Flags that no deployment may set", ""]
     lines += ["They follow from other fields, or would take more than the instance claims.", ""]
     for engine, options in OPTIONS.items():
@@ -55,6 +59,17 @@ def page() -> str:
         rows = _limits(options.limits, other)
         lines += [f"### {engine}", "", *table(("flag", "what to do instead"), rows), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def _of_agents() -> Iterable[list[str]]:
+    of = vars(engine_environment)
+    groups = (
+        ("by name", sorted(of["_NAMES"])),
+        ("proxies, in capital or small letters", sorted(of["_PROXIES"])),
+        ("by prefix, but no names of credentials", [f"{prefix}*" for prefix in sorted(of["_PREFIXES"])]),
+        ("never, by prefix", [f"{of['_OURS']}*"]),
+    )
+    return [[what, ", ".join(map(code, names))] for what, names in groups]
 
 
 def _of_containers() -> Iterable[list[str]]:

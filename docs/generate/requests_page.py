@@ -140,6 +140,50 @@ def _refused() -> list[str]:
     ]
 
 
+def _names(module: str, *constants: str) -> str:
+    """Names in constants of bytes; those that only begin so end with `*`."""
+    found = sorted(
+        f"{text.decode()}{'*' if constant.endswith('PREFIXES') else ''}"
+        for constant in constants
+        for text in _of(module, constant)
+    )
+    return ", ".join(map(code, found))
+
+
+def _headers() -> list[str]:
+    module = "gateway.requests.heads"
+    rows = [
+        ("of a request, not passed to engines", _names(module, "_KEPT_HERE", "_KEPT_PREFIXES")),
+        ("of an answer, passed to clients", _names(module, "_RETURNED_NAMES", "_RETURNED_PREFIXES")),
+        ("of these, not passed to clients", _names(module, "_NOT_RETURNED_PREFIXES")),
+        (
+            "of answers below `/apps`, passed too",
+            f"{_names(module, '_RETURNED_OF_APPS')}, `location`, `sec-websocket-*`",
+        ),
+    ]
+    intro = "`*` is any end of a name. Each `X-Request-ID` of a client reaches its engine with random digits behind it."
+    return ["## Headers", "", intro, "", *table(("headers", "names"), rows)]
+
+
+def _forms() -> list[str]:
+    part = ", ".join(code(name.decode().title()) for name in sorted(_of("gateway.bodies.form_grammar", "_FIELDS")))
+    rows = [
+        (code("Content-Type"), "one `boundary` of 1 to 70 characters, which no part contains; at most `charset=utf-8`"),
+        ("around the parts", "nothing before the first boundary, line ends after the last; CRLF ends each line"),
+        ("the head of a part", f"each once at most: {part}"),
+        (code("Content-Disposition"), '`form-data; name="NAME"`, of a file with `; filename="FILE"`'),
+        ("NAME", 'printable ASCII without `"`, `;`, `=` and a backslash'),
+        ("FILE", "no line breaks; a quote as `%22` or behind a backslash; with a quote or `;` in it no `name=`"),
+        (
+            code("Content-Transfer-Encoding"),
+            ", ".join(code(name.decode()) for name in sorted(_of("gateway.bodies.form_grammar", "_PLAIN"))),
+        ),
+        ("fields", "one `model`, a text in UTF-8; none that another parser may read as it, and no `_charset_`"),
+    ]
+    intro = "The grammar of forms (`multipart/form-data`). What browsers, curl and the usual clients send is in it."
+    return ["## Forms", "", intro, "", *table(("part", "takes"), rows)]
+
+
 def _of_requests() -> list[tuple[str, str]]:
     form = "gateway.requests.form_upload"
     window, least = _of(form, "_WINDOW_S"), _of(form, "_LEAST_BYTES")
@@ -235,4 +279,4 @@ def page() -> str:
         ("Bounds of the audit log", _of_audit_log()),
     )
     bounds = [line for title, rows in groups for line in (f"## {title}", "", *table(("bound", "value"), rows))]
-    return "\n".join([HEAD, *_paths(), *_errors(), *_refused(), *bounds]).rstrip() + "\n"
+    return "\n".join([HEAD, *_paths(), *_errors(), *_refused(), *_headers(), *_forms(), *bounds]).rstrip() + "\n"
