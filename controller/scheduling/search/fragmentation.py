@@ -155,8 +155,6 @@ class LeastFragmentation:
         rows, columns = np.nonzero(different)
         slots = some.slots[rows, order[rows, columns]]
         loss = self.fragments.loss(self.ask, self.layout, some.groups[rows], slots[:, None])
-        if not len(rows):
-            return loss, free
         return np.minimum.reduceat(loss, np.searchsorted(rows, np.arange(len(some.groups)))), free
 
     def gpu_keys(self, some: Fitting) -> Ints:
@@ -178,7 +176,7 @@ class LeastFragmentation:
 
     def _packed(self, some: Fitting, wanted: Ints) -> Ints:
         """The GPUs that pack would take of each group, padded with the placeholder where a group gives fewer."""
-        if not self.layout.gpus or not len(wanted):
+        if not self.layout.gpus:
             return np.zeros((len(wanted), 0), dtype=np.int64)
         keys = np.where(some.suitable, self.pack.gpu_keys(some), NEVER)
         most = int(wanted.max())

@@ -7,6 +7,7 @@ import pytest
 from controller.domain.placement import Ask, Compatibility, Layout, Need, Placed, Unplaced
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.unplaced import headline
+from controller.scheduling.search.place import place
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 from support.builders.asks import A80, NEED, VLLM_LIKE, W16, W24A, ask, one, placed, refused, spec
@@ -236,3 +237,13 @@ def test_a_worker_whose_host_was_not_reported_is_not_ready() -> None:
     fleet = Fleet().add("w", [W16])
     del fleet.devices["host-w"]
     assert refused(fleet, ask("q06b")) == {"not_ready": 1}
+
+
+def test_an_explanation_follows_what_was_placed_since_an_equal_one() -> None:
+    inventory = Fleet().add("a", [W16]).inventory()
+    sizes = {"large": 12 * GIB, "small": 3 * GIB}
+    order = ["large", "large", "small", "large"]
+    batch = [Ask(str(n), "d", (Layout(1, sizes[size], False),)) for n, size in enumerate(order)]
+    nearest = [one.explain.nearest for one in place(inventory, batch) if isinstance(one, Unplaced)]
+    free = [None if one is None else one.free_gib for one in nearest]
+    assert free == [round((W16 - claimed * GIB) / GIB, 2) for claimed in (12, 15)]
