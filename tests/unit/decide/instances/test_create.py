@@ -47,3 +47,11 @@ def test_there_is_no_substitute_while_the_worker_may_return(home) -> None:
     effects = effects_of(instance("a", "unreachable", processes=(process("running"),)), hosts=(home,))
     assert not effects.creates
     assert not effects.releases
+
+
+def test_of_lost_instances_that_which_its_rollout_stops_has_no_successor() -> None:
+    old = instance("a", "unreachable", processes=(process("running"),))
+    new = instance("b", "unreachable", revision=2, processes=(process("running"),))
+    effects = effects_of(old, new, spec=spec(replicas=2), revision=2, hosts=(host(phase="lost", reason="silent"),))
+    assert "a" in {change.instance for change in effects.phase_changes}
+    assert [(create.revision, create.replaces) for create in effects.creates] == [(2, "b")]

@@ -231,6 +231,8 @@ def test_it_is_complete_once_all_that_have_a_place_are_available(fields: dict[st
         (GOES_ON, CANARY, {}, 10, False),
         (GOES_ON, CANARY, {"available": 1, "updated": 1, "outdated_ready": 3}, 25, False),
         (replace(GOES_ON, weight=40), CANARY, {"available": 1, "updated": 1, "outdated_ready": 3}, 40, False),
+        (GOES_ON, CANARY, {"available": 1, "updated": 1, "outdated": 1, "outdated_ready": 0}, 100, False),
+        (GOES_ON, CANARY, {"outdated": 1, "outdated_ready": 0}, 10, False),
         (replace(GOES_ON, weight=40, state=S.FAILED), CANARY, {}, 40, True),
         (replace(GOES_ON, weight=40, state=S.FAILED), CANARY, {"available": 3, "updated": 3}, 40, True),
         (replace(GOES_ON, weight=40, state=S.ABORTED), CANARY, {}, 0, True),
