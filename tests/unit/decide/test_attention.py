@@ -224,6 +224,9 @@ def test_each_entry_says_what_since_and_what_to_do() -> None:
     (wordless,) = found(instances=[instance("d-0", "backoff", failures=4, reason="ended_repeatedly")])
     (meaning,) = {group[wordless.code].meaning for group in REASONS.values() if wordless.code in group}
     assert wordless.message == meaning, "a code without a message of its own has that of the reference"
+    (reasonless,) = found(deployments=[TroubledDeployment("d", "rollout_failed", "", None)])
+    assert reasonless.message
+    assert reasonless.message != reasonless.code
 
     (dry,) = found(idle=[idle("d-0")])
     assert dry.message == "dry run: policy p would stop d since 2026-01-01 11:59:00 UTC: 0 % for 5m"

@@ -309,3 +309,12 @@ def test_ignored_requests_change_nothing_of_a_verdict_that_does_not_rest_on_them
     for samples in (steady(100), {}, {0: 0}):
         one = use(gpu("a", samples))
         assert judge(policy(ignore_requests=True), one, NOW) == judge(policy(), one, NOW)
+
+
+@pytest.mark.parametrize(("ran_for_s", "resumed_s"), [(7200, 300), (300, 7200), (300, None)])
+def test_the_window_begins_with_the_later_of_its_start_and_its_resumption(
+    ran_for_s: float, resumed_s: float | None
+) -> None:
+    resumed_at = None if resumed_s is None else NOW - resumed_s
+    found = judge(policy(), use(gpu("a", ALL_LOW), ran_for_s=ran_for_s), NOW, resumed_at=resumed_at)
+    assert (found.verdict, found.reason, found.due_at) == ("unknown", "window_not_full", NOW + 300)
