@@ -235,3 +235,31 @@ def test_a_spread_replacement_on_the_same_worker_shares_no_gpu_with_another_repl
     wanted = replace(ask("r0+", 1, 60), deployment_uid="d", strategy=strategy)  # type: ignore[arg-type] # a table
     placed = find_replacement(inventory, wanted, Holder("r0", 0, 0.0, frozenset({"id-a"}), old.claims))
     assert ([] if placed is None else gpus_of(placed)) == expected
+
+
+def test_an_instance_is_relocated_once_in_a_plan() -> None:
+    """What its relocation leaves over could serve a second demand only if it ended before the first is placed."""
+    fleet = Fleet().add("a", [80 * GIB]).add("b", [10 * GIB]).add("c", [10 * GIB])
+    small = running(fleet, "small", 10, "a/0")
+    plan = planned(fleet, [ask("big", 1, 75), replace(ask("more", 1, 5), workers=("a",))], [small])
+    assert (relocated(plan), plan.unplaced) == ({"small": ["b/0"]}, ["more"])
+
+
+@pytest.mark.parametrize(("others", "moved"), [(1, {}), (2, {"s0": ["b0/0"], "s1": ["b1/0"]})])
+def test_replacements_do_not_share_the_capacity_that_one_of_them_takes(
+    others: int, moved: dict[str, list[str]]
+) -> None:
+    fleet = Fleet().add("a", [80 * GIB])
+    for n in range(others):
+        fleet.add(f"b{n}", [10 * GIB])
+    movable = [running(fleet, f"s{n}", 10, "a/0") for n in range(2)]
+    plan = planned(fleet, [ask("big", 1, 80)], movable)
+    assert (relocated(plan), plan.unplaced) == (moved, [] if moved else ["big"])
+
+
+def test_the_largest_replacement_is_placed_first() -> None:
+    """The small one fits on both hosts, and takes the first of them where it has the choice."""
+    fleet = Fleet().add("a", [80 * GIB]).add("b", [45 * GIB]).add("c", [15 * GIB])
+    movable = [running(fleet, name, gib, "a/0", strategy="spread") for name, gib in (("x", 10), ("y", 40))]
+    plan = planned(fleet, [ask("big", 1, 80)], movable)
+    assert (relocated(plan), plan.unplaced) == ({"x": ["c/0"], "y": ["b/0"]}, [])

@@ -210,3 +210,36 @@ def test_only_those_whose_end_is_needed_end() -> None:
         assert placed is not None
         assert len(needed) == 1
         assert placed.workers == tuple(needed[0].workers)
+
+
+@pytest.mark.parametrize("kind", ["memory", "cpu"])
+def test_a_victim_must_free_what_the_host_lacks_to_the_last_unit(kind: str) -> None:
+    """Both hold a GPU each; one of them holds the last MiB, or the last thousandth of a core, as well."""
+    fleet = Fleet().add("a", [G80] * 2, host_memory=64 * GIB, cpus=8)
+    small = {"memory": (1, 0), "cpu": (0, 1)}[kind]
+    fleet.set("host-a", claimed_mib=small[0], claimed_cpu_milli=small[1])
+    holders = [held(fleet, "x", 80, "a/0"), held(fleet, "y", 80, "a/1")]
+    claims = (holders[1].claims[0], PlannedClaim("host-a", *small, False, 0))
+    holders[1] = replace(holders[1], claims=claims)
+    needs = {"memory": {"host_memory_mib": 64 * GIB}, "cpu": {"cpu_milli": 8_000}}[kind]
+    assert names(fleet, replace(ask(80), **needs), holders) == ["y"]
+
+
+@pytest.mark.parametrize("part", ["foreign_mib", "reserved_mib"])
+def test_memory_that_is_not_to_be_had_counts_against_the_victims(part: str) -> None:
+    fleet = Fleet().add("a", [G80])
+    holders = [held(fleet, name, 30, "a/0") for name in ("x", "y")]
+    fleet.set("a/0", **{part: 15 * GIB})
+    assert names(fleet, ask(35), holders) == ["x"]
+    assert names(fleet, ask(36), holders) == ["x", "y"]
+    assert names(fleet, ask(65), holders) == ["x", "y"]
+    assert find_victims(fleet.inventory(), ask(66), holders) is None
+
+
+@pytest.mark.parametrize("first", [{"foreign_mib": GIB}, {"memory_mib": 40 * GIB}, {"healthy": False}])
+def test_whole_gpus_that_no_victim_frees_are_left_out(first: dict[str, object]) -> None:
+    fleet = Fleet().add("a", [G80] * 3).set("a/0", **first)
+    holders = [held(fleet, "x", 80, "a/1"), held(fleet, "y", 40, "a/2"), held(fleet, "z", 40, "a/2")]
+    assert names(fleet, ask(60, 1, exclusive=True), holders) == ["x"]
+    assert names(fleet, ask(60, 2, exclusive=True), holders) == ["x", "y", "z"]
+    assert find_victims(fleet.inventory(), ask(60, 3, exclusive=True), holders) is None
