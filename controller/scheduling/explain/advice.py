@@ -92,7 +92,7 @@ def _with_gpu_memory(inventory: Inventory, request: AdviceRequest, tenths: int) 
     """The place of the instance with this memory on each GPU, if its engine starts with that."""
     memory_mib = _as_read(tenths)
     spec = _with(request.spec, "resources", gpu_memory=memory_mib)
-    placed = request.place(inventory, spec) if tenths > 0 else None
+    placed = request.place(inventory, spec)
     return placed if placed is not None and memory_mib >= _least_mib(request, placed) else None
 
 
