@@ -232,3 +232,14 @@ def test_rows_are_by_uuid_and_kind() -> None:
     assert (inventory.gpu_row("?"), inventory.host_row("?"), inventory.worker_row("?")) == (None, None, None)
     inventory.remove_workers(["id-w"])
     assert (inventory.gpu_row("w/0"), inventory.host_row("host-w"), inventory.worker_row("id-a")) == (None, None, 0)
+
+
+def test_a_worker_that_is_removed_is_gone_also_without_devices() -> None:
+    fleet = Fleet().add("a", [GIB]).add("b", [GIB])
+    inventory = fleet.inventory()
+    inventory.remove_devices(["b/0", "host-b"])
+    assert set(inventory.row_of_name) == {"a", "b"}
+    inventory.remove_workers(["id-b"])
+    assert set(inventory.row_of_name) == {"a"}
+    inventory.remove_workers(["id-b", "id-a"])
+    assert (set(inventory.row_of_name), inventory.gpus.uuid) == (set(), [])

@@ -68,3 +68,7 @@ def test_once_it_serves_again_the_further_one_goes_after_the_down_window() -> No
     watched.see(number=3, replicas=Replicas(running=3), follow=False)
     assert watched.see(290, follow=False).number == 3
     assert watched.see(30, follow=False).number == 2
+
+
+def test_replicas_that_serve_are_not_reported_as_out_of_service() -> None:
+    assert "do not serve" not in Watched(2).see(12, demand=demand(16)).message
