@@ -243,3 +243,11 @@ def test_a_worker_that_is_removed_is_gone_also_without_devices() -> None:
     assert set(inventory.row_of_name) == {"a"}
     inventory.remove_workers(["id-b", "id-a"])
     assert (set(inventory.row_of_name), inventory.gpus.uuid) == (set(), [])
+
+
+def test_a_host_that_fails_takes_nothing_more_and_takes_again_once_it_is_well() -> None:
+    fleet = Fleet().add("a", [GIB])
+    inventory = fleet.inventory()
+    for healthy in (True, False, True):
+        inventory.upsert_devices([replace(fleet.devices["host-a"], healthy=healthy)])
+        assert full(inventory) is not healthy
