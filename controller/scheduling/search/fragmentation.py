@@ -83,13 +83,13 @@ class Fragments:
     def loss(self, ask: Ask, layout: Layout, groups: Ints, gpus: Ints) -> Ints:
         """The loss of usable memory by each placement, in weighted MiB.
 
-        `groups`: the group of each placement. `gpus`: its GPU rows, an array row for each placement.
+        `groups`: the group of each placement, one at least. `gpus`: its GPU rows, an array row for each placement.
         """
         parts = [
             self._loss(ask, layout, groups[first : first + _AT_ONCE], gpus[first : first + _AT_ONCE])
             for first in range(0, len(groups), _AT_ONCE)
         ]
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        return np.concatenate(parts)
 
     def _loss(self, ask: Ask, layout: Layout, groups: Ints, gpus: Ints) -> Ints:
         table = self._inventory.gpus

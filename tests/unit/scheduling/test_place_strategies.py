@@ -100,6 +100,26 @@ def test_least_fragmentation_of_two_gpus(strategy: Strategy, expected: list[str]
     assert placed(inventory, wanted) == expected
 
 
+def test_least_fragmentation_judges_each_gpu_of_a_worker() -> None:
+    """The fuller GPU of `a` is the last that a demand of 10 GiB fits on; `b` is too full for it already."""
+    fleet = Fleet().add("a", [16 * GIB] * 2).claim("a/0", 6 * GIB)
+    inventory = fleet.add("b", [16 * GIB]).claim("b/0", 15 * GIB // 2).inventory()
+    for memory in (10 * GIB, 5 * GIB):
+        inventory.demand.add(Demand(1, memory, exclusive=False, host_memory_mib=0, cpu_milli=0), 1)
+    assert placed(inventory, Ask("i", "d", (Layout(1, 4 * GIB, False),), strategy="least_fragmentation")) == ["a/1"]
+
+
+def test_least_fragmentation_of_a_whole_gpu() -> None:
+    """The larger GPU is of no use to the demand, which needs more CPU than its worker has."""
+    inventory = Fleet().add("a", [16 * GIB]).add("b", [24 * GIB], cpus=2).inventory()
+    inventory.demand.add(Demand(1, 4 * GIB, exclusive=False, host_memory_mib=0, cpu_milli=3000), 1)
+    for strategy, expected in (("pack", "a/0"), ("least_fragmentation", "b/0")):
+        wanted = Ask("i", "d", (Layout(1, 0, True),), cpu_milli=100, strategy=strategy)  # type: ignore[arg-type]
+        inventory.begin_pass()
+        assert placed(inventory, wanted) == [expected]
+        inventory.rollback()
+
+
 def test_avoided_workers_are_the_last_resort() -> None:
     fleet = Fleet().add("a", [W16]).add("b", [W16])
     avoiding = Ask("i", "d", (Layout(1, GIB, False),), avoid_workers=frozenset({"id-a"}))
