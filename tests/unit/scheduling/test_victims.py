@@ -243,3 +243,14 @@ def test_whole_gpus_that_no_victim_frees_are_left_out(first: dict[str, object]) 
     assert names(fleet, ask(60, 1, exclusive=True), holders) == ["x"]
     assert names(fleet, ask(60, 2, exclusive=True), holders) == ["x", "y", "z"]
     assert find_victims(fleet.inventory(), ask(60, 3, exclusive=True), holders) is None
+
+
+@pytest.mark.parametrize(
+    "costly", [{"priority": 11}, {"movable": False}, {"task": True}, {"lost_s": 60.0}, {"queued_at": -1.0}]
+)
+def test_of_two_of_which_either_suffices_the_costlier_is_spared(costly: dict[str, float]) -> None:
+    for first in ("a", "b"):
+        fleet = Fleet().add("a", [G80]).add("b", [G80])
+        some = [replace(held(fleet, name, 50, f"{name}/0"), **(costly if name == first else {})) for name in "ab"]
+        _, needed = spared(fleet.inventory(), ask(70), some)
+        assert [one.instance for one in needed] == ["b" if first == "a" else "a"]
