@@ -228,6 +228,13 @@ def test_each_entry_says_what_since_and_what_to_do() -> None:
     assert reasonless.message
     assert reasonless.message != reasonless.code
 
+    away = {"state": "unreachable", "reason": "silent"}
+    (bare,), (wordy,) = (
+        found(workers=[worker("w", **away, conditions=[("silent", m, None)])]) for m in ("", "no sign")
+    )
+    assert bare.message == found(workers=[worker("w", **away)])[0].message
+    assert wordy.message.startswith("no sign")
+
     (dry,) = found(idle=[idle("d-0")])
     assert dry.message == "dry run: policy p would stop d since 2026-01-01 11:59:00 UTC: 0 % for 5m"
     (inline,) = found(idle=[replace(idle("d-0"), policy="", action="scale_down")])
