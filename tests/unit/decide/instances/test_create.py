@@ -49,7 +49,7 @@ def test_there_is_no_substitute_while_the_worker_may_return(home) -> None:
     assert not effects.releases
 
 
-def test_of_lost_instances_that_which_its_rollout_stops_has_no_successor() -> None:
+def test_a_lost_instance_that_its_rollout_stops_has_no_successor() -> None:
     old = instance("a", "unreachable", processes=(process("running"),))
     new = instance("b", "unreachable", revision=2, processes=(process("running"),))
     effects = effects_of(old, new, spec=spec(replicas=2), revision=2, hosts=(host(phase="lost", reason="silent"),))
