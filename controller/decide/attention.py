@@ -171,7 +171,7 @@ def _of_some(cause: Cause, deployment: str, instances: Sequence[TroubledInstance
     }
     return _entry(
         "warning" if cause in ("pending", "starting") else "error", cause, code, _deployment(deployment), titles[cause],
-        message or _meaning(code), since=since, count=len(instances), subjects=[_instance(i.id) for i in instances],
+        message, since=since, count=len(instances), subjects=[_instance(i.id) for i in instances],
     )  # fmt: skip
 
 
@@ -180,7 +180,7 @@ def _of_deployment(deployment: TroubledDeployment) -> AttentionEntry:
     title = f"the rollout of {deployment.name} has ended early" if rollout else f"{deployment.name} cannot be processed"
     return _entry(
         "warning" if rollout else "error", "rollout" if rollout else "reconcile", deployment.reason,
-        _deployment(deployment.name), title, deployment.message or _meaning(deployment.reason), since=deployment.since,
+        _deployment(deployment.name), title, deployment.message, since=deployment.since,
     )  # fmt: skip
 
 

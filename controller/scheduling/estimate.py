@@ -97,7 +97,7 @@ def _ask(spec: DeploymentSpec, need: Need, engine: EngineFacts, blank: Ask) -> A
         labels=spec.placement.labels,
         workers=spec.placement.workers,
         gpus=spec.placement.gpus,
-        all_workers=spec.placement.all_of and bool(spec.placement.workers),
+        all_workers=spec.placement.all_of,
         all_gpus=spec.takes_all_named_gpus,
         gpu_models=resources.gpu_models,
         min_gpu_mib=0 if resources.min_gpu_memory == "none" else resources.min_gpu_memory,

@@ -1,9 +1,14 @@
-"""Runs given tests, in their order, with one module replaced by a mutant. Ends with pytest's exit code."""
+"""Runs given tests, in their order, with one module replaced by a mutant.
+
+Ends with pytest's exit code, or by SIGXCPU once it has used the CPU time that it was given. A test that waits forever
+fails after `_HANGS_S`; a loaded machine does not slow any test down that far.
+"""
 
 import importlib.abc
 import importlib.machinery
 import importlib.util
 import json
+import resource
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +16,8 @@ from types import CodeType, ModuleType
 
 import pytest
 from mutants import mutated
+
+_HANGS_S = 600
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
@@ -52,10 +59,13 @@ class _Chosen:
 def main() -> int:
     """Runs the command."""
     order = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_CPU, (order["cpu_s"], order["cpu_s"] + 9))  # then SIGKILL
     sys.path.insert(0, str(Path.cwd()))
     sys.meta_path.insert(0, _Finder(order["path"], order["number"]))
     files = list(dict.fromkeys(test.partition("::")[0] for test in order["tests"]))
     flags = ["-x", "-q", "--no-header", "--tb=no", "-p", "no:cacheprovider", "-p", "no:randomly"]
+    flags.append(f"--timeout={_HANGS_S}")
     return int(pytest.main([*files, *flags], plugins=[_Chosen(order["tests"])]))
 
 

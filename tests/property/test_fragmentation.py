@@ -76,9 +76,12 @@ def test_the_loss_follows_the_definition_and_no_place_loses_less(
     for number, ask in enumerate(asks):
         before = [value(inventory, worker) for worker in workers]
         losses = []
-        for worker in workers:  # the loss on each worker, by trying it
+        gpus = [(worker, (f"w{worker}:{index}",)) for worker in workers for index in range(sizes[worker])]
+        for worker, named_gpus in gpus if ask.layouts[0].gpus == 1 else [(worker, ()) for worker in workers]:
+            # the loss there, by trying it
             named = Ask(f"t{number}", f"d{number}", ask.layouts, host_memory_mib=ask.host_memory_mib,
-                        cpu_milli=ask.cpu_milli, strategy=ask.strategy, workers=(f"w{worker}",))  # fmt: skip
+                        cpu_milli=ask.cpu_milli, strategy=ask.strategy, workers=(f"w{worker}",),
+                        gpus=named_gpus)  # fmt: skip
             if isinstance(place(inventory, [named])[0], Placed):
                 losses.append(before[worker] - value(inventory, worker))
             inventory.rollback()

@@ -175,11 +175,7 @@ def _next_check_s(view: ScalingView, history: ScalingHistory, now: float) -> flo
     if view.demand.mean > 0 or view.demand.at_once > 0 or not view.demand.known or history.saturated_s(now) > 0:
         return _LOOK_S
     rule = view.rule
-    dates = [
-        rule.idle_after_s - history.idle_s(now),
-        rule.down_window_s - history.lived_s(now),
-        *([view.awake_for_s] if view.awake_for_s > 0 else []),
-    ]
+    dates = [rule.idle_after_s - history.idle_s(now), rule.down_window_s - history.lived_s(now), view.awake_for_s]
     ahead = [date for date in dates if date > 0]
     falling = history.largest(rule.down_window_s, now) > 0
     return _LOOK_S if falling else min([max(date, _LOOK_S) for date in ahead] + [_LONGEST_LOOK_S])

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from controller.domain.admission import Holder
-from controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts, need_view
+from controller.domain.placement import Ask, Need, Placed, WorkerFacts, need_view
 from controller.domain.splits import MORE_WORKERS
 from controller.scheduling.admission.victims import find_victims
 from controller.scheduling.estimate import EngineFacts, asks_for
@@ -92,7 +92,7 @@ def _with_gpu_memory(inventory: Inventory, request: AdviceRequest, tenths: int) 
     """The place of the instance with this memory on each GPU, if its engine starts with that."""
     memory_mib = _as_read(tenths)
     spec = _with(request.spec, "resources", gpu_memory=memory_mib)
-    placed = request.place(inventory, spec) if tenths > 0 else None
+    placed = request.place(inventory, spec)
     return placed if placed is not None and memory_mib >= _least_mib(request, placed) else None
 
 
@@ -114,9 +114,8 @@ def _more_gpu_memory(inventory: Inventory, request: AdviceRequest) -> Iterator[s
         short |= {layout.memory_mib for layout, reason in ask.tried if reason is Reason.NEED_GT_STATED}
         ask = ask.otherwise
     for least_mib in sorted(short, reverse=True)[:_MAX_NAMED]:
-        tenths = -(-(least_mib + 1) * 10 // _MIB_PER_GIB)  # written in tenths of a GiB, it is never less
-        memory_mib = tenths * _MIB_PER_GIB // 10
-        placed = request.place(inventory, _with(request.spec, "resources", gpu_memory=memory_mib))
+        tenths = _tenths_of(least_mib)
+        placed = request.place(inventory, _with(request.spec, "resources", gpu_memory=_as_read(tenths)))
         if placed is not None:
             yield f"fits with gpu_memory: {tenths / 10:g}GiB{_on_gpus(placed)}"
             return
@@ -178,7 +177,8 @@ def _more_workers(inventory: Inventory, request: AdviceRequest) -> Iterator[str]
         if workers > request.spec.resources.max_workers:
             placed = request.place(inventory, _with(request.spec, "resources", max_workers=workers))
             if placed is not None:
-                yield f"fits with max_workers: {workers}{_on(placed.layout)}"
+                layout = placed.layout
+                yield f"fits with max_workers: {workers} on {layout.gpus} GPUs of {layout.workers} workers"
                 return
 
 
@@ -210,8 +210,7 @@ def _uncordoned_gpus(inventory: Inventory, request: AdviceRequest) -> Iterator[s
     placed = _with_open(inventory, request, list(closed))
     if placed is None:
         return
-    used = [claim.device for claim in placed.claims if claim.device in closed]
-    if used and _with_open(inventory, request, used) is not None:
+    if used := [claim.device for claim in placed.claims if claim.device in closed]:
         of = sorted((workers.facts[int(gpus.worker[closed[uuid]])].name, uuid) for uuid in used)
         yield f"fits after: {'; '.join(f'gpuward uncordon {name} --gpu {uuid}' for name, uuid in of)}"
 
@@ -291,12 +290,6 @@ def _on_gpus(*places: Placed | None) -> str:
     """The number of GPUs, or the least and the greatest of several places."""
     counts = sorted({placed.layout.gpus for placed in places if placed is not None})
     return f" on {' to '.join(map(str, [counts[0], *counts[1:][-1:]]))} GPU{'s' * (counts[-1] > 1)}"
-
-
-def _on(layout: Layout) -> str:
-    """The number of GPUs and workers, where there are several."""
-    over = f" of {layout.workers} workers" if layout.workers > 1 else ""
-    return f" on {layout.gpus} GPUs{over}" if layout.gpus > 1 else ""
 
 
 def _listed(names: list[str]) -> str:

@@ -327,7 +327,7 @@ def short(code: str) -> str:
 def _sizes(nearest: NearestMiss) -> str:
     if nearest.need_gib is None or nearest.free_gib is None:
         return nearest.message or f"such as {nearest.worker}"
-    # One decimal, or two if both would look equal.
-    digits = 1 if round(nearest.need_gib, 1) != round(nearest.free_gib, 1) else 2
-    need, free = round(nearest.need_gib, digits), round(nearest.free_gib, digits)
+    need, free = round(nearest.need_gib, 1), round(nearest.free_gib, 1)
+    if need == free:
+        need, free = nearest.need_gib, nearest.free_gib  # in two decimals
     return f"need {need:g} GiB, best free {free:g} on {nearest.worker}"

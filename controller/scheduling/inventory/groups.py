@@ -92,8 +92,6 @@ def build_groups(workers: WorkerTable, gpus: GpuTable) -> GroupTable:
     vendors = sorted({kind_.vendor for kind_ in gpus.kinds})
     numbers = (OF_SLICES if kind_.slice else vendors.index(kind_.vendor) for kind_ in gpus.kinds)
     vendor_of_kind = np.array([*numbers, -1], dtype=np.int64)
-    if not rows.shape[1]:  # no worker has a GPU
-        rows = np.full((len(owner), 1), count, dtype=np.int64)[:, :0]
     leading = rows[:, 0] if rows.shape[1] else np.full(len(owner), count, dtype=np.int64)
     vendor = vendor_of_kind[gpus.kind[leading]]
     real, total = rows < count, gpus.total[rows]

@@ -54,7 +54,7 @@ class Ranking(Protocol):
     """Ranks groups for one layout of one ask."""
 
     def keys(self, some: Fitting, wanted: Ints) -> tuple[Ints, Ints]:
-        """Both keys of these groups, for the wanted number of GPUs of each."""
+        """Both keys of these groups, one at least, for the wanted number of GPUs of each, which fits there."""
 
     def gpu_keys(self, some: Fitting) -> Ints:
         """One key per GPU; smaller is better."""
@@ -65,8 +65,6 @@ class Ranking(Protocol):
 
 def _nth_key(keys: Ints, suitable: Bools, wanted: Ints) -> Ints:
     """By group: the key of the last GPU that an instance would get there."""
-    if not len(wanted) or not keys.shape[1]:
-        return np.full(len(wanted), NEVER, dtype=np.int64)
     masked = np.where(suitable, keys, NEVER)
     most = int(wanted.max())
     if most == int(wanted.min()):

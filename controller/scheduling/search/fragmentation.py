@@ -83,13 +83,13 @@ class Fragments:
     def loss(self, ask: Ask, layout: Layout, groups: Ints, gpus: Ints) -> Ints:
         """The loss of usable memory by each placement, in weighted MiB.
 
-        `groups`: the group of each placement. `gpus`: its GPU rows, an array row for each placement.
+        `groups`: the group of each placement, one at least. `gpus`: its GPU rows, an array row for each placement.
         """
         parts = [
             self._loss(ask, layout, groups[first : first + _AT_ONCE], gpus[first : first + _AT_ONCE])
             for first in range(0, len(groups), _AT_ONCE)
         ]
-        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
+        return np.concatenate(parts)
 
     def _loss(self, ask: Ask, layout: Layout, groups: Ints, gpus: Ints) -> Ints:
         table = self._inventory.gpus
@@ -155,8 +155,6 @@ class LeastFragmentation:
         rows, columns = np.nonzero(different)
         slots = some.slots[rows, order[rows, columns]]
         loss = self.fragments.loss(self.ask, self.layout, some.groups[rows], slots[:, None])
-        if not len(rows):
-            return loss, free
         return np.minimum.reduceat(loss, np.searchsorted(rows, np.arange(len(some.groups)))), free
 
     def gpu_keys(self, some: Fitting) -> Ints:
@@ -178,7 +176,7 @@ class LeastFragmentation:
 
     def _packed(self, some: Fitting, wanted: Ints) -> Ints:
         """The GPUs that pack would take of each group, padded with the placeholder where a group gives fewer."""
-        if not self.layout.gpus or not len(wanted):
+        if not self.layout.gpus:
             return np.zeros((len(wanted), 0), dtype=np.int64)
         keys = np.where(some.suitable, self.pack.gpu_keys(some), NEVER)
         most = int(wanted.max())

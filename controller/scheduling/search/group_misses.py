@@ -20,7 +20,7 @@ class GroupMisses:
             stages where the instance may not have the GPUs together.
         left: number of GPUs that pass up to that check.
         suitable: number of GPUs that pass all checks.
-        free: free memory (MiB) of the last GPU that the layout would get, best first; 0 if there are too few GPUs.
+        free: free memory (MiB) of the last GPU that the layout would get, best first.
     """
 
     def __init__(self, request: Request, layout: Layout) -> None:
@@ -68,6 +68,5 @@ class GroupMisses:
         if not free.shape[1]:
             return np.zeros(len(free), dtype=np.int64)
         ordered = np.sort(free, axis=1)[:, ::-1]
-        nth = np.minimum(np.maximum(wanted, 1), free.shape[1]) - 1
-        last: Ints = np.where(wanted <= free.shape[1], ordered[np.arange(len(free)), nth], 0)
+        last: Ints = ordered[np.arange(len(free)), np.minimum(np.maximum(wanted, 1), free.shape[1]) - 1]
         return last

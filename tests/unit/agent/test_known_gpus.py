@@ -130,3 +130,22 @@ def test_details_hold_what_was_read_and_why_the_rest_was_not(host: Host) -> None
     assert (details.errors, details.unsupported) == ({"energy_j": "Timeout"}, ("peers",))
     rows = (details.rows_corrected, details.rows_uncorrected, details.rows_pending, details.rows_failed)
     assert rows == (1, 2, True, False)
+
+
+def test_details_last_until_others_are_read(host: Host) -> None:
+    """Memory and utilization are read more often than the rest."""
+    first = host.answer(gpu(A, power_w=250.0))[A].details
+    fast = {"index": 0, "uuid": A, "fields": {"memory": {"value": [81920, 20]}, "utilization": {"value": 9}}}
+    assert host.answer(fast)[A].details == first
+    then = host.answer(gpu(A, power_w=300.0))[A].details
+    assert first is not None
+    assert then is not None
+    assert (first.power_w, then.power_w) == (250.0, 300.0)
+
+
+def test_a_driver_that_reports_no_events_of_a_gpu_is_shown(host: Host) -> None:
+    given = {"driver": "1", "gpus": [gpu(A), gpu(B, 1)], "xids_unsupported": [B]}
+    shown = {f.uuid: f.details for f in host.known.take(msgspec.convert(given, ChildAnswer), 1.0)}
+    assert {uuid: details is not None and "xids" in details.unsupported for uuid, details in shown.items()} == {
+        A: False, B: True,
+    }  # fmt: skip

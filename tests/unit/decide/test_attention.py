@@ -19,6 +19,7 @@ from controller.domain.attention import (
     WorkerFacts,
 )
 from schemas.api.attention import AttentionEntry
+from schemas.status_reasons import REASONS
 
 NOW = datetime(2026, 1, 1, 12, 0, tzinfo=UTC)
 
@@ -219,6 +220,20 @@ def test_each_entry_says_what_since_and_what_to_do() -> None:
     (loop,) = found(instances=[instance("d-0", "backoff", failures=4, **CRASH)])
     assert (loop.message, loop.since) == (CRASH["message"], ago(500))
     assert "gpuward logs" in loop.advice
+
+    (wordless,) = found(instances=[instance("d-0", "backoff", failures=4, reason="ended_repeatedly")])
+    (meaning,) = {group[wordless.code].meaning for group in REASONS.values() if wordless.code in group}
+    assert wordless.message == meaning, "a code without a message of its own has that of the reference"
+    (reasonless,) = found(deployments=[TroubledDeployment("d", "rollout_failed", "", None)])
+    assert reasonless.message
+    assert reasonless.message != reasonless.code
+
+    away = {"state": "unreachable", "reason": "silent"}
+    (bare,), (wordy,) = (
+        found(workers=[worker("w", **away, conditions=[("silent", m, None)])]) for m in ("", "no sign")
+    )
+    assert bare.message == found(workers=[worker("w", **away)])[0].message
+    assert wordy.message.startswith("no sign")
 
     (dry,) = found(idle=[idle("d-0")])
     assert dry.message == "dry run: policy p would stop d since 2026-01-01 11:59:00 UTC: 0 % for 5m"

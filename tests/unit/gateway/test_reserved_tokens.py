@@ -126,3 +126,17 @@ def test_without_the_store_one_large_request_passes_and_the_next_waits() -> None
     end(first, 10, place.now)
     place.now += 3.0
     assert isinstance(place.reserve(5000), Ticket)
+
+
+def test_without_the_store_tokens_that_came_since_the_request_passed_may_be_reserved() -> None:
+    """Its body took a while; another request has used the last tokens until then."""
+    place = Place(KeyLimits(tpm=60))
+    gateway = place.gateways[0]
+    gateway.away = True
+    first, second = place.request(), place.request()
+    assert isinstance(first, Ticket)
+    assert isinstance(second, Ticket)
+    assert gateway.reserve(first, 1, place.now, DAY_LEFT_S) is None
+    assert isinstance(gateway.reserve(second, 1, place.now, DAY_LEFT_S), Refused)
+    place.now += 1.0
+    assert gateway.reserve(second, 1, place.now, DAY_LEFT_S) is None

@@ -44,11 +44,36 @@ def test_less_gpu_memory() -> None:
     assert isinstance(place(fleet.inventory(), [ask])[0], Placed)
 
 
-@pytest.mark.parametrize(("gib", "said"), [(19, []), (23, ["fits with gpu_memory <= 23GiB (at least 20GiB) on 1 GPU"])])
-def test_never_less_memory_than_all_but_the_cache_and_one_sequence(gib: int, said: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("gib", "sequences", "said"),
+    [
+        (19, 16, []),
+        (20, 16, ["fits with gpu_memory: 20GiB on 1 GPU"]),
+        (23, 16, ["fits with gpu_memory <= 23GiB (at least 20GiB) on 1 GPU"]),
+        (49, None, []),
+    ],
+)
+def test_never_less_memory_than_all_but_the_cache_and_one_sequence(
+    gib: int, sequences: int | None, said: list[str]
+) -> None:
     parts = {"weights": 16 * GIB, "activations": 2 * GIB, "cache": 32 * GIB}
-    need = Need(None, shares=(Share(1, 1, 1, 50 * GIB, parts),), sequences=16)
+    need = Need(None, shares=(Share(1, 1, 1, 50 * GIB, parts),), sequences=sequences)
     assert advice(Fleet().add("a", [gib * GIB]), need) == said
+
+
+def test_of_a_need_of_all_gpus_each_takes_its_part_at_least() -> None:
+    need = Need(70 * GIB, heads=32, vocab=152064, parts={"weights": 30 * GIB, "cache": 40 * GIB}, sequences=4)
+    said = advice(Fleet().add("a", [24 * GIB] * 2), need, resources={"gpus": 2}, args={"heads": 32})
+    assert said == ["fits with gpu_memory <= 24GiB (at least 20GiB) on 2 GPUs"]
+
+
+def test_the_free_memory_of_gpus_that_are_not_to_be_had_hides_no_advice() -> None:
+    fleet = Fleet().add("a", [24 * GIB - 100]).add("b", [80 * GIB], os="other")
+    assert "fits with gpu_memory <= 23.8GiB on 1 GPU" in advice(fleet, Need(38 * GIB), placement={"workers": ["a"]})
+
+
+def test_a_fleet_without_workers_gets_no_advice() -> None:
+    assert advice(Fleet(), Need(GIB), resources={"host_memory": "1GiB", "cpus": 1}) == []
 
 
 @pytest.mark.parametrize("gib", [16, 21, 30])
@@ -72,6 +97,20 @@ def test_both_ends_of_an_advised_range_fit(engine: str, gib: int) -> None:
             assert _fits(engine, facts, fleet, f"{below:g}GiB") == ("at least" not in line), line
         for size in sizes:
             assert _fits(engine, facts, fleet, size), f"{line}: {size} is refused"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_where_too_little_is_stated_the_least_that_suffices_is_advised(engine: str) -> None:
+    facts = replace(LLAMA, weight_bytes=12 * 2**30, dtypes={"BF16": 12 * 2**30}, parameters=6 * 2**30)
+    fields = {"resources": {"gpus": 1, "gpu_memory": "8GiB"}}
+    spec, need, fleet = spec_for(engine, **fields), need_for(engine, facts, **fields), Fleet().add("a", [40 * GIB])
+    inventory = fleet.inventory()
+    (decision,) = place(inventory, [asks_for(spec, need, engine_for(spec), instance="i", deployment_uid="d")])
+    assert isinstance(decision, Unplaced)
+    lines = advise(inventory, AdviceRequest(spec, need, engine_for(spec), "d", decision.explain))
+    (size,) = [found[1] for line in lines if (found := re.match(r"fits with gpu_memory: ([\d.]+)GiB", line))]
+    assert _fits(engine, facts, fleet, f"{size}GiB")
+    assert not _fits(engine, facts, fleet, f"{float(size) - 0.1:.1f}GiB")
 
 
 def _fits(engine: str, facts: ModelFacts, fleet: Fleet, gpu_memory: str) -> bool:
@@ -172,6 +211,9 @@ def test_never_less_host_memory_than_the_engine_needs() -> None:
     assert advice(fleet, Need(GIB, host_memory_mib=2 * GIB), resources={"host_memory": "6GiB"}) == [
         "fits with host_memory <= 3.9GiB (at least 2.1GiB)"
     ]
+    scarce = Fleet().add("a", [24 * GIB], host_memory=2202)
+    said = advice(scarce, Need(GIB, host_memory_mib=2 * GIB), resources={"host_memory": "6GiB"})
+    assert said == ["fits with host_memory: 2.1GiB"]
 
 
 def test_a_host_reserved_beyond_its_memory_has_none_and_gets_no_advice() -> None:
@@ -223,3 +265,33 @@ def test_no_line_is_empty_where_a_named_worker_is_cordoned() -> None:
 def test_degrees_that_were_found_without_a_split_are_not_advised() -> None:
     fleet = Fleet().add("a", [24 * GIB] * 2)
     assert advice(fleet, Need(40 * GIB), parallel={"tp": 3}) == []
+
+
+def test_of_many_workers_four_are_named() -> None:
+    fleet = Fleet()
+    for name in "abcdef":
+        fleet.add(name, [24 * GIB])
+    for count, said in ((4, "a, b, c, d"), (6, "a, b, c, d and 2 more")):
+        wanted = {"gpus": count, "gpu_memory": "4GiB", "max_workers": count}
+        lines = advice(fleet, Need(None), resources=wanted, placement={"labels": {"zone": "a"}})
+        assert lines == [f"fits on {said} without placement.labels"]
+
+
+def test_all_instances_that_have_to_end_are_named_and_no_others() -> None:
+    fleet = Fleet().add("a", [24 * GIB] * 2).add("b", [24 * GIB])
+    fleet.claim("a/0", 20 * GIB).claim("a/1", 20 * GIB).claim("b/0", 20 * GIB)
+    holders = [
+        Holder(name, 100, 0.0, frozenset({f"id-{gpu[0]}"}), (PlannedClaim(gpu, 20 * GIB, 0, False, 0),))
+        for name, gpu in (("one", "a/0"), ("two", "a/1"), ("other", "b/0"))
+    ]
+    wanted = {"gpus": 2, "gpu_memory": "20GiB"}
+    assert advice(fleet, Need(None), holders=holders, resources=wanted)[-1] == "fits once one, two have ended on a"
+
+
+@pytest.mark.parametrize(
+    ("free", "said"), [(0, []), (1, ["fits with cpus <= 0.001"]), (7_500, ["fits with cpus <= 7.5"])]
+)
+def test_as_many_cpus_are_advised_as_the_freest_worker_has(free: int, said: list[str]) -> None:
+    fleet = Fleet().add("a", [24 * GIB], cpus=8).add("b", [24 * GIB], cpus=8)
+    fleet.set("host-a", claimed_cpu_milli=8_000).set("host-b", claimed_cpu_milli=8_000 - free)
+    assert advice(fleet, Need(GIB), resources={"cpus": 8}) == said

@@ -2,18 +2,26 @@
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.domain.admission import Destination, Holder, PendingInstance
+from controller.domain.admission import Destination, Holder, InstanceLoad, PendingInstance
 from controller.domain.placement import Ask, Layout, PlannedClaim
 from controller.scheduling.admission import consolidate as consolidating
-from controller.scheduling.admission.consolidate import Consolidation, Movable, consolidate
+from controller.scheduling.admission.consolidate import (
+    Consolidation,
+    Movable,
+    consolidate,
+    find_replacement,
+    replaceable,
+)
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.cached_search import find
+from controller.scheduling.search.place import place
 from support.builders.fleet import GIB, Fleet, gpus_of
 
 
@@ -177,3 +185,81 @@ def test_replacements_fit_beside_all_that_runs_and_every_relocation_is_needed(
         inventory.begin_pass()
         together = [find(inventory, d) for d in demands[:1]]
         assert len(demands) > 1 or together == [None], "nothing is relocated for what fits anyway"
+
+
+def test_a_plan_takes_back_nothing_that_was_placed_before() -> None:
+    fleet = Fleet().add("a", [80 * GIB])
+    inventory = fleet.inventory()
+    place(inventory, [ask("placed", 1, 60)])
+    before = _picture(inventory)
+    assert consolidate(inventory, [ask("big", 1, 60)], []).unplaced == ["big"]
+    assert _picture(inventory) == before
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        (ask("i", 1, 80), True),
+        (ask("i", 1, 81), False),
+        (ask("i", 2, 10), True),
+        (ask("i", 2, 11), False),  # a shared GPU has 10 GiB left
+        (ask("i", 3, 1), False),
+        (ask("i", 4, 80, workers=2), False),
+        (ask("i", 2, 80, workers=2), True),  # a search compares the hosts
+        (ask("i", 1, 0, exclusive=True), True),
+        (ask("i", 2, 0, exclusive=True), False),
+        (ask("i", 0, 0), True),
+        (ask("i", 0, 0, host_memory_mib=64 * GIB), True),
+        (ask("i", 0, 0, host_memory_mib=65 * GIB), False),
+        (ask("i", 0, 0, cpu_milli=8_000), True),
+        (ask("i", 0, 0, cpu_milli=8_001), False),
+        (replace(ask("i", 3, 1), gpus=("a:0", "a:1", "b:0")), True),  # they may be distributed unevenly
+        (ask("i", 3, 1, otherwise=ask("i", 1, 1)), True),
+    ],
+)
+def test_an_ask_is_replaceable_where_any_host_has_enough_free(wanted: Ask, expected: bool) -> None:
+    fleet = Fleet().add("a", [80 * GIB] * 2, host_memory=64 * GIB, cpus=8).claim("a/0", 70 * GIB)
+    fleet.add("b", [80 * GIB], host_memory=32 * GIB, cpus=4).claim("b/0")
+    assert replaceable(fleet.inventory(), [wanted]) == [expected]
+
+
+@pytest.mark.parametrize(("strategy", "other", "expected"), [("spread", "a/1", []), ("spread", "a/0", ["a/1"])])
+def test_a_spread_replacement_on_the_same_worker_shares_no_gpu_with_another_replica(
+    strategy: str, other: str, expected: list[str]
+) -> None:
+    fleet = Fleet().add("a", [80 * GIB] * 2)
+    old = running(fleet, "r0", 60, "a/0")
+    running(fleet, "r1", 10, other)
+    inventory = fleet.inventory()
+    inventory.upsert_load([InstanceLoad("r0", "d", ("id-a",), ("a/0",)), InstanceLoad("r1", "d", ("id-a",), (other,))])
+    wanted = replace(ask("r0+", 1, 60), deployment_uid="d", strategy=strategy)  # type: ignore[arg-type] # a table
+    placed = find_replacement(inventory, wanted, Holder("r0", 0, 0.0, frozenset({"id-a"}), old.claims))
+    assert ([] if placed is None else gpus_of(placed)) == expected
+
+
+def test_an_instance_is_relocated_once_in_a_plan() -> None:
+    """What its relocation leaves over could serve a second demand only if it ended before the first is placed."""
+    fleet = Fleet().add("a", [80 * GIB]).add("b", [10 * GIB]).add("c", [10 * GIB])
+    small = running(fleet, "small", 10, "a/0")
+    plan = planned(fleet, [ask("big", 1, 75), replace(ask("more", 1, 5), workers=("a",))], [small])
+    assert (relocated(plan), plan.unplaced) == ({"small": ["b/0"]}, ["more"])
+
+
+@pytest.mark.parametrize(("others", "moved"), [(1, {}), (2, {"s0": ["b0/0"], "s1": ["b1/0"]})])
+def test_replacements_do_not_share_the_capacity_that_one_of_them_takes(
+    others: int, moved: dict[str, list[str]]
+) -> None:
+    fleet = Fleet().add("a", [80 * GIB])
+    for n in range(others):
+        fleet.add(f"b{n}", [10 * GIB])
+    movable = [running(fleet, f"s{n}", 10, "a/0") for n in range(2)]
+    plan = planned(fleet, [ask("big", 1, 80)], movable)
+    assert (relocated(plan), plan.unplaced) == (moved, [] if moved else ["big"])
+
+
+def test_the_largest_replacement_is_placed_first() -> None:
+    """The small one fits on both hosts, and takes the first of them where it has the choice."""
+    fleet = Fleet().add("a", [80 * GIB]).add("b", [45 * GIB]).add("c", [15 * GIB])
+    movable = [running(fleet, name, gib, "a/0", strategy="spread") for name, gib in (("x", 10), ("y", 40))]
+    plan = planned(fleet, [ask("big", 1, 80)], movable)
+    assert (relocated(plan), plan.unplaced) == ({"x": ["c/0"], "y": ["b/0"]}, [])

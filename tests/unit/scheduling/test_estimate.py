@@ -136,6 +136,22 @@ def test_all_splits_are_tried_for_many_requests_before_any_for_few() -> None:
     assert [(one.gpus, one.memory_mib) for one in ask(need).layouts] == [(1, 50), (2, 30), (1, 20), (2, 15)]
 
 
+def test_each_measured_split_with_the_stated_memory_where_that_suffices() -> None:
+    """Of several measurements of a split the least counts. A split of heads that is impossible keeps that reason."""
+    shares = (
+        Share(1, 1, 1, 50, least_mib=40_000), Share(1, 1, 1, 45, least_mib=30_000),
+        Share(2, 1, 1, 30, least_mib=20_480), Share(4, 1, 1, 20, least_mib=12_000),
+        Share(1, 4, 1, 20, least_mib=9_000), Share(8, 1, 1, 9, least_mib=21_000),
+    )  # fmt: skip
+    asked = ask(Need(None, shares=shares, heads=4), resources={"gpu_memory": "20GiB"})
+    assert [(one.gpus, one.tp, one.pp, one.memory_mib) for one in asked.layouts] == [(2, 2, 1, 20480), (4, 4, 1, 20480)]
+    assert {(one.gpus, one.memory_mib): reason for one, reason in asked.tried} == {
+        (1, 30_000): Reason.NEED_GT_STATED, (8, 21_000): Reason.HEADS_INDIVISIBLE,
+    }  # fmt: skip
+    layers = ask(Need(None, shares=(Share(1, 2, 1, 30, least_mib=8_000),)), resources={"gpu_memory": "20GiB"})
+    assert [(one.gpus, one.pp, one.memory_mib) for one in layers.layouts] == [(2, 2, 20480)]
+
+
 def test_a_refused_need_has_no_layout() -> None:
     asked = ask(Need(10, refused=(Reason.ENGINE_UNSUPPORTED,)))
     assert (asked.layouts, asked.refused) == ((), (Reason.ENGINE_UNSUPPORTED,))

@@ -35,6 +35,13 @@ def fleet() -> Fleet:
         (fleet(), {"layouts": (Layout(1, G80, True),)}, "", ""),
         (fleet(), {"layouts": (Layout(1, 81 * GIB, False),)}, "need_gt_capacity", "need 81.00 GiB, 80.00 in all"),
         (fleet(), {"min_gpu_mib": 96 * GIB}, "need_gt_capacity", "need 96.00 GiB, 80.00 in all"),
+        (
+            fleet().set("a/0", reserved_mib=2 * GIB),
+            {"layouts": (Layout(1, 79 * GIB, False),)},
+            "need_gt_capacity",
+            "need 79.00 GiB, 78.00 in all",
+        ),
+        (fleet().set("a/0", reserved_mib=2 * GIB), {"layouts": (Layout(1, 79 * GIB, True),)}, "", ""),
         (fleet().claim("a/0", 70 * GIB), {}, "need_gt_free", "need 20.00 GiB, 10.00 free"),
         (fleet().claim("a/0", 60 * GIB), {}, "", ""),
         (fleet().claim("a/0"), {}, "gpu_in_use", "another instance has it whole"),
@@ -51,6 +58,18 @@ def fleet() -> Fleet:
             "need 2048.00 GiB, 1024.00 of main memory free on the worker",
         ),
         (fleet(), {"cpu_milli": 64_500}, "cpu", "need 64.5 cores, 64 free on the worker"),
+        (
+            fleet().set("host-a", claimed_cpu_milli=1_000, claimed_mib=24 * GIB),
+            {"cpu_milli": 64_000},
+            "cpu",
+            "need 64 cores, 63 free on the worker",
+        ),
+        (
+            fleet().set("host-a", claimed_cpu_milli=1_000, claimed_mib=24 * GIB),
+            {"host_memory_mib": 1024 * GIB},
+            "host_memory",
+            "need 1024.00 GiB, 1000.00 of main memory free on the worker",
+        ),
         (fleet(), {"layouts": (Layout(2, GIB, False),)}, "count_mismatch", "need 2 such GPUs on one worker, 1 there"),
         (fleet(), {"layouts": (Layout(2, GIB, False, 2),)}, "", ""),  # one of each worker
         (fleet(), {"layouts": (Layout(0, 0, False),)}, "count_mismatch", "the instance takes no GPU"),
@@ -102,6 +121,10 @@ def test_the_nearest_of_several_layouts_and_engines_is_reported() -> None:
     other = Ask("i", "d", (small,))
     assert shown(made, layouts=(large,), otherwise=other) == nearest
     assert shown(made, layouts=(small,), otherwise=replace(other, layouts=(large,))) == nearest
+    smaller = Layout(1, 25 * GIB, False)
+    assert shown(made, layouts=(small, smaller)) == [("need_gt_free", "need 25.00 GiB, 10.00 free")], "the last layout"
+    as_near = replace(other, layouts=(Layout(1, 25 * GIB, False),))
+    assert shown(made, layouts=(small,), otherwise=as_near) == nearest, "of equally near engines the first"
     without = replace(other, layouts=(Layout(0, 0, False),))
     assert shown(made, layouts=(small,), otherwise=without) == nearest
     assert shown(fleet(), layouts=(small,), otherwise=replace(other, layouts=(large,))) == [("", "")]

@@ -232,3 +232,22 @@ def test_rows_are_by_uuid_and_kind() -> None:
     assert (inventory.gpu_row("?"), inventory.host_row("?"), inventory.worker_row("?")) == (None, None, None)
     inventory.remove_workers(["id-w"])
     assert (inventory.gpu_row("w/0"), inventory.host_row("host-w"), inventory.worker_row("id-a")) == (None, None, 0)
+
+
+def test_a_worker_that_is_removed_is_gone_also_without_devices() -> None:
+    fleet = Fleet().add("a", [GIB]).add("b", [GIB])
+    inventory = fleet.inventory()
+    inventory.remove_devices(["b/0", "host-b"])
+    assert set(inventory.row_of_name) == {"a", "b"}
+    inventory.remove_workers(["id-b"])
+    assert set(inventory.row_of_name) == {"a"}
+    inventory.remove_workers(["id-b", "id-a"])
+    assert (set(inventory.row_of_name), inventory.gpus.uuid) == (set(), [])
+
+
+def test_a_host_that_fails_takes_nothing_more_and_takes_again_once_it_is_well() -> None:
+    fleet = Fleet().add("a", [GIB])
+    inventory = fleet.inventory()
+    for healthy in (True, False, True):
+        inventory.upsert_devices([replace(fleet.devices["host-a"], healthy=healthy)])
+        assert full(inventory) is not healthy

@@ -31,6 +31,20 @@ def test_few_changes_of_many_are_not_followed_at_once() -> None:
     assert (demand.known, demand.version) == ({ONE: 10_000, TWO: 10_000}, 2)
 
 
+def test_ends_count_as_starts_do() -> None:
+    """A tenth of the instances must have changed."""
+    demand = ObservedDemand()
+    demand.add(ONE, 11_000)
+    demand.settle()
+    for _ in range(1_000 + 999):
+        demand.remove(ONE)
+    demand.settle()
+    assert (demand.known, demand.version) == ({ONE: 11_000}, 1)
+    demand.remove(ONE)
+    demand.settle()
+    assert (demand.known, demand.version) == ({ONE: 10_000}, 2)
+
+
 def test_an_instance_that_has_ended_counts_until_a_thousand_others_have() -> None:
     demand = ObservedDemand()
     demand.add(TWO)

@@ -7,6 +7,7 @@ import pytest
 from controller.domain.placement import Ask, Compatibility, Layout, Need, Placed, Unplaced
 from controller.scheduling.estimate import asks_for
 from controller.scheduling.explain.unplaced import headline
+from controller.scheduling.search.place import place
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.placement_reasons import Reason
 from support.builders.asks import A80, NEED, VLLM_LIKE, W16, W24A, ask, one, placed, refused, spec
@@ -236,3 +237,36 @@ def test_a_worker_whose_host_was_not_reported_is_not_ready() -> None:
     fleet = Fleet().add("w", [W16])
     del fleet.devices["host-w"]
     assert refused(fleet, ask("q06b")) == {"not_ready": 1}
+
+
+def test_an_explanation_follows_what_was_placed_since_an_equal_one() -> None:
+    inventory = Fleet().add("a", [W16]).inventory()
+    sizes = {"large": 12 * GIB, "small": 3 * GIB}
+    order = ["large", "large", "small", "large"]
+    batch = [Ask(str(n), "d", (Layout(1, sizes[size], False),)) for n, size in enumerate(order)]
+    nearest = [one.explain.nearest for one in place(inventory, batch) if isinstance(one, Unplaced)]
+    free = [None if one is None else one.free_gib for one in nearest]
+    assert free == [round((W16 - claimed * GIB) / GIB, 2) for claimed in (12, 15)]
+
+
+@pytest.mark.parametrize(
+    ("fleet", "held"),
+    [
+        (Fleet().add("a", [A80]).claim("a/0"), True),
+        (Fleet().add("a", [A80] * 2).claim("a/0").claim("a/1"), True),
+        (Fleet().add("a", [A80] * 2).claim("a/0").claim("a/1", GIB), False),  # its sharing ends, and then it is free
+        (Fleet().add("a", [A80]).claim("a/0", GIB), False),
+    ],
+)
+def test_workers_whose_gpus_single_instances_hold_are_shown_as_held(fleet: Fleet, held: bool) -> None:
+    decision = one(fleet, Ask("i", "d", (Layout(1, 0, True),)))
+    assert isinstance(decision, Unplaced)
+    assert ("1 held" in decision.explain.message) == held
+
+
+def test_cores_that_are_claimed_twice_leave_none_free() -> None:
+    fleet = Fleet().add("a", [A80], cpus=64).set("host-a", claimed_cpu_milli=65_000)
+    decision = one(fleet, Ask("i", "d", (Layout(0, 0, False),), cpu_milli=1_500))
+    assert isinstance(decision, Unplaced)
+    assert decision.explain.nearest is not None
+    assert decision.explain.nearest.message.endswith("need 1.5 cores, best free 0 on a")

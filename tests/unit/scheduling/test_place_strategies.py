@@ -3,7 +3,7 @@
 import pytest
 
 from controller.domain.admission import Demand, InstanceLoad
-from controller.domain.placement import Ask, Layout, Need, Placed
+from controller.domain.placement import Ask, Layout, Need, Placed, Strategy
 from controller.scheduling.search.place import place
 from support.builders.asks import A80, W16, W24A, ask, one, placed
 from support.builders.fleet import GIB, Fleet, gpus_of
@@ -90,6 +90,36 @@ def test_pack_leaves_the_last_capacity_for_a_known_demand_to_least_fragmentation
         assert placed(inventory, wanted) == [expected]
 
 
+@pytest.mark.parametrize(("strategy", "expected"), [("pack", ["a/0", "a/1"]), ("least_fragmentation", ["b/0", "b/1"])])
+def test_least_fragmentation_of_two_gpus(strategy: Strategy, expected: list[str]) -> None:
+    """Three free GPUs of `b` are of no use to the demand, which needs more CPU than `b` has."""
+    inventory = Fleet().add("a", [W16] * 4).add("b", [W16] * 4, cpus=2).inventory()
+    inventory.demand.add(Demand(3, W16, exclusive=True, host_memory_mib=0, cpu_milli=3000), 1)
+    inventory.demand.add(Demand(1, 4 * GIB, exclusive=False, host_memory_mib=0, cpu_milli=100), 1)
+    wanted = Ask("i", "d", (Layout(2, 4 * GIB, False),), cpu_milli=100, strategy=strategy)
+    assert placed(inventory, wanted) == expected
+
+
+def test_least_fragmentation_judges_each_gpu_of_a_worker() -> None:
+    """The fuller GPU of `a` is the last that a demand of 10 GiB fits on; `b` is too full for it already."""
+    fleet = Fleet().add("a", [16 * GIB] * 2).claim("a/0", 6 * GIB)
+    inventory = fleet.add("b", [16 * GIB]).claim("b/0", 15 * GIB // 2).inventory()
+    for memory in (10 * GIB, 5 * GIB):
+        inventory.demand.add(Demand(1, memory, exclusive=False, host_memory_mib=0, cpu_milli=0), 1)
+    assert placed(inventory, Ask("i", "d", (Layout(1, 4 * GIB, False),), strategy="least_fragmentation")) == ["a/1"]
+
+
+def test_least_fragmentation_of_a_whole_gpu() -> None:
+    """The larger GPU is of no use to the demand, which needs more CPU than its worker has."""
+    inventory = Fleet().add("a", [16 * GIB]).add("b", [24 * GIB], cpus=2).inventory()
+    inventory.demand.add(Demand(1, 4 * GIB, exclusive=False, host_memory_mib=0, cpu_milli=3000), 1)
+    for strategy, expected in (("pack", "a/0"), ("least_fragmentation", "b/0")):
+        wanted = Ask("i", "d", (Layout(1, 0, True),), cpu_milli=100, strategy=strategy)  # type: ignore[arg-type]
+        inventory.begin_pass()
+        assert placed(inventory, wanted) == [expected]
+        inventory.rollback()
+
+
 def test_avoided_workers_are_the_last_resort() -> None:
     fleet = Fleet().add("a", [W16]).add("b", [W16])
     avoiding = Ask("i", "d", (Layout(1, GIB, False),), avoid_workers=frozenset({"id-a"}))
@@ -98,6 +128,15 @@ def test_avoided_workers_are_the_last_resort() -> None:
     nowhere_else = Ask("i", "d", (Layout(1, W16 - GIB, False),), avoid_workers=frozenset({"id-a"}))
     assert placed(inventory, nowhere_else) == ["b/0"]
     assert placed(inventory, nowhere_else) == ["a/0"]
+
+
+@pytest.mark.parametrize("hosts", [2, 63, 64, 100])
+def test_avoided_workers_are_the_last_resort_in_a_fleet_of_any_size(hosts: int) -> None:
+    fleet = Fleet()
+    for number in range(hosts):
+        fleet.add(f"w{number:03}", [W16])
+    avoiding = Ask("i", "d", (Layout(1, GIB, False),), avoid_workers=frozenset({"id-w000"}))
+    assert placed(fleet.inventory(), avoiding) == ["w001/0"]
 
 
 def test_an_ask_without_gpus_goes_where_no_free_gpu_needs_the_host() -> None:

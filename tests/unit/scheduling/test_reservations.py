@@ -204,3 +204,29 @@ def test_a_server_is_not_awaited_for_ever_whatever_its_restart(serves: bool) -> 
         found = decide(fleet, holders, big, pending("small", 80))
         assert fits(found["small"]) is not reserved
         assert found["big"].awaits_servers is (serves and reserved)
+
+
+@pytest.mark.parametrize("holders", [None, Holders(())])
+def test_capacity_is_reserved_before_any_placement_where_the_ask_fits(holders: Holders | None) -> None:
+    fleet = Fleet().add("a", [G80])
+    first = [pending("too-large", 90).ask, pending("soon", 60).ask]
+    inventory = fleet.inventory()
+    before = inventory.gpus.free.tolist()
+    waiting = [pending("large", 40), pending("small", 20)]
+    found = {one.decision.instance: one for one in admit(inventory, waiting, holders, reserve=TIMES, reserved=first)}
+    assert (fits(found["large"]), fits(found["small"])) == (False, True)
+    large = found["large"].decision
+    assert isinstance(large, Unplaced)
+    assert large.reason == Reason.RESERVED
+    inventory.rollback()
+    assert inventory.gpus.free.tolist() == before
+
+
+@pytest.mark.parametrize(("for_s", "text"), [(45, "45 s"), (90, "1.5 min"), (7_200, "2 h")])
+def test_the_time_of_a_reservation_is_given_in_its_note(for_s: float, text: str) -> None:
+    fleet = Fleet().add("a", [G80])
+    holders = Holders((held(fleet, "x", 80, "a/0"),))
+    big = pending("big", 80, waited_s=LONG)
+    (found,) = admit(fleet.inventory(), [big], holders, reserve=ReserveTimes(60, for_s))
+    assert isinstance(found.decision, Unplaced)
+    assert f" {text}" in found.decision.explain.note

@@ -47,6 +47,7 @@ def command(gpus: int = 0, **fields: Any) -> Ask:
     [
         (None, "no Docker engine is known on w"),
         (AWAY, "Docker does not answer on w"),
+        (replace(AWAY, gpus=True), "Docker does not answer on w"),  # as it was when it answered last
         (NO_TOOLKIT, "no NVIDIA container toolkit on this host on w"),
         (ContainerRuntime(usable=True, gpus=False), "containers get no GPUs on w"),
     ],

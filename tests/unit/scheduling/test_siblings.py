@@ -46,6 +46,12 @@ def test_replicas_take_a_gpu_each_while_there_is_one(strategy: Strategy, gpus: i
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+def test_they_keep_apart_on_workers_of_different_sizes(strategy: Strategy) -> None:
+    inventory = known_demand(Fleet().add("a", [G80] * 4).add("b", [G80] * 2).add("c", [G80]).inventory())
+    assert len(set(places(inventory, replicas(7, strategy)))) == 7
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_they_share_where_nothing_else_fits(strategy: Strategy) -> None:
     inventory = known_demand(Fleet().add("a", [G80] * 2).inventory())
     found = places(inventory, replicas(17, strategy))

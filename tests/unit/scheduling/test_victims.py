@@ -1,5 +1,6 @@
 """Which victims are chosen: the fewest whatever the fleet's size, servers before tasks, movable before immovable."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -8,7 +9,7 @@ from controller.domain.admission import Holder, Holders, InstanceLoad, PendingIn
 from controller.domain.placement import Ask, Layout, PlannedClaim
 from controller.scheduling.admission.admit import ReserveTimes, admit
 from controller.scheduling.admission.consolidate import Movable, consolidate
-from controller.scheduling.admission.victims import find_victims
+from controller.scheduling.admission.victims import find_victims, spared
 from support.builders.fleet import GIB, Fleet
 
 G80 = 80 * GIB
@@ -47,6 +48,18 @@ def test_the_fewest_whatever_the_fleets_size(hosts: int) -> None:
             holders.append(held(fleet, "single", 70, f"w{n:03}/0"))
             fleet.claim(f"w{n:03}/1", G80)
     assert names(fleet, ask(75, 3), holders) == ["single"]
+
+
+def test_the_fewest_of_a_large_fleet_where_whole_gpus_are_needed() -> None:
+    """Elsewhere three are in the way on each of two GPUs, next to an instance of more priority that spans two GPUs."""
+    fleet, holders = Fleet(), []
+    for n in range(1_100):
+        fleet.add(f"w{n:04}", [G80] * 4)
+        holders += [held(fleet, f"s{n}-{m}", 20, f"w{n:04}/{m // 3}") for m in range(6)]
+        holders.append(held(fleet, f"wide{n}", 80, f"w{n:04}/2", f"w{n:04}/3", priority=99))
+    fleet.add("x", [G80] * 2)
+    holders += [held(fleet, f"x{m}", 20, f"x/{m // 2}") for m in range(4)]
+    assert names(fleet, ask(0, 2, exclusive=True), holders) == ["x0", "x1", "x2", "x3"]
 
 
 def test_the_fewest_where_several_gpus_need_different_numbers() -> None:
@@ -152,3 +165,92 @@ def test_spread_stays_spread(strategy: str, moved: list[str]) -> None:
     some = [movable(holders[0], 10, strategy=strategy), movable(holders[1], 70, strategy=strategy)]
     plan = consolidate(inventory, [ask(80)], some)
     assert [one.instance for one in plan.relocations] == moved
+
+
+GANG = ask(0, 4, exclusive=True, workers=4)
+MANY = 300  # hosts with a GPU each: more than a gang's search takes into account
+
+
+def one_gpu_hosts(names: Sequence[str]) -> Fleet:
+    fleet = Fleet()
+    for name in names:
+        fleet.add(name, [G80])
+    return fleet
+
+
+def test_for_a_gang_an_instance_on_all_its_hosts_ends_rather_than_one_on_each() -> None:
+    fleet = one_gpu_hosts([f"w{n:03}" for n in range(MANY)])
+    wide = held(fleet, "wide", 80, *(f"w{n}/0" for n in range(MANY - 4, MANY)))
+    singles = [held(fleet, f"s{n}", 80, f"w{n:03}/0") for n in range(MANY - 4)]
+    assert names(fleet, GANG, [*singles, wide]) == ["wide"]
+
+
+def test_for_a_gang_pairs_of_hosts_that_an_instance_shares_end_together() -> None:
+    """The hosts of each pair are far apart by name."""
+    fleet = one_gpu_hosts([f"w{n:03}" for n in range(MANY)])
+    half = MANY // 2
+    pairs = [held(fleet, f"p{n:03}", 80, f"w{n:03}/0", f"w{n + half:03}/0", lost_s=float(n)) for n in range(half)]
+    assert names(fleet, GANG, pairs) == ["p000", "p001"]
+
+
+@pytest.mark.parametrize("free", [0, 1, 3])
+def test_for_a_gang_free_hosts_are_used_first(free: int) -> None:
+    """The free hosts are the last by name."""
+    fleet = one_gpu_hosts([f"w{n:03}" for n in range(MANY)])
+    held_ones = [held(fleet, f"s{n:03}", 80, f"w{n:03}/0", lost_s=float(n)) for n in range(MANY - free)]
+    assert names(fleet, GANG, held_ones) == [f"s{n:03}" for n in range(4 - free)]
+
+
+def test_only_those_whose_end_is_needed_end() -> None:
+    """Whatever set a search comes with: what fits without the end of an instance spares it."""
+    fleet = Fleet().add("a", [G80]).add("b", [G80])
+    some = [held(fleet, "one", 50, "a/0"), held(fleet, "two", 50, "b/0")]
+    for order in (some, some[::-1]):
+        placed, needed = spared(fleet.inventory(), ask(70), order)
+        assert placed is not None
+        assert len(needed) == 1
+        assert placed.workers == tuple(needed[0].workers)
+
+
+@pytest.mark.parametrize("kind", ["memory", "cpu"])
+def test_a_victim_must_free_what_the_host_lacks_to_the_last_unit(kind: str) -> None:
+    """Both hold a GPU each; one of them holds the last MiB, or the last thousandth of a core, as well."""
+    fleet = Fleet().add("a", [G80] * 2, host_memory=64 * GIB, cpus=8)
+    small = {"memory": (1, 0), "cpu": (0, 1)}[kind]
+    fleet.set("host-a", claimed_mib=small[0], claimed_cpu_milli=small[1])
+    holders = [held(fleet, "x", 80, "a/0"), held(fleet, "y", 80, "a/1")]
+    claims = (holders[1].claims[0], PlannedClaim("host-a", *small, False, 0))
+    holders[1] = replace(holders[1], claims=claims)
+    needs = {"memory": {"host_memory_mib": 64 * GIB}, "cpu": {"cpu_milli": 8_000}}[kind]
+    assert names(fleet, replace(ask(80), **needs), holders) == ["y"]
+
+
+@pytest.mark.parametrize("part", ["foreign_mib", "reserved_mib"])
+def test_memory_that_is_not_to_be_had_counts_against_the_victims(part: str) -> None:
+    fleet = Fleet().add("a", [G80])
+    holders = [held(fleet, name, 30, "a/0") for name in ("x", "y")]
+    fleet.set("a/0", **{part: 15 * GIB})
+    assert names(fleet, ask(35), holders) == ["x"]
+    assert names(fleet, ask(36), holders) == ["x", "y"]
+    assert names(fleet, ask(65), holders) == ["x", "y"]
+    assert find_victims(fleet.inventory(), ask(66), holders) is None
+
+
+@pytest.mark.parametrize("first", [{"foreign_mib": GIB}, {"memory_mib": 40 * GIB}, {"healthy": False}])
+def test_whole_gpus_that_no_victim_frees_are_left_out(first: dict[str, object]) -> None:
+    fleet = Fleet().add("a", [G80] * 3).set("a/0", **first)
+    holders = [held(fleet, "x", 80, "a/1"), held(fleet, "y", 40, "a/2"), held(fleet, "z", 40, "a/2")]
+    assert names(fleet, ask(60, 1, exclusive=True), holders) == ["x"]
+    assert names(fleet, ask(60, 2, exclusive=True), holders) == ["x", "y", "z"]
+    assert find_victims(fleet.inventory(), ask(60, 3, exclusive=True), holders) is None
+
+
+@pytest.mark.parametrize(
+    "costly", [{"priority": 11}, {"movable": False}, {"task": True}, {"lost_s": 60.0}, {"queued_at": -1.0}]
+)
+def test_of_two_of_which_either_suffices_the_costlier_is_spared(costly: dict[str, float]) -> None:
+    for first in ("a", "b"):
+        fleet = Fleet().add("a", [G80]).add("b", [G80])
+        some = [replace(held(fleet, name, 50, f"{name}/0"), **(costly if name == first else {})) for name in "ab"]
+        _, needed = spared(fleet.inventory(), ask(70), some)
+        assert [one.instance for one in needed] == ["b" if first == "a" else "a"]

@@ -6,6 +6,7 @@ from datetime import timedelta
 import pytest
 
 from controller.domain.access.redaction import quote
+from controller.domain.access.secret_scopes import SECRET_REFUSALS
 from controller.domain.instances import RunFacts
 from support.builders.facts import NOW, host, instance, process, spec, start
 from support.decisions import effects_of, phases_of
@@ -187,6 +188,16 @@ def test_a_refusal_by_an_agent_that_shuts_down_has_no_back_off(phase, to, failur
     refused = start("refused", code="shutting_down")
     (change,) = effects_of(instance("a", phase, failures=failures, commands=(refused,))).phase_changes
     assert (change.to, change.reason, change.failures, change.not_before) == (to, "shutting_down", None, None)
+
+
+@pytest.mark.parametrize("code", SECRET_REFUSALS)
+def test_a_start_that_lacked_a_secret_is_tried_again_at_once_when_the_secret_changes(code) -> None:
+    refused = start("refused", code=code)
+    changed = effects_of(instance("a", "scheduled", commands=(refused,), mended=True))
+    assert (changed.phase_changes[0].to, changed.phase_changes[0].not_before) == ("pending", NOW)
+    waits = effects_of(instance("a", "scheduled", commands=(refused,)))
+    assert waits.phase_changes[0].not_before > NOW + timedelta(seconds=10)
+    assert [change.failures for change in (*changed.phase_changes, *waits.phase_changes)] == [None, None]
 
 
 def test_running_long_enough_resets_the_failure_count() -> None:

@@ -47,3 +47,20 @@ def test_there_is_no_substitute_while_the_worker_may_return(home) -> None:
     effects = effects_of(instance("a", "unreachable", processes=(process("running"),)), hosts=(home,))
     assert not effects.creates
     assert not effects.releases
+
+
+def test_a_lost_instance_that_its_rollout_stops_has_no_successor() -> None:
+    old = instance("a", "unreachable", processes=(process("running"),))
+    new = instance("b", "unreachable", revision=2, processes=(process("running"),))
+    effects = effects_of(old, new, spec=spec(replicas=2), revision=2, hosts=(host(phase="lost", reason="silent"),))
+    assert "a" in {change.instance for change in effects.phase_changes}
+    assert [(create.revision, create.replaces) for create in effects.creates] == [(2, "b")]
+
+
+def test_of_two_revisions_that_a_step_creates_the_first_has_the_successor() -> None:
+    lost = instance("a", "unreachable", processes=(process("running"),))
+    facts = deployment(lost, revision=2, spec=spec(replicas=3), hosts=(host(phase="lost", reason="silent"),))
+    effects = DeploymentEffects()
+    for revision in (2, 1):
+        add_creates(facts, classify(facts), (), revision, 1, effects)
+    assert [(create.revision, create.replaces) for create in effects.creates] == [(2, "a"), (1, None)]

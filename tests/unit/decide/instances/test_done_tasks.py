@@ -103,3 +103,10 @@ def test_the_event_of_a_done_task_has_the_reason_of_its_stop(reason: str) -> Non
     (event,) = effects.events
     assert (event.reason, event.objects) == ("succeeded", ("instance:a",))
     assert event.evidence == {"exit_code": 0, "reason": reason}
+
+
+def test_a_task_that_failed_before_its_end_is_not_done_whatever_its_code() -> None:
+    """A program that heeds the stop of its agent may exit with code 0, though it had not started in time."""
+    ended = process("exited", "start_timeout", 0)
+    effects = effects_of(instance("a", "starting", processes=(ended,)), spec=spec(**TASK, restart="never"))
+    assert phases_of(effects) == ["failed"]

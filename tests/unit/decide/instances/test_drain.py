@@ -180,3 +180,20 @@ def test_after_a_failed_rollout_the_revision_that_serves_is_replaced() -> None:
 def test_a_stopped_deployment_gets_no_replacement() -> None:
     effects = effects_of(running("a"), spec=spec(replicas=0))
     assert (stopped(effects), effects.creates) == ({"a"}, [])
+
+
+@pytest.mark.parametrize(("number", "started", "soon"), [(2_000, 2_000, False), (2_001, 2_000, True)])
+def test_a_step_starts_a_bounded_number_of_replacements_and_the_next_step_follows_at_once(
+    number: int, started: int, soon: bool
+) -> None:
+    effects = effects_of(*(running(f"i{n:04}") for n in range(number)), spec=spec(replicas=number))
+    assert (len(effects.creates), stopped(effects)) == (started, set())
+    assert effects.requeue_after_s is not None
+    assert (effects.requeue_after_s < 1) == soon
+
+
+def test_a_task_that_outlasts_the_drain_causes_no_further_steps() -> None:
+    """Only its own end matters from then on."""
+    one = running("a")
+    assert effects_of(one, at=WAITS, spec=TASK).requeue_after_s == 20 * 60
+    assert effects_of(one, at=DUE, spec=TASK).requeue_after_s is None

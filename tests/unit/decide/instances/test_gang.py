@@ -76,6 +76,16 @@ def test_ranks_of_a_task_finish_one_after_another() -> None:
     assert (effects.phase_changes, effects.stops, effects.releases) == ([], [], [])
 
 
+@pytest.mark.parametrize(("second", "stopped"), [(EXIT_0, []), (EXIT_1, [2])])
+def test_ranks_of_a_task_continue_only_where_all_that_have_ended_ended_well(second, stopped) -> None:
+    facts = deployment(
+        gang("running", EXIT_0, second, RUNNING),
+        hosts=tuple(host(f"w{n}") for n in (1, 2, 3)),
+        spec=spec(restart="never"),
+    )
+    assert [s.rank for s in decide(facts, RestartSettings()).stops] == stopped
+
+
 def test_a_refused_rank_stops_the_others() -> None:
     refused = start("refused", code="claim_conflict")
     first = effects_of(gang("scheduled", RUNNING, None, orders=[start(), refused]))

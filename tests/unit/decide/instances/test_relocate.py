@@ -105,7 +105,14 @@ def test_scaling_down_meanwhile_leaves_no_surplus() -> None:
 
 @pytest.mark.parametrize(
     ("purpose", "age_s", "state"),
-    [("restart", 30, "moved"), ("restart", 29, None), ("drain", 1, "moved"), ("plan", 1, "moved")],
+    [
+        ("restart", 30, "moved"),
+        ("restart", 29, None),
+        ("restart", 0, None),
+        ("restart", -9, None),  # the clock was set back
+        ("drain", 1, "moved"),
+        ("plan", 1, "moved"),
+    ],
 )
 def test_a_restart_replaces_as_a_rollout_does(purpose: Any, age_s: float, state: str | None) -> None:
     new = replace(replacement_in("running"), phase_since=NOW - timedelta(seconds=age_s))
@@ -115,7 +122,7 @@ def test_a_restart_replaces_as_a_rollout_does(purpose: Any, age_s: float, state:
     effects = effects_of(OLD, new, relocation=replace(BEGUN, purpose=purpose), hosts=(drained,), **fields)
     assert [end.state for end in effects.relocation_ends] == ([state] if state else [])
     if state is None:
-        assert effects.requeue_after_s == 1
+        assert effects.requeue_after_s == 30 - max(age_s, 0)
 
 
 @pytest.mark.parametrize(

@@ -82,3 +82,12 @@ def test_a_pending_instance_with_an_old_spec_is_replaced_at_once() -> None:
     effects = effects_of(instance("a", "pending"), revision=2)
     assert [r.instance for r in effects.removals] == ["a"]
     assert [c.revision for c in effects.creates] == [2]
+
+
+@pytest.mark.parametrize(("old", "new", "stops"), [(0, 1, ["a"]), (1, 1, ["a"]), (0, 2, [])])
+def test_replicas_that_only_growth_needs_are_not_awaited(old: int, new: int, stops: list[str]) -> None:
+    """Two are wanted, one of them was placed before; the pending replicas of either revision find no place."""
+    waiting = [instance(f"o{n}", "pending", age_s=600) for n in range(old)]
+    waiting += [instance(f"n{n}", "pending", age_s=600, revision=2) for n in range(new)]
+    effects = effects_of(running("a"), *waiting, spec=spec(replicas=2), revision=2, placed_before=1)
+    assert [s.instance for s in effects.stops] == stops

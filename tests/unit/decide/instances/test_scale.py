@@ -1,6 +1,7 @@
 """The number of wanted replicas, and which instances stop when there are more."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -74,6 +75,28 @@ def test_what_does_not_serve_stops_before_what_does(phase: str, update: str, by:
     )  # fmt: skip
     stopped = {c.instance for c in effects.phase_changes if c.to is InstancePhase.STOPPING}
     assert stopped | {r.instance for r in effects.removals} == {"idle"}
+
+
+@pytest.mark.parametrize(
+    ("sooner", "later"),
+    [("pending", "failed"), ("failed", "backoff"), ("backoff", "unhealthy"), ("unhealthy", "scheduled"),
+     ("unhealthy", "unreachable"), ("scheduled", "starting"), ("unreachable", "starting")],
+)  # fmt: skip
+def test_of_several_that_do_not_serve_the_furthest_from_serving_stops_first(sooner: str, later: str) -> None:
+    """Though it is busier and older."""
+    reports = {"failed": "exited", "backoff": "exited", "unhealthy": "unhealthy", "starting": "starting"}
+    some = [
+        instance(phase, phase, age_s=age_s, requests=number, not_before=NOW + timedelta(seconds=60),
+                 processes=(process(reports[phase]),) if phase in reports else ())
+        for phase, age_s, number in ((sooner, 90, 9), (later, 10, 0))
+    ]  # fmt: skip
+    some = [
+        replace(i, claims=tuple(replace(c, worker_id="w2") for c in i.claims)) if i.id == "unreachable" else i
+        for i in some
+    ]
+    effects = effects_of(*some, spec=spec(replicas=1), hosts=(host(), host("w2", phase="unreachable")))
+    stopped = {c.instance for c in effects.phase_changes if c.to is InstancePhase.STOPPING}
+    assert stopped | {r.instance for r in effects.removals} == {sooner}
 
 
 def test_an_ended_replica_goes_before_one_that_works() -> None:

@@ -42,6 +42,7 @@ def test_a_clock_that_was_set_back_takes_nothing_away() -> None:
             "d-1 runs after 2m37s: analyzing 2.0s, fetching 2m05s, starting 30s",
         ),
         ({"starting": 0.0, "total": 0.0}, "d-1 runs after 0.0s"),
+        ({"pending": 9.94, "starting": 10.4, "total": 20.34}, "d-1 runs after 20s: pending 9.9s, starting 10s"),
     ],
 )
 def test_words(durations: dict[str, float], words: str) -> None:

@@ -235,3 +235,9 @@ def test_a_sleeping_deployment_has_the_reason_of_a_policy(intents: tuple[IntentF
     assert status is not None
     assert (status.phase, status.reason, status.message) == ("asleep", reason, "asleep; a request wakes it")
     assert {one["type"]: one["status"] for one in status.conditions}["Complete"] == "true"
+
+
+def test_a_deletion_without_instances_waits_for_none() -> None:
+    effects = effects_of(deleted_at=NOW)
+    assert effects.status is not None
+    assert (effects.status.phase, effects.status.message) == ("deleting", "")

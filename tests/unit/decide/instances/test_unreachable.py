@@ -115,6 +115,7 @@ def test_a_task_on_a_lost_worker_gets_no_copy_while_it_may_run(restart) -> None:
     (told,) = effects.progress
     assert told.reason == "task_may_run"
     assert "gpuward delete worker w1 --confirm-dead" in told.message
+    assert ("starts elsewhere" in told.message) == (restart == "on_failure")
     again = replace(one, reason=told.reason, message=told.message)
     assert not effects_of(again, hosts=(host(phase="lost"),), spec=spec(restart=restart)).progress
 

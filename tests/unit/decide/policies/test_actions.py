@@ -362,6 +362,12 @@ def test_the_evidence_of_a_gpu() -> None:
     assert action.objects == ("deployment:6b0f", "instance:a", "gpu:GPU-a", "worker:w-1", "policy:p-1")
 
 
+def test_the_evidence_gives_the_coverage_in_thousandths() -> None:
+    seen = {age: value for age, value in steady(7).items() if age < 400}
+    (one,) = evidence_of(effective(), {"a": use(gpu("GPU-a", seen))}, NOW)["gpus"]
+    assert (one["coverage"], one["unread_s"]) == (0.667, 200.0)
+
+
 def test_the_evidence_has_at_most_64_gpus() -> None:
     many = use(*(gpu(f"GPU-{n}", IDLE) for n in range(66)))
     evidence = evidence_of(effective(), {"a": many}, NOW)

@@ -286,3 +286,35 @@ def test_samples_that_are_ahead_of_the_clock_are_unknown() -> None:
     for ahead_s, verdict in ((5, "idle"), (6, "unknown")):
         found = judge(policy(), use(gpu("a", {age - ahead_s: 0.0 for age in steady(0)})), NOW)
         assert found.verdict == verdict, ahead_s
+
+
+def test_any_gpu_that_is_unknown_leaves_the_time_of_an_idle_verdict_open() -> None:
+    """Its next sample may show it idle, so no time is due although the window of the other ends at a known time."""
+    young, blind = gpu("a", ALL_LOW), gpu("b", {})
+    assert judge(policy(gpus="any"), use(young, ran_for_s=500), NOW).due_at == NOW + 100
+    for order in ((young, blind), (blind, young)):
+        found = judge(policy(gpus="any"), use(*order, ran_for_s=500), NOW)
+        assert (found.verdict, found.due_at) == ("unknown", None)
+
+
+def test_requests_of_each_rank_must_cover_the_window() -> None:
+    gpus = gpu("a", ALL_LOW), gpu("b", ALL_LOW, worker="gpu-2")
+    for short_first in (False, True):
+        seen = [requests(), requests(to=100)]
+        found = judge(policy(), use(*gpus, requests=tuple(seen[::-1] if short_first else seen)), NOW)
+        assert (found.verdict, found.reason) == ("unknown", "requests_unknown")
+
+
+def test_ignored_requests_change_nothing_of_a_verdict_that_does_not_rest_on_them() -> None:
+    for samples in (steady(100), {}, {0: 0}):
+        one = use(gpu("a", samples))
+        assert judge(policy(ignore_requests=True), one, NOW) == judge(policy(), one, NOW)
+
+
+@pytest.mark.parametrize(("ran_for_s", "resumed_s"), [(7200, 300), (300, 7200), (300, None)])
+def test_the_window_begins_with_the_later_of_its_start_and_its_resumption(
+    ran_for_s: float, resumed_s: float | None
+) -> None:
+    resumed_at = None if resumed_s is None else NOW - resumed_s
+    found = judge(policy(), use(gpu("a", ALL_LOW), ran_for_s=ran_for_s), NOW, resumed_at=resumed_at)
+    assert (found.verdict, found.reason, found.due_at) == ("unknown", "window_not_full", NOW + 300)

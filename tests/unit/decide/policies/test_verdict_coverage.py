@@ -1,11 +1,14 @@
 """How much of its window a verdict must rest on: gaps, silent tails and samples of long periods."""
 
+import math
 import random
 
 import pytest
 
 from controller.decide.policies.actions import evidence_of
 from controller.decide.policies.idle_verdict import judge
+from controller.decide.policies.texts import gaps_text
+from controller.decide.policies.windows import low_after
 from controller.domain.policies import EffectivePolicy
 from support.builders.telemetry import NOW, gpu, policy, series, steady, use
 
@@ -124,3 +127,37 @@ def test_a_stored_share_below_half_acts_as_half(mode: str, stored: float, covere
         assert one == half
         assert one.verdict == ("idle" if ignore and covered_s > 150 else one.verdict)
         assert one.verdict != "idle" or covered_s > 140
+
+
+@pytest.mark.parametrize(
+    ("samples", "age"),
+    [
+        ({}, None),
+        (steady(0), None),
+        (steady(0, at_300=50), 300),
+        (steady(0, at_300=49), None),
+        (steady(0, at_300=50, at_200=90), 200),
+        (steady(0, at_300=math.nan), 300),  # it may have been in use
+        ({age: 0 for age in steady(0) if not 300 < age < 400}, 310),  # until the period of the next sample
+        ({age: 0 for age in steady(0) if not 300 < age < 320}, 310),  # of one period
+        ({age: 0 for age in steady(0, at_200=90) if not 300 < age < 400} | {200: 90}, 200),
+        (steady(0, at_90=90), None),  # not before the time
+    ],
+)
+def test_the_end_of_the_last_use_or_gap_before_a_time(samples: dict[float, float], age: float | None) -> None:
+    assert low_after(series(samples), 50, NOW - 90) == (-math.inf if age is None else NOW - age)
+
+
+def test_unknown_use_before_the_window_is_not_the_reason_of_an_unknown_verdict() -> None:
+    known = {age: 0.0 for age in steady(0) if age > 500 or age < 100}
+    older = dict.fromkeys(range(700, 900, 10), math.nan)
+    for samples, reason in ((known | older, "coverage"), (known | {50: math.nan}, "no_process_utilization")):
+        assert judge(policy(), use(gpu("a", samples, own=True)), NOW).reason == reason
+
+
+def test_further_gaps_are_counted() -> None:
+    gaps = [(NOW - 90.0, NOW - 80.0), (NOW - 60.0, NOW - 50.0), (NOW - 30.0, NOW - 20.0)]
+    last, of_two, of_all = gaps_text(gaps[2:]), gaps_text(gaps[1:]), gaps_text(gaps)
+    assert of_two.startswith(last)
+    assert of_all.startswith(last)
+    assert ("1" in of_two.removeprefix(last), "2" in of_all.removeprefix(last)) == (True, True)

@@ -53,9 +53,22 @@ def test_saturated_engines_add_one_although_another_replica_hangs() -> None:
     assert (wish.number, wish.reason) == (3, "saturated")
 
 
+@pytest.mark.parametrize(("in_flight", "number", "reason"), [(8.4, 2, "steady"), (9.6, 3, "demand")])
+def test_what_serves_is_not_added_to_for_a_little_more_than_its_target(
+    in_flight: float, number: int, reason: str
+) -> None:
+    hung = Replicas(running=1, placed=1, unhealthy=1)
+    wish = Watched(2).see(12, demand=demand(in_flight), replicas=hung, follow=False)
+    assert (wish.number, wish.reason) == (number, reason)
+
+
 def test_once_it_serves_again_the_further_one_goes_after_the_down_window() -> None:
     watched = Watched(2)
     watched.see(12, demand=demand(16), replicas=Replicas(running=1, placed=1, unhealthy=1), follow=False)
     watched.see(number=3, replicas=Replicas(running=3), follow=False)
     assert watched.see(290, follow=False).number == 3
     assert watched.see(30, follow=False).number == 2
+
+
+def test_replicas_that_serve_are_not_reported_as_out_of_service() -> None:
+    assert "do not serve" not in Watched(2).see(12, demand=demand(16)).message

@@ -1,6 +1,7 @@
 """When a deployment falls asleep and what wakes it: the lines of G27, G29, G32 and G35, and the edges beside them."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -177,3 +178,14 @@ def test_a_deployment_that_falls_asleep_needs_no_replica() -> None:
     assert (wish.number, wish.needed) == (0, 0)
     idle = Watched(1, rule=SLEEPY).see(SLEEPY.idle_after_s, follow=False)
     assert (idle.number, idle.needed, idle.reason) == (0, 0, "idle_after")
+
+
+@pytest.mark.parametrize(
+    "still", [{"wakes": 1}, {"demand": demand(0, waiting=1)}, {"awake_for_s": 0.5}], ids=["wake", "request", "operator"]
+)
+def test_a_start_is_not_withdrawn_while_anything_wants_it(still: dict[str, Any]) -> None:
+    watched = Watched(0, rule=SLEEPY)
+    watched.see(wakes=1)
+    watched.see(5, replicas=Replicas(pending=1))
+    assert watched.see(**{"wakes": 0, **still}).number == 1
+    assert watched.see(wakes=0, demand=demand(0), awake_for_s=0.0).number == 0
