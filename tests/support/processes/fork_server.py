@@ -17,6 +17,9 @@ import sys
 from importlib import import_module
 from typing import Any
 
+from controller.api.app import all_routes
+from schemas.version import __version__
+
 _IMPORTED = ("cli.local.daemons", "controller.daemon", "agent.daemon", "gateway.daemon", "rig.simulated_args")
 _REQUEST_BYTES = 2**17
 
@@ -82,6 +85,7 @@ def _become(request: dict[str, Any]) -> str:
 if __name__ == "__main__":
     for name in _IMPORTED:
         import_module(name)
+    all_routes(__version__)  # it is kept for each controller
     gc.collect()
     gc.freeze()
     # Outside of the server's functions: an exception ends the interpreter as it would that of the program.
