@@ -122,7 +122,7 @@ test-newer:
 MUTANTS ?= 400
 MUTATION_SEED ?= 1
 mutate: $(VENV)/.ready-dev
-	$(BIN)/python tests/mutation/mutate.py --seed $(MUTATION_SEED) --count $(MUTANTS) controller/decide controller/scheduling gateway/quotas agent/decide
+	HYPOTHESIS_PROFILE=full $(BIN)/python tests/mutation/mutate.py --seed $(MUTATION_SEED) --count $(MUTANTS) controller/decide controller/scheduling gateway/quotas agent/decide
 
 # Load on models while everything comes and goes; then every request is accounted for, the ledger clean, memory flat.
 soak: $(VENV)/.ready-dev
