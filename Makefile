@@ -26,7 +26,7 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup setup-all run unit test mutate test-newer newer-python check test-cases test-nightly fuzz fuzz-corpus test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-check test-ui reference estimates vllm-architectures server-flags docs lock clean
+.PHONY: help setup setup-all run unit test mutate test-newer newer-python check lint types test-cases test-nightly fuzz fuzz-corpus test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-check test-ui test-browser reference estimates vllm-architectures server-flags docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -70,22 +70,37 @@ run: $(VENV)/.ready
 unit: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest tests/unit -n 2 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-test: check
-	$(BIN)/python -m pytest --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker --ignore=tests/compose -n 4 --dist loadfile --no-loadscope-reorder
+# Real processes wait for one another more than they compute, so five tests run at once on two cores.
+test: lint
+	$(MAKE) --no-print-directory -j 2 types $(BUILD)/.compiled
+	$(BIN)/python -m pytest $(MOST_TESTS) -n 5 --dist loadfile --no-loadscope-reorder
 
-check: $(VENV)/.ready-dev
+MOST_TESTS := --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker --ignore=tests/compose
+
+# In a fresh clone each of five workers would compile all modules, a quarter of a minute each. Modules that do not compile
+# are reported by the tests.
+$(BUILD)/.compiled: $(VENV)/.ready-dev
+	@mkdir -p $(BUILD)
+	$(BIN)/python -m pytest --collect-only -qq $(MOST_TESTS) >/dev/null || true
+	@touch $@
+
+check: lint types
+
+lint: $(VENV)/.ready-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Real processes wait for one another more than they compute, so three tests run at once on two cores.
+types: $(VENV)/.ready-dev
+	$(BIN)/mypy
+
+# Most of these compute more than those of make test, so three run at once.
 test-cases: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest -m 'cases and not nightly' tests/machine tests/system tests/docs tests/store -n 3 --dist loadfile --no-loadscope-reorder
 
-# The ledger machine with many more examples, every fault at every await by itself, and 100,000 inputs for each reader
-# of files and manifests. It takes an hour or more, in one process: each file counts over all its tests what the
-# machine must have met. Then an hour of fuzzing.
+# The ledger machine with many more examples, every fault at every await by itself, ten times the examples of each
+# property, and 100,000 inputs for each reader of files and manifests. It takes an hour or more, in one process: each file
+# counts over all its tests what the machine must have met. Then an hour of fuzzing.
 test-nightly: $(VENV)/.ready-dev
 	HYPOTHESIS_PROFILE=nightly $(BIN)/python -m pytest -m 'nightly or not nightly' --timeout 14400 tests/machine tests/property tests/reconcilers tests/unit/http1 tests/system/faults tests/system/gateway tests/system/policies
 	$(MAKE) fuzz FUZZ_SECONDS=720
@@ -122,7 +137,7 @@ test-newer:
 MUTANTS ?= 400
 MUTATION_SEED ?= 1
 mutate: $(VENV)/.ready-dev
-	$(BIN)/python tests/mutation/mutate.py --seed $(MUTATION_SEED) --count $(MUTANTS) controller/decide controller/scheduling gateway/quotas agent/decide
+	HYPOTHESIS_PROFILE=full $(BIN)/python tests/mutation/mutate.py --seed $(MUTATION_SEED) --count $(MUTANTS) controller/decide controller/scheduling gateway/quotas agent/decide
 
 # Load on models while everything comes and goes; then every request is accounted for, the ledger clean, memory flat.
 soak: $(VENV)/.ready-dev
@@ -172,7 +187,9 @@ ui-check: $(UI)/.ready
 	diff -r $(UI)/files controller/dashboard/files || { echo 'The committed build is not of these sources: run make ui' >&2; exit 1; }
 
 # Playwright drives the Chromium of the machine: Debian's package, or the one that CHROMIUM names.
-test-ui: ui-check
+test-ui: ui-check test-browser
+
+test-browser: $(UI)/.ready
 	PYTHONPATH=$$(echo $(abspath $(UI))/lib/python3*/site-packages) $(BIN)/python -m pytest tests/ui -n 3 --dist loadfile $(ARGS)
 
 $(UI)/.ready: requirements-ui.lock ui/package-lock.json ui/.npmrc $(VENV)/.ready-dev

@@ -12,7 +12,7 @@ import pytest
 from agent.decide.containers import EPOCH_LABEL, INSTANCE_LABEL, RANK_LABEL
 from support.docker.dockerd import Dockerd
 from support.docker.images import IMAGE, contained_spec
-from support.processes.cluster import Cluster
+from support.processes.cluster import Cluster, Prepared
 
 LIMIT_S = 90.0  # it is slow where much else runs
 GANG = {"gpus": 2, "gpu_memory": "30GiB", "max_workers": 2}
@@ -20,7 +20,7 @@ CHAT = {"model": "gang", "messages": [{"role": "user", "content": "hello"}]}
 
 
 @pytest.fixture
-async def cluster(data_dir: Path, prepared: Path, dockerd: Dockerd) -> AsyncIterator[Cluster]:
+async def cluster(data_dir: Path, prepared: Prepared, dockerd: Dockerd) -> AsyncIterator[Cluster]:
     """A controller, and two workers with one GPU each on the same Docker engine."""
     made = Cluster(data_dir, prepared)
     try:

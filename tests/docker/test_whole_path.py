@@ -10,7 +10,7 @@ import pytest
 from support.docker.dockerd import Dockerd
 from support.docker.images import contained_spec
 from support.docker.registry import NAME, running_registry
-from support.processes.cluster import Cluster
+from support.processes.cluster import Cluster, Prepared
 
 LIMIT_S = 90.0  # it is slow where much else runs
 CHAT = {"model": "whole", "messages": [{"role": "user", "content": "hello"}]}
@@ -18,7 +18,7 @@ GPUS = {"resources": {"gpus": 1, "gpu_memory": "1GiB"}}
 
 
 @pytest.fixture
-async def cluster(data_dir: Path, prepared: Path, dockerd: Dockerd) -> AsyncIterator[Cluster]:
+async def cluster(data_dir: Path, prepared: Prepared, dockerd: Dockerd) -> AsyncIterator[Cluster]:
     """A controller, a worker with a Docker engine, and one without."""
     made = Cluster(data_dir, prepared)
     try:

@@ -16,6 +16,7 @@ from controller.domain.phases import InstancePhase
 from controller.domain.placement import Layout, PlannedClaim
 from controller.domain.start_receipts import StartReceipt
 from support.builders.facts import NOW, deployment, host, instance, spec
+from support.profiles import examples
 
 P = InstancePhase
 WORKERS = ("w0", "w1", "w2")
@@ -193,6 +194,7 @@ class After:
 
 
 @given(worlds())
+@examples()
 def test_nothing_is_owned_twice_and_nothing_wanted_is_refused(world: World) -> None:
     plan = world.plan()
     after = After(world, plan)
@@ -220,6 +222,7 @@ def test_nothing_is_owned_twice_and_nothing_wanted_is_refused(world: World) -> N
 
 
 @given(worlds())
+@examples()
 def test_the_order_in_which_agents_told_decides_nothing(world: World) -> None:
     backwards = World(world.deployments, world.devices, world.found[::-1], world.told)
     assert world.plan() == backwards.plan()

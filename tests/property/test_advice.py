@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hypothesis import event, given, note, settings
+from hypothesis import event, given, note
 from hypothesis import strategies as st
 
 from controller.domain.admission import Holder
@@ -18,6 +18,7 @@ from schemas.manifest.deployment import DeploymentSpec
 from support.builders.engine_specs import LLAMA
 from support.builders.engine_specs import need as measured
 from support.builders.fleet import GIB, Fleet
+from support.profiles import examples
 
 Manifest = dict[str, Any]
 SIZES = st.sampled_from([8 * GIB, 16 * GIB - 37, 16 * GIB + 600, 24 * GIB, 24_564])
@@ -179,7 +180,7 @@ _ACTS = (
 )
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(fleets(), manifests(engine="simulated"), NEEDS)
 def test_every_line_of_advice_leads_to_fits(made: tuple[Fleet, list[Holder]], manifest: Manifest, need: Need) -> None:
     fleet, holders = made
@@ -192,7 +193,7 @@ def test_every_line_of_advice_leads_to_fits(made: tuple[Fleet, list[Holder]], ma
             assert isinstance(decide(changed, followed, need), Placed)
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(fleets(), manifests(engine="vllm", model="hf:org/name"), st.sampled_from([5, 20, 40]))
 def test_it_does_with_the_need_that_the_engine_measures_afterwards(
     made: tuple[Fleet, list[Holder]], manifest: Manifest, gib: int

@@ -10,6 +10,7 @@ from controller.scheduling.explain.gpu_misses import gpu_misses
 from controller.scheduling.search.place import place
 from support.builders.fleet import GIB, Fleet, gpus_of
 from support.builders.random_fleets import SHAPES, asks, fleets
+from support.profiles import examples
 
 SINGLE = st.builds(lambda memory, exclusive: Layout(1, memory * GIB, exclusive), st.integers(0, 26), st.booleans())
 
@@ -31,6 +32,7 @@ def by_hand(ask: Ask, uuid: str, *, all_gpus: bool) -> Ask:
 
 
 @given(fleets(), asks(), single_asks(), st.booleans())
+@examples()
 def test_a_gpu_is_selectable_where_selecting_it_places_there(
     fleet: Fleet, before: list[Ask], ask: Ask, all_gpus: bool
 ) -> None:
@@ -50,6 +52,7 @@ def test_a_gpu_is_selectable_where_selecting_it_places_there(
 
 
 @given(fleets(), asks())
+@examples()
 def test_the_automatic_choice_is_selectable(fleet: Fleet, wanted: list[Ask]) -> None:
     inventory = fleet.inventory()
     for ask in wanted:

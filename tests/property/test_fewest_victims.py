@@ -17,8 +17,8 @@ from support.admission_rounds import start
 from support.builders.fleet import GIB, Fleet
 from support.profiles import PROFILE
 
-SCENES = 400 if PROFILE == "short" else 5_000
-BLOCKS = 8
+SCENES = {"short": 160, "full": 400}.get(PROFILE, 5_000)
+BLOCKS = 4 if PROFILE == "short" else 8
 MOST_HOLDERS = 11  # 2,047 sets
 G80, G78, G40 = 80 * GIB, 78 * GIB, 40 * GIB
 GANGS = (

@@ -2,7 +2,7 @@
 
 from fractions import Fraction
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.admission import Demand
@@ -11,6 +11,7 @@ from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.fragmentation import Fragments
 from controller.scheduling.search.place import place
 from support.builders.fleet import Fleet, gpus_of
+from support.profiles import examples
 
 SIZE = 1_000
 HOST = st.sampled_from([0, 100, 400])
@@ -66,7 +67,7 @@ def value(inventory: Inventory, worker: int) -> float:
     return sum(usable(inventory, worker, d) * max(1, round(10_000 * n / total)) for d, n in known.items())
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(st.lists(st.integers(0, 3), min_size=1, max_size=3), SEEN, ASKS)
 def test_the_loss_follows_the_definition_and_no_place_loses_less(
     sizes: list[int], seen: dict[Demand, int], asks: list[Ask]

@@ -2,11 +2,12 @@
 
 import re
 
-from hypothesis import Phase, example, given, settings
+from hypothesis import Phase, example, given
 from hypothesis import strategies as st
 
 from controller.domain.phases import InstancePhase
 from support.builders.rollouts import RollingWorld, rolled_out
+from support.profiles import examples
 
 _UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # an example takes too long to be shrunk
 _BOUNDS = st.tuples(st.integers(0, 2), st.integers(0, 2)).filter(any)
@@ -23,7 +24,7 @@ _GROWTH = st.lists(st.tuples(st.integers(0, 3), st.integers(1, 30)), max_size=2)
     replicas=3, spare=0, bounds=(1, 1), canary={"weight": 77, "for": 5}, hang=["unreachable"] * 3, grows=[(3, 27)],
     update="rolling", bad=False, lost=True,
 )  # fmt: skip
-@settings(max_examples=60, deadline=None, phases=_UNSHRUNK)
+@examples(60, phases=_UNSHRUNK)
 def test_a_rollout_on_full_hosts_ends_or_names_what_moves_it(
     *, replicas: int, spare: int, bounds: tuple[int, int], canary: dict[str, int] | None, hang: list[str],
     grows: list[tuple[int, int]], update: str, bad: bool, lost: bool,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import combinations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.admission import Holder
@@ -13,6 +13,7 @@ from controller.scheduling.inventory.capacity import Inventory, without
 from controller.scheduling.inventory.tables import NEVER
 from controller.scheduling.search.cached_search import find, search_for
 from support.builders.fleet import GIB, Fleet
+from support.profiles import examples
 
 SIZE = 8 * GIB
 HELD = st.tuples(
@@ -66,7 +67,7 @@ def enough(inventory: Inventory, holders: Sequence[Holder], ask: Ask) -> list[tu
     return fitting
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(st.lists(HELD, max_size=5), st.lists(st.integers(0, 3), min_size=1, max_size=3), SHAPES, st.integers(0, 3))
 def test_the_holders_in_the_way_are_bounded_from_below(
     held: list[tuple], sizes: list[int], shape: tuple, below: int

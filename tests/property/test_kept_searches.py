@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.admission import Demand, InstanceLoad
@@ -11,6 +11,7 @@ from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
 from support.builders.fleet import GIB, Fleet
 from support.builders.random_fleets import asks, fleets
+from support.profiles import examples
 
 USES = st.lists(
     st.tuples(
@@ -45,7 +46,7 @@ def decided(inventory: Inventory, wanted: list[Ask]) -> object:
     return decisions
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(fleets(), asks(), st.lists(st.tuples(USES, LOADS), min_size=1, max_size=3), st.booleans())
 def test_kept_searches_decide_as_fresh_ones(
     fleet: Fleet, wanted: list[Ask], changes: list[tuple[list[tuple[int, dict[str, object]]], list]], apart: bool

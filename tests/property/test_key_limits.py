@@ -4,7 +4,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controller.domain.access.key_shares import (
@@ -19,6 +19,7 @@ from controller.domain.access.key_shares import (
 )
 from gateway.quotas.limits import Limits, Must, Ticket
 from schemas.key_limits import KeyLimits, LimitKind, ShareAsk, SharesAnswer
+from support.profiles import examples
 
 KEY = "key-1"
 Step = tuple[Any, ...]
@@ -194,7 +195,7 @@ def _run(world: World, steps: list[Step]) -> int:
     return 3 * world.outages + born
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(rpm=st.sampled_from([1, 6, 60, 600]), steps=STEPS)
 def test_never_more_passes_than_the_bound(rpm: int, steps: list[Step]) -> None:
     world = World(KeyLimits(rpm=rpm), ["P", "Q", "R"])
@@ -206,7 +207,7 @@ def test_never_more_passes_than_the_bound(rpm: int, steps: list[Step]) -> None:
             assert world.most_in(window) <= rpm + rpm / 60 * window + 1e-6
 
 
-@settings(max_examples=100, deadline=None)
+@examples(100)
 @given(rpm=st.sampled_from([1, 6, 60]), parallel=st.sampled_from([None, 2]), steps=STEPS)
 def test_no_key_is_locked_out(rpm: int, parallel: int | None, steps: list[Step]) -> None:
     """Whatever happened: each gateway lets a request pass again once the bucket had time to refill."""
@@ -235,7 +236,7 @@ TOKEN_STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(steps=TOKEN_STEPS)
 def test_what_requests_may_use_together_stays_within_the_limit_of_tokens(steps: list[Step]) -> None:
     """Whenever they end, and at whatever gateway.
@@ -279,7 +280,7 @@ def test_what_requests_may_use_together_stays_within_the_limit_of_tokens(steps: 
     assert world.reserve("P", tpm) is not None, "alone in its window"
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(rpm=st.sampled_from([60, 600]), demand=st.lists(st.integers(0, 40), min_size=10, max_size=60))
 @example(rpm=60, demand=[0] * 8 + [20, 21])
 @example(rpm=60, demand=[15, *[0] * 7, 22, 35, *[0] * 5])

@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from unittest.mock import patch
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.admission import InstanceLoad
@@ -14,9 +14,11 @@ from controller.scheduling.search import candidates
 from controller.scheduling.search.place import place
 from support.builders.fleet import Fleet, gpus_of
 from support.builders.random_fleets import asks, fleets
+from support.profiles import examples
 
 
 @given(fleets(), asks())
+@examples()
 def test_no_overcommit_and_exclusive_claims_are_alone(fleet: Fleet, wanted: list[Ask]) -> None:
     claimed = {d.uuid: d.claimed_mib for d in fleet.devices.values()}
     cpu = {d.uuid: d.claimed_cpu_milli for d in fleet.devices.values()}
@@ -60,11 +62,13 @@ def test_no_overcommit_and_exclusive_claims_are_alone(fleet: Fleet, wanted: list
 
 
 @given(fleets(), asks(), st.integers(0, 2**16))
+@examples()
 def test_the_order_of_rows_changes_nothing(fleet: Fleet, wanted: list[Ask], seed: int) -> None:
     assert place(fleet.inventory(), wanted) == place(fleet.inventory(shuffle=seed), wanted)
 
 
 @given(fleets(), asks(), st.lists(st.tuples(st.sampled_from("de"), st.integers(0, 3), st.integers(0, 3)), max_size=8))
+@examples()
 def test_one_batch_decides_as_single_asks(fleet: Fleet, wanted: list[Ask], running: list[tuple[str, int, int]]) -> None:
     loads = [
         InstanceLoad(f"r{n}", uid, (f"id-w{w}",), (f"w{w}/{g}",)) for n, (uid, w, g) in enumerate(running)
@@ -76,6 +80,7 @@ def test_one_batch_decides_as_single_asks(fleet: Fleet, wanted: list[Ask], runni
 
 
 @given(fleets(), asks())
+@examples()
 def test_manual_and_automatic_selection_agree(fleet: Fleet, wanted: list[Ask]) -> None:
     ask = wanted[0]
     automatic = place(fleet.inventory(), [ask])[0]
@@ -96,6 +101,7 @@ def test_manual_and_automatic_selection_agree(fleet: Fleet, wanted: list[Ask]) -
 
 
 @given(fleets(), asks())
+@examples()
 def test_a_worker_named_by_hand_is_rejected_for_the_same_reason(fleet: Fleet, wanted: list[Ask]) -> None:
     """On a fleet of one worker, naming it or all of its GPUs gives the automatic decision."""
     for name in list(fleet.workers)[1:]:
@@ -116,6 +122,7 @@ def test_a_worker_named_by_hand_is_rejected_for_the_same_reason(fleet: Fleet, wa
 
 
 @given(fleets(), asks())
+@examples()
 def test_every_worker_has_one_reason(fleet: Fleet, wanted: list[Ask]) -> None:
     for decision in place(fleet.inventory(), wanted):
         if isinstance(decision, Unplaced):
@@ -126,6 +133,7 @@ def test_every_worker_has_one_reason(fleet: Fleet, wanted: list[Ask]) -> None:
 
 
 @given(fleets(), asks(), asks())
+@examples()
 def test_rollback_restores_the_inventory(fleet: Fleet, before: list[Ask], tried: list[Ask]) -> None:
     inventory = fleet.inventory()
     place(inventory, before)
@@ -135,7 +143,7 @@ def test_rollback_restores_the_inventory(fleet: Fleet, before: list[Ask], tried:
     assert place(inventory, mine) == first
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(fleets(), asks())
 def test_at_rest_nothing_feasible_is_pending(fleet: Fleet, wanted: list[Ask]) -> None:
     inventory = fleet.inventory()
@@ -144,6 +152,7 @@ def test_at_rest_nothing_feasible_is_pending(fleet: Fleet, wanted: list[Ask]) ->
 
 
 @given(fleets(), asks())
+@examples()
 def test_the_cache_equals_a_fresh_reading(fleet: Fleet, wanted: list[Ask]) -> None:
     """Later asks see no difference between a reservation in memory and the same claims read from the ledger."""
     cached = fleet.inventory()
@@ -175,6 +184,7 @@ def _committed(fleet: Fleet, wanted: list[Ask], decisions: list[Decision]) -> In
 
 
 @given(fleets(), fleets(), asks())
+@examples()
 def test_one_more_worker_never_hinders(fleet: Fleet, others: Fleet, wanted: list[Ask]) -> None:
     """An ask that fits still fits after a worker has joined, unless it asks for all that there is."""
     wanted = [ask for ask in wanted if ask.gpus or ask.workers or not (ask.all_gpus or ask.all_workers)]
@@ -190,6 +200,7 @@ def test_one_more_worker_never_hinders(fleet: Fleet, others: Fleet, wanted: list
 
 
 @given(fleets(), asks(), st.lists(st.tuples(st.sampled_from("de"), st.integers(0, 3), st.integers(0, 3)), max_size=8))
+@examples()
 def test_ranking_one_group_of_each_state_decides_as_ranking_all(
     fleet: Fleet, wanted: list[Ask], running: list[tuple[str, int, int]]
 ) -> None:

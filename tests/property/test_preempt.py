@@ -6,7 +6,7 @@ from random import Random
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.admission import Holder, Holders, PendingInstance
@@ -17,6 +17,7 @@ from controller.scheduling.inventory.capacity import Inventory, without
 from controller.scheduling.search.cached_search import find
 from controller.scheduling.search.place import place
 from support.builders.fleet import GIB, Fleet
+from support.profiles import examples
 
 SIZES = st.sampled_from([8 * GIB, 16 * GIB])
 LAYOUTS = st.one_of(
@@ -67,6 +68,7 @@ def arrays(inventory: Inventory) -> list[list[int]]:
 
 
 @given(scenes())
+@examples()
 def test_victims_are_enough_and_none_is_needless(scene: Scene) -> None:
     inventory, holders = scene.build()
     lower = [o for o in holders if o.priority < 5]
@@ -93,7 +95,7 @@ def test_victims_are_enough_and_none_is_needless(scene: Scene) -> None:
 
 
 @given(scenes(), st.data())
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_no_cheaper_victims_on_one_worker(scene: Scene, data: st.DataObject) -> None:
     """Against all sets of holders, for asks of one worker: there the choice is exact."""
     inventory, found = scene.build()
@@ -115,13 +117,14 @@ def test_no_cheaper_victims_on_one_worker(scene: Scene, data: st.DataObject) -> 
 
 
 @given(scenes(), st.integers(1, 2**16))
+@examples()
 def test_the_order_of_holders_changes_nothing(scene: Scene, seed: int) -> None:
     first, second = (find_victims(i, scene.ask, o) for i, o in (scene.build(), scene.build(seed)))
     assert first == second
 
 
 @given(scenes())
-@settings(max_examples=50)
+@examples(50)
 def test_nothing_is_preempted_for_what_fits_or_may_not_preempt(scene: Scene) -> None:
     inventory, holders = scene.build()
     fits = find(inventory, scene.ask) is not None

@@ -22,6 +22,7 @@ from schemas.api.events import EventView
 from schemas.api.view import from_plain
 from schemas.api.workers import WorkerView
 from schemas.printing import block, escape_log_event, one_line
+from support.profiles import examples
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 # What terminals obey: C0 and C1 controls, delete, and marks that turn the direction of text.
@@ -40,6 +41,7 @@ def shown(print_it: object) -> str:
 
 
 @given(text)
+@examples()
 def test_a_line_stays_one_line(value: str) -> None:
     assert one_line(value).isprintable()
     assert printable(value) == one_line(value)
@@ -49,6 +51,7 @@ def test_a_line_stays_one_line(value: str) -> None:
 
 
 @given(text)
+@examples()
 def test_tables_and_descriptions_of_objects_are_safe(value: str) -> None:
     event = EventView(id=1, at=NOW, reason=value, message=value, objects=[value], actor=value, request_id=value)
     worker = from_plain(WorkerView, {
@@ -67,6 +70,7 @@ def test_tables_and_descriptions_of_objects_are_safe(value: str) -> None:
 
 
 @given(text)
+@examples()
 def test_output_for_programs_is_safe_and_means_the_same(value: str) -> None:
     data = {"message": value, value: [value]}
     for in_a_row in (False, True):
@@ -76,6 +80,7 @@ def test_output_for_programs_is_safe_and_means_the_same(value: str) -> None:
 
 
 @given(st.lists(st.binary() | text.map(lambda t: t.encode("utf-8", "replace"))), st.booleans())
+@examples()
 def test_logs_of_engines_are_safe_however_they_are_cut(chunks: list[bytes], colours: bool) -> None:
     log = LogText(colours=colours)
     parts = [log.feed(chunk) for chunk in chunks] + [log.feed(b"", last=True)]
@@ -100,6 +105,7 @@ def test_colours_pass_on_a_terminal_only(colours: bool, printed: str) -> None:
 
 @given(text)
 @pytest.mark.parametrize("renderer", [structlog.dev.ConsoleRenderer(colors=False), structlog.processors.JSONRenderer()])
+@examples()
 def test_a_line_of_the_log_is_one_line(renderer: structlog.typing.Processor, value: str) -> None:
     event = escape_log_event(None, "info", {"event": value, "worker": value, "n": 1})
     printed = str(renderer(None, "info", event))

@@ -10,7 +10,7 @@ from support.admission_rounds import AGE_S, Rounds, play, start
 from support.builders.fleet import GIB, Fleet
 from support.profiles import PROFILE
 
-SCENES = 300 if PROFILE == "short" else 20_000
+SCENES = {"short": 120, "full": 300}.get(PROFILE, 20_000)
 BLOCKS = 6
 G80 = 80 * GIB
 LAYOUTS = (

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.queue_places import (
@@ -16,6 +16,7 @@ from controller.domain.queue_places import (
     present,
 )
 from gateway.queueing.queue_leases import QueueLeases
+from support.profiles import examples
 
 UID = "uid-m"
 
@@ -87,7 +88,7 @@ steps = st.lists(
 
 
 @given(st.integers(1, 9), st.integers(1, 4), steps)
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_never_more_have_a_place_than_the_queue_is_long(
     length: int, gateways: int, steps: list[tuple[str, int]]
 ) -> None:
@@ -110,7 +111,7 @@ def test_never_more_have_a_place_than_the_queue_is_long(
 
 
 @given(st.integers(1, 9), st.integers(2, 4), steps)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_one_gateway_gets_all_places_once_the_others_wait_for_nothing(
     length: int, gateways: int, steps: list[tuple[str, int]]
 ) -> None:
@@ -129,7 +130,7 @@ def test_one_gateway_gets_all_places_once_the_others_wait_for_nothing(
 
 
 @given(st.integers(1, 40), st.integers(2, 4))
-@settings(deadline=None)
+@examples()
 def test_each_gateway_gets_its_fair_share_where_all_lack_places(length: int, gateways: int) -> None:
     """One that came first and has all of them gives up what exceeds its share as its requests go on."""
     world = World(length, gateways)
@@ -160,6 +161,7 @@ def test_what_a_dead_gateway_held_is_the_others_after_a_while_unless_all_were_aw
 
 
 @given(st.integers(0, 100), st.integers(1, 9))
+@examples()
 def test_the_parts_of_gateways_that_cannot_ask_add_up_to_the_length(length: int, gateways: int) -> None:
     parts = [part_of_length(length, rank, gateways) for rank in range(gateways)]
     assert sum(parts) == length
@@ -179,7 +181,7 @@ def test_without_the_store_each_gateway_goes_on_with_its_part() -> None:
 
 
 @given(st.integers(1, 9), st.integers(2, 4), steps)
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_a_gateway_that_is_cut_off_alone_lets_no_more_wait_than_do(
     length: int, gateways: int, steps: list[tuple[str, int]]
 ) -> None:

@@ -1,6 +1,6 @@
 """The best place by the documented order, computed worker by worker in plain Python, and by the search."""
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.admission import InstanceLoad
@@ -8,6 +8,7 @@ from controller.domain.placement import Ask, Layout, Placed
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
 from support.builders.fleet import GIB, Fleet, gpus_of
+from support.profiles import examples
 
 MEMORY = st.sampled_from([0, GIB, 2 * GIB, 4 * GIB])
 WORKERS = st.lists(
@@ -123,7 +124,7 @@ def found(inventory: Inventory, ask: Ask) -> list[str] | None:
     return sorted(gpus_of(decision)) or [decision.workers[0].removeprefix("id-")]
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(WORKERS, st.lists(ASKS, min_size=1, max_size=4))
 def test_the_best_place_follows_the_documented_order(workers: list[dict[str, object]], asks: list[Ask]) -> None:
     world = World(workers)
@@ -132,7 +133,7 @@ def test_the_best_place_follows_the_documented_order(workers: list[dict[str, obj
         assert found(inventory, ask) == world.best(ask)
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(WORKERS, ASKS)
 def test_many_equal_workers_decide_as_few(workers: list[dict[str, object]], ask: Ask) -> None:
     """Large fleets rank one group of each state."""

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.instances import InstanceFacts, IntentFacts
@@ -10,6 +10,7 @@ from controller.domain.phases import HOLDS_CLAIMS, InstancePhase
 from controller.domain.rollouts import RolloutFacts, RolloutRecord, RolloutState
 from support.builders.facts import host, instance, intent, process, spec
 from support.decisions import effects_of
+from support.profiles import examples
 
 P = InstancePhase
 _PHASES = ["pending", "analyzing", "scheduled", "starting", "running", "unhealthy", "backoff", "unreachable", "failed"]
@@ -37,7 +38,7 @@ def _instance(number: int, drawn: tuple[str, int, int, int, bool]) -> InstanceFa
     state=st.sampled_from(_STATES), newest=st.sampled_from([1, 2]), paused=st.booleans(),
     bounds=st.tuples(st.integers(0, 2), st.integers(0, 2)).filter(any),
 )  # fmt: skip
-@settings(max_examples=600, deadline=None)
+@examples(600)
 def test_none_that_serves_goes_while_one_that_does_not_stays(
     *, drawn: list[tuple[str, int, int, int, bool]], wanted: int, cap: int | None, by: str, update: str,
     state: RolloutState, newest: int, paused: bool, bounds: tuple[int, int],
@@ -66,7 +67,7 @@ def test_none_that_serves_goes_while_one_that_does_not_stays(
 
 
 @given(drawn=st.lists(_REPLICA, min_size=2, max_size=8), number=st.integers(0, 8))
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_a_stop_by_a_user_leaves_as_many_that_serve_as_there_can_be(
     drawn: list[tuple[str, int, int, int, bool]], number: int
 ) -> None:

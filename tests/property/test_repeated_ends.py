@@ -13,6 +13,7 @@ from controller.domain.instances import InstanceFacts, RunFacts
 from controller.domain.restart_delays import BLAMELESS, ENDED_REPEATEDLY, ORDERLY, RestartSettings
 from support.builders.facts import NOW, host, instance, process
 from support.decisions import effects_of, phases_of
+from support.profiles import examples
 
 SETTINGS = RestartSettings()
 STABLE_S = SETTINGS.stable_after_s
@@ -40,6 +41,7 @@ def after_end(runs: list[RunFacts], reason: str, now: datetime) -> tuple[Instanc
 
 
 @given(ENDS)
+@examples()
 def test_delays_grow_within_bounds_until_a_stable_run(ends: list[tuple[float, str]]) -> None:
     now, runs, delays = NOW, list[RunFacts](), list[float]()
     in_a_row = 0
@@ -60,6 +62,7 @@ def test_delays_grow_within_bounds_until_a_stable_run(ends: list[tuple[float, st
 
 
 @given(st.lists(st.floats(0, 0.1), min_size=60, max_size=90))
+@examples()
 def test_restarts_in_an_hour_are_few_however_fast_it_is_ended(lasting: list[float]) -> None:
     now, runs = NOW, list[RunFacts]()
     for lasted_s in lasting:
@@ -73,6 +76,7 @@ def test_restarts_in_an_hour_are_few_however_fast_it_is_ended(lasting: list[floa
 
 
 @given(st.integers(4, 40), st.floats(0.1, 400), st.sampled_from(["ready", "unreachable", "lost"]))
+@examples()
 def test_a_delay_lasts_wherever_its_worker_goes(ends: int, waited_s: float, phase: str) -> None:
     """An agent that falls silent after each end evades no delay, and one that a clock made too long is dropped."""
     runs = [RunFacts(NOW - timedelta(seconds=n), NOW - timedelta(seconds=n)) for n in range(ends, 0, -1)]

@@ -1,11 +1,12 @@
 """What holds of rollouts whatever is applied, paused, killed or scaled, at whatever times."""
 
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 from controller.domain.phases import InstancePhase
 from controller.domain.rollouts import RequestOutcomes
 from support.builders.rollouts import RollingWorld, rolled_out
+from support.profiles import examples
 
 _UNSHRUNK = (Phase.explicit, Phase.reuse, Phase.generate)  # an example takes too long to be shrunk
 _SETTINGS = st.tuples(st.integers(0, 3), st.integers(0, 3)).filter(any)
@@ -23,7 +24,7 @@ _ACTS = st.lists(
     replicas=st.integers(1, 6), bounds=_SETTINGS, ready_for=st.integers(0, 5), canary=_CANARIES,
     drains=st.integers(0, 8), capacity_spare=st.integers(0, 3), bad=st.booleans(), acts=_ACTS,
 )  # fmt: skip
-@settings(max_examples=40, deadline=None, phases=_UNSHRUNK)
+@examples(40, phases=_UNSHRUNK)
 def test_bounds_hold_at_every_moment_and_it_ends(
     *, replicas: int, bounds: tuple[int, int], ready_for: int, canary: dict[str, int] | None, drains: int,
     capacity_spare: int, bad: bool, acts: list[tuple[str, int]],
@@ -70,7 +71,7 @@ def _act(world: RollingWorld, act: str) -> None:
     numbers=st.lists(st.tuples(st.integers(0, 6), st.integers(1, 20)), max_size=5), canary=_CANARIES,
     kills=st.lists(st.integers(0, 5), max_size=3),
 )  # fmt: skip
-@settings(max_examples=30, deadline=None, phases=_UNSHRUNK)
+@examples(30, phases=_UNSHRUNK)
 def test_with_another_number_and_crashes_in_mid_rollout_it_ends(
     *, numbers: list[tuple[int, int]], canary: dict[str, int] | None, kills: list[int]
 ) -> None:

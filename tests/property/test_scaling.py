@@ -2,11 +2,12 @@
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.domain.scaling import Demand, EngineLoad, GatewayLoad, Replicas, ScalingReason, ScalingRule, Wish
 from support.builders.scaling import Watched
+from support.profiles import examples
 
 ROUNDING_S = 1e-6  # of times that are sums of floats
 
@@ -41,7 +42,7 @@ _LOOKS = st.lists(
 
 
 @given(rule=_RULES, number=st.none() | st.integers(0, 12), looks=_LOOKS)
-@settings(max_examples=200, deadline=None)
+@examples(200)
 def test_whatever_is_seen(rule: ScalingRule, number: int | None, looks: list) -> None:
     watched = Watched(number, rule=rule)
     wishes: list[tuple[float, int]] = [(watched.now, watched.view.present)]

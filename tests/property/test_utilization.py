@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from agent.gpus.reader import GpuWork
@@ -18,6 +18,7 @@ from controller.domain.telemetry.utilization import InstanceUse, Verdict
 from schemas.manifest.policy import UtilizationPolicy
 from schemas.wire import DeviceFacts
 from support.builders.telemetry import NOW, PERIOD_S, gpu, policy, use
+from support.profiles import examples
 
 Sample = tuple[float, float]  # age in seconds, highest utilization
 MINIMUM = 50
@@ -62,7 +63,7 @@ def value_at(samples: Sequence[Sample], age: float) -> float:
 
 
 @given(streams(), WINDOWS, st.sampled_from(["all", "any"]), st.floats(0.5, 1))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_never_idle_with_a_sample_at_or_above_the_minimum_in_the_window(
     samples: list[Sample], window: int, mode: str, coverage: float
 ) -> None:
@@ -75,7 +76,7 @@ def test_never_idle_with_a_sample_at_or_above_the_minimum_in_the_window(
 
 
 @given(streams(), WINDOWS, MODES, st.floats(0.5, 1))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_never_idle_under_coverage(samples: list[Sample], window: int, mode: str, coverage: float) -> None:
     found = judged(policy(window, MINIMUM, gpus=mode, min_coverage=coverage), samples)
     if found.verdict == "idle":
@@ -87,7 +88,7 @@ def test_never_idle_under_coverage(samples: list[Sample], window: int, mode: str
 
 
 @given(st.floats(0, 9.9), st.floats(8, PERIOD_S), st.floats(0, MINIMUM - 1), WINDOWS, MODES, st.integers(1, 3))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_always_idle_when_clean_and_low(
     newest: float, every: float, value: float, window: int, mode: str, gpus: int
 ) -> None:
@@ -96,7 +97,7 @@ def test_always_idle_when_clean_and_low(
 
 
 @given(streams(), streams(), WINDOWS, MODES, st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_order_and_duplicates_do_not_matter(one: list[Sample], two: list[Sample], window: int, mode: str, rng) -> None:
     rule = policy(window, MINIMUM, gpus=mode)
     again = [[*samples, *rng.sample(samples, len(samples) // 2)] for samples in (one, two)]
@@ -106,7 +107,7 @@ def test_order_and_duplicates_do_not_matter(one: list[Sample], two: list[Sample]
 
 
 @given(st.lists(streams(), min_size=2, max_size=3), st.sampled_from([30, 60]), st.floats(0.5, 1))
-@settings(max_examples=40, deadline=None)
+@examples(40)
 def test_the_mean_against_a_fine_grid(of_gpus: list[list[Sample]], window: int, coverage: float) -> None:
     """Evaluated point by point by the definition; close to the limit both answers are accepted."""
     found = judged(policy(window, MINIMUM, gpus="mean", min_coverage=coverage), *of_gpus)
@@ -132,7 +133,7 @@ def test_the_mean_against_a_fine_grid(of_gpus: list[list[Sample]], window: int, 
 
 
 @given(streams(), st.lists(st.integers(0, 79), max_size=20))
-@settings(max_examples=60, deadline=None)
+@examples(60)
 def test_a_series_filled_by_parts_is_the_same(samples: list[Sample], apart: list[int]) -> None:
     """Backfill and the past, mixed in any way."""
     rows = [(NOW - age, PERIOD_S, value, value, PERIOD_S - (age % 3)) for age, value in samples]
@@ -229,7 +230,7 @@ def read_s(of_gpus: Sequence[Reading], begin: float, end: float) -> float:
     st.floats(0.5, 1),
     st.integers(0, 2**20).map(random.Random),
 )
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(40, suppress_health_check=[HealthCheck.too_slow])
 def test_only_seconds_that_were_really_read_count(
     of_gpus: list[Reading], late_s: float, window: int, mode: str, coverage: float, rng: random.Random
 ) -> None:
@@ -265,7 +266,7 @@ def test_only_seconds_that_were_really_read_count(
 
 
 @given(st.lists(readings(), min_size=1, max_size=3), st.integers(0, 2**20).map(random.Random), st.integers(1, 6))
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@examples(25, suppress_health_check=[HealthCheck.too_slow])
 def test_a_mean_that_is_kept_as_samples_arrive_is_the_same(
     of_gpus: list[Reading], rng: random.Random, looks: int
 ) -> None:

@@ -16,7 +16,7 @@ from support.database.truncated import EMPTY
 from support.leading.served_api import ServedApi, served
 from support.profiles import PROFILE
 
-WORLDS = 40 if PROFILE == "short" else 300
+WORLDS = 20 if PROFILE == "short" else 300
 GPUS = {"resources": {"gpus": 1}}
 # How the replicas of a deployment are used: values of samples by age, and requests.
 USES: dict[str, dict[float, float]] = {

@@ -1,5 +1,5 @@
 """How long the ledger machine runs, and how many inputs the readers of untrusted files get. `HYPOTHESIS_PROFILE` is
-"short" (the default), "nightly" or "shrink".
+"short" (the default), "full", "nightly" or "shrink".
 """
 
 import os
@@ -17,17 +17,20 @@ _FIND = [Phase.generate]
 _PROFILES = {
     # Always the same examples, so that results depend on the change alone; a failure is shown as found.
     "short": settings(max_examples=25, stateful_step_count=50, derandomize=True, phases=_FIND, **_COMMON),
+    # As short, with every example that a property states: what `make mutate` counts by.
+    "full": settings(max_examples=25, stateful_step_count=50, derandomize=True, phases=_FIND, **_COMMON),
     "nightly": settings(max_examples=200, stateful_step_count=50, phases=_FIND, **_COMMON),
     # As nightly, and shortens a failing example as far as possible, which takes long.
     "shrink": settings(max_examples=200, stateful_step_count=50, **_COMMON),
 }
 
 
-_INPUTS = {"short": 200, "nightly": 10_000, "shrink": 10_000}
+_INPUTS = {"short": 200, "full": 200, "nightly": 10_000, "shrink": 10_000}
 PROFILE = os.environ.get(VARIABLE, "short")
 # Of the inputs of a reader, since a round remembers all of its own: 100,000 take 20 GiB.
-READER_ROUNDS = 1 if PROFILE == "short" else 10
-TIMEOUT_S = 600 if PROFILE == "short" else 14_400
+DAILY = PROFILE in {"short", "full"}
+READER_ROUNDS = 1 if DAILY else 10
+TIMEOUT_S = 600 if DAILY else 14_400
 
 
 def machine_settings() -> settings:
@@ -56,7 +59,21 @@ def reader_settings() -> Callable[[Test], Test]:
     return lambda test: pytest.mark.usefixtures("reader_round")(chosen(test))
 
 
-_PLANS = {"short": 20, "nightly": 2_000, "shrink": 2_000}
+# Of the number that a property states. A short run has the same examples each time; nightly ones are drawn.
+_SHARES = {"short": 0.4, "full": 1.0, "nightly": 10.0, "shrink": 10.0}
+
+
+def examples(count: int = 100, **others: Any) -> settings:
+    """The profile's share of so many examples, without a deadline: on a busy machine an example may take long.
+
+    Raises:
+        ValueError: as `machine_settings`.
+    """
+    machine_settings()
+    return settings(max_examples=round(count * _SHARES[PROFILE]), deadline=None, derandomize=DAILY, **others)
+
+
+_PLANS = {"short": 10, "full": 20, "nightly": 2_000, "shrink": 2_000}
 
 
 def plan_settings() -> settings:

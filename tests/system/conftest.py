@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.cluster import Cluster
+from support.processes.cluster import Cluster, Prepared
 from support.processes.engine_watch import EngineWatch
 from support.processes.faults import Faults
 
@@ -15,7 +15,7 @@ MakeFaults = Callable[[str], Faults]
 
 
 @pytest.fixture
-async def cluster(data_dir: Path, prepared: Path) -> AsyncIterator[Cluster]:
+async def cluster(data_dir: Path, prepared: Prepared) -> AsyncIterator[Cluster]:
     """An empty cluster, not started yet."""
     made = Cluster(data_dir, prepared)
     yield made
@@ -23,7 +23,7 @@ async def cluster(data_dir: Path, prepared: Path) -> AsyncIterator[Cluster]:
 
 
 @pytest.fixture
-async def make_faults(data_dir: Path, prepared: Path) -> AsyncIterator[MakeFaults]:
+async def make_faults(data_dir: Path, prepared: Prepared) -> AsyncIterator[MakeFaults]:
     """Makes empty clusters by name; several may be under faults at once."""
     made: list[Cluster] = []
     with ExitStack() as stack:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from support.processes.cluster import Prepared
 from support.processes.operated import OperatedCluster
 
 HOST = "gpu-1"
@@ -22,7 +23,7 @@ class BackedUp(OperatedCluster):
 
 
 @pytest.fixture
-async def cluster(data_dir: Path, prepared: Path) -> AsyncIterator[BackedUp]:
+async def cluster(data_dir: Path, prepared: Prepared) -> AsyncIterator[BackedUp]:
     made = BackedUp(data_dir, prepared)
     yield made
     await made.aclose()

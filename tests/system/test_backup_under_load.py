@@ -13,7 +13,7 @@ import aiohttp
 import pytest
 
 from rig.agent import AgentDouble
-from support.processes.cluster import Json
+from support.processes.cluster import Json, Prepared
 from support.processes.operated import OperatedCluster
 
 HOSTS, GPUS = 25, 8
@@ -88,7 +88,7 @@ class LoadedCluster(OperatedCluster):
 
 
 @pytest.fixture
-async def cluster(data_dir: Path, prepared: Path) -> AsyncIterator[LoadedCluster]:
+async def cluster(data_dir: Path, prepared: Prepared) -> AsyncIterator[LoadedCluster]:
     made = LoadedCluster(data_dir, prepared)
     yield made
     await made.aclose()

@@ -4,7 +4,6 @@ import os
 import re
 import shutil
 from collections.abc import AsyncIterator, Mapping
-from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -12,7 +11,7 @@ import pytest
 
 from controller.store.embedded.layout import Layout
 from support.database.prepared import begin_with
-from support.processes.cluster import Cluster
+from support.processes.cluster import Cluster, Prepared
 from support.processes.small_disk import SmallDisk, small_disk
 
 DISK_MIB = 64
@@ -23,9 +22,9 @@ ENV: Mapping[str, str] = {"GPUWARD_LOG_FORMAT": "json", "GPUWARD_SAMPLE_EVERY_S"
 
 
 @pytest.fixture
-async def site(cluster: Cluster, prepared: Path) -> AsyncIterator[tuple[Cluster, SmallDisk]]:
+async def site(cluster: Cluster, prepared: Prepared) -> AsyncIterator[tuple[Cluster, SmallDisk]]:
     """A running cluster. Its database's tables are on a small disk, and its log elsewhere, so the server lives on."""
-    begin_with(prepared, cluster.data_dir)
+    begin_with(prepared.database, cluster.data_dir)
     tables = Layout(cluster.data_dir).cluster / "base"
     moved = tables.with_name("moved")
     tables.rename(moved)

@@ -7,6 +7,7 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from support.processes.cluster import Prepared
 from support.processes.gateways import CHAT, asked, embedded_dsn
 from support.processes.operated import OperatedCluster
 
@@ -17,7 +18,7 @@ STRAYS_STOP_WITHIN_S = 15.0
 
 
 @pytest.fixture
-async def cluster(data_dir: Path, prepared: Path) -> AsyncIterator[OperatedCluster]:
+async def cluster(data_dir: Path, prepared: Prepared) -> AsyncIterator[OperatedCluster]:
     made = OperatedCluster(data_dir, prepared)
     yield made
     await made.aclose()

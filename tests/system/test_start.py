@@ -20,6 +20,12 @@ STARTS_S = 60.0
 ENDS_S = 45.0  # below the minute for which it would wait
 
 
+@pytest.fixture(autouse=True)
+def imports(cluster: Cluster) -> None:
+    """A stop may come while a daemon imports its modules."""
+    cluster.import_at_each_start()
+
+
 @pytest.fixture
 async def gate(database: str) -> AsyncIterator[DatabaseGate]:
     async with gate_to(database) as opened:

@@ -1,20 +1,19 @@
 """Cluster A of the dashboard's cases, one for a module: three workers of four GPUs, in a real Chromium."""
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest_asyncio
 from playwright.async_api import Browser
 
 from support.browser.dashboard import Seat, chromium, key_of, seat
 from support.database.postgres import quick_folder
-from support.processes.cluster import Cluster
+from support.processes.cluster import Cluster, Prepared
 
 WORKERS = {"w1": "a", "w2": "a", "w3": "b"}  # and their zones
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster_a(prepared: Path) -> AsyncIterator[Cluster]:
+async def cluster_a(prepared: Prepared) -> AsyncIterator[Cluster]:
     """Cluster A. Tests leave no deployment behind."""
     with quick_folder() as folder:
         cluster = Cluster(folder, prepared)

@@ -3,7 +3,6 @@
 import asyncio
 import shlex
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ from playwright.async_api import Browser, Page, expect
 
 from support.browser.dashboard import Seat, key_of, seat
 from support.database.postgres import quick_folder
-from support.processes.cluster import Cluster
+from support.processes.cluster import Cluster, Prepared
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 HOST = "workers: [{name: w1, gpus: [{model: NVIDIA A100, memory: 80GiB, count: 4}]}]"
@@ -30,7 +29,7 @@ SHIFTS = """() => new Promise(done => {
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def empty(prepared: Path) -> AsyncIterator[Cluster]:
+async def empty(prepared: Prepared) -> AsyncIterator[Cluster]:
     """A controller that no agent has joined."""
     with quick_folder() as folder:
         cluster = Cluster(folder, prepared)

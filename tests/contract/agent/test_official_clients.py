@@ -2,11 +2,14 @@
 
 import json
 from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING
 
 import pytest
-from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
 from support.processes.simulated_engine import SimulatedEngine, simulated_engine
+
+if TYPE_CHECKING:  # its import takes most of a second in each worker that only collects tests
+    from openai import AsyncOpenAI
 
 FUNCTION = {"name": "weather", "parameters": {"type": "object", "properties": {"echo": {"type": "string"}}}}
 TEXT = "The quick brown fox jumps over the lazy dog."
@@ -20,12 +23,14 @@ async def engine() -> AsyncIterator[SimulatedEngine]:
 
 
 @pytest.fixture
-async def openai(engine: SimulatedEngine) -> AsyncIterator[AsyncOpenAI]:
+async def openai(engine: SimulatedEngine) -> "AsyncIterator[AsyncOpenAI]":
+    from openai import AsyncOpenAI  # noqa: PLC0415 - see above
+
     async with AsyncOpenAI(base_url=f"{engine.url}/v1", api_key="x", max_retries=0, timeout=30) as client:
         yield client
 
 
-async def test_chat(openai: AsyncOpenAI) -> None:
+async def test_chat(openai: "AsyncOpenAI") -> None:
     whole = await openai.chat.completions.create(model="demo", messages=[USER], max_tokens=3)
     assert (whole.choices[0].message.content, whole.usage.completion_tokens) == ("The quick brown", 3)
     stream = await openai.chat.completions.create(
@@ -38,7 +43,7 @@ async def test_chat(openai: AsyncOpenAI) -> None:
     assert old.choices[0].text == "The quick"
 
 
-async def test_tool_calls(openai: AsyncOpenAI) -> None:
+async def test_tool_calls(openai: "AsyncOpenAI") -> None:
     tools = [{"type": "function", "function": FUNCTION}]
     whole = await openai.chat.completions.create(model="demo", messages=[USER], tools=tools)
     (call,) = whole.choices[0].message.tool_calls
@@ -52,7 +57,7 @@ async def test_tool_calls(openai: AsyncOpenAI) -> None:
     assert (ended.choices[0].finish_reason, ended.choices[0].message.content) == ("stop", TEXT)
 
 
-async def test_embeddings(openai: AsyncOpenAI) -> None:
+async def test_embeddings(openai: "AsyncOpenAI") -> None:
     packed = await openai.embeddings.create(model="demo", input=["a", "b"])  # as base64, the client's default
     plain = await openai.embeddings.create(model="demo", input=["a", "b"], encoding_format="float")
     assert [len(item.embedding) for item in packed.data] == [8, 8]
@@ -61,7 +66,7 @@ async def test_embeddings(openai: AsyncOpenAI) -> None:
     assert packed.data[0].embedding != packed.data[1].embedding
 
 
-async def test_an_answer_ends_by_itself_and_may_have_several_choices(openai: AsyncOpenAI) -> None:
+async def test_an_answer_ends_by_itself_and_may_have_several_choices(openai: "AsyncOpenAI") -> None:
     whole = await openai.chat.completions.create(model="demo", messages=[USER], n=2)
     assert [choice.finish_reason for choice in whole.choices] == ["stop", "stop"]
     assert whole.choices[1].message.content == TEXT
@@ -75,7 +80,9 @@ async def test_an_answer_ends_by_itself_and_may_have_several_choices(openai: Asy
     assert chunks[-1].usage == (await openai.completions.create(model="demo", prompt="x", n=2)).usage
 
 
-async def test_errors(openai: AsyncOpenAI) -> None:
+async def test_errors(openai: "AsyncOpenAI") -> None:
+    from openai import BadRequestError, NotFoundError  # noqa: PLC0415 - see above
+
     with pytest.raises(BadRequestError) as invalid:
         await openai.chat.completions.create(model="demo", messages=[])
     assert (invalid.value.param, invalid.value.type) == ("messages", "invalid_request_error")

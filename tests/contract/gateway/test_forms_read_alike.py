@@ -5,7 +5,6 @@ from typing import Final
 
 import aiohttp
 import httpx2
-import openai
 import pytest
 import requests
 from hypothesis import given
@@ -282,6 +281,8 @@ async def of_httpx() -> tuple[bytes, bytes]:
 
 
 async def of_openai() -> tuple[bytes, bytes]:
+    import openai  # noqa: PLC0415 - slow in each worker that only collects tests
+
     sent: list[httpx2.Request] = []
 
     def answer(request: httpx2.Request) -> httpx2.Response:

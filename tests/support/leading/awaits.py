@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import CodeType, FrameType, ModuleType
 
 Span = tuple[int, int, int, int]  # first line, last line, first column, last column
 
@@ -30,6 +30,7 @@ class Awaits:
 
     def __init__(self, modules: Iterable[ModuleType]) -> None:
         self._sites = {str(m.__file__): tuple(_sites_of(m)) for m in modules}
+        self._standing: dict[tuple[CodeType, int], _Site | None] = {}  # by instruction
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -51,12 +52,18 @@ class Awaits:
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
             sites = self._sites.get(frame.f_code.co_filename, ())
-            site = _standing_at(frame, sites) if sites else None
+            site = self._site(frame, sites) if sites else None
             if site is not None:
                 # Only the innermost `async with` is being left; one further out is inside its body, at another await.
                 found.append(f"{site.name} {'exit' if leaving else 'enter'}" if site.is_with else site.name)
             frame = frame.f_back
         return tuple(found)
+
+    def _site(self, frame: FrameType, sites: tuple[_Site, ...]) -> _Site | None:
+        key = frame.f_code, frame.f_lasti
+        if key not in self._standing:
+            self._standing[key] = _standing_at(frame, sites)
+        return self._standing[key]
 
 
 def _standing_at(frame: FrameType, sites: tuple[_Site, ...]) -> _Site | None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,21 @@ import psutil
 import yaml
 
 from support.database.prepared import begin_with
+from support.processes.forked import ForkedProcess, ForkServer
 
 READY_S = 60.0
 STOP_S = 20.0
 POLL_S = 0.02
 Json = dict[str, Any]
+Process = subprocess.Popen[bytes] | ForkedProcess
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Saves work at starts: an embedded database to copy, and a process that has imported the programs."""
+
+    database: Path
+    programs: ForkServer
 
 
 class Cluster:
@@ -27,14 +38,15 @@ class Cluster:
 
     Args:
         folder: an empty one.
-        prepared: an embedded database to begin with; None: the controller's first start makes it.
+        prepared: saves work; without it each program imports its modules, and the controller makes its database.
     """
 
-    def __init__(self, folder: Path, prepared: Path | None = None) -> None:
+    def __init__(self, folder: Path, prepared: Prepared | None = None) -> None:
         self.folder = folder
-        self._prepared = prepared
+        self._database = prepared and prepared.database
+        self._programs = prepared and prepared.programs
         self.data_dir = folder / "controller"
-        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.processes: dict[str, Process] = {}
         self.port = 0
         self._session: aiohttp.ClientSession | None = None
         self.prefix: tuple[str, ...] = ()  # argv before that of each process
@@ -47,30 +59,43 @@ class Cluster:
         """From now on processes run this module, or this version; `source` has another version's packages."""
         self._module = module or self._current
         self._path = tuple(p for p in sys.path if p) if source is None else (str(source),)
-        self._prepared = None if source is not None else self._prepared
+        if source is not None:
+            self._database = None
 
     def use_rig(self) -> None:
         """From now on engines are the rig's (`rig.engine`), and manifests may have its args."""
         self._module = self._current = "rig.gpuward"
 
+    def import_at_each_start(self) -> None:
+        """From now on programs are started by their own command line, for tests of the start itself."""
+        self._programs = None
+
     def start(self, name: str, *argv: str, **env: str) -> None:
         clean = {k: v for k, v in os.environ.items() if not k.startswith("GPUWARD_")}
-        log = (self.folder / f"{name}.log").open("ab")
-        with log:
+        whole = {**clean, "PYTHONPATH": os.pathsep.join(self._path), **env}
+        with (self.folder / f"{name}.log").open("ab") as log:
+            if self._programs is not None and self._can_fork(env):
+                self.processes[name] = self._programs.start(self._module, argv, whole, log)
+                return
             self.processes[name] = subprocess.Popen(
                 [*self.prefix, sys.executable, "-P", "-m", self._module, *argv],
-                env={**clean, "PYTHONPATH": os.pathsep.join(self._path), **env},
+                env=whole,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
             )
 
+    def _can_fork(self, env: Mapping[str, str]) -> bool:
+        """Other variables than Gpuward's may be for the interpreter or the loader, which read them at an exec."""
+        ours = self._path == tuple(p for p in sys.path if p)
+        return ours and not self.prefix and all(name.startswith("GPUWARD_") for name in env)
+
     async def start_controller(self, **env: str) -> None:
         """Starts it, on the port that it had before, and waits until it leads."""
-        prepared, self._prepared = self._prepared, None
-        if prepared is not None and "GPUWARD_DATABASE_URL" not in env and not self.data_dir.exists():
-            begin_with(prepared, self.data_dir)
+        database, self._database = self._database, None
+        if database is not None and "GPUWARD_DATABASE_URL" not in env and not self.data_dir.exists():
+            begin_with(database, self.data_dir)
         self.start("controller", "controller", "--data-dir", str(self.data_dir), "--port", str(self.port), **env)
         await self.until(self._leads, "the controller leads", READY_S)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from agent.gpus.simulated import gpu_uuid
 from support.processes.agents import AgentUnderTest, simulated_settings
-from support.processes.cluster import Cluster, Json
+from support.processes.cluster import Cluster, Json, Prepared
 from support.processes.placement_tables import host_of
 
 
@@ -92,7 +92,7 @@ def gpus_of(where: dict[str, list[int]]) -> list[str]:
 
 
 @asynccontextmanager
-async def site_in(folder: Path, prepared: Path) -> AsyncIterator[Site]:
+async def site_in(folder: Path, prepared: Prepared) -> AsyncIterator[Site]:
     """A site; its controller runs until the end of the context."""
     cluster = Cluster(folder, prepared)
     try:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from support.nvml.false_driver import GPUS, SLICES, FalseDriver
-from support.processes.cluster import Cluster
+from support.processes.cluster import Cluster, Prepared
 
 pytestmark = [pytest.mark.cases, pytest.mark.timeout(400)]
 
@@ -24,7 +24,7 @@ SLACK = 3.0  # of waits that promise nothing
 class World:
     """A controller, an agent over a false driver, and an engine on the first GPU."""
 
-    def __init__(self, folder: Path, prepared: Path, gpus: int = 2) -> None:
+    def __init__(self, folder: Path, prepared: Prepared, gpus: int = 2) -> None:
         self.cluster = Cluster(folder, prepared)
         self.driver = FalseDriver(folder, gpus)
 
@@ -83,7 +83,7 @@ class World:
 
 
 @pytest.fixture
-async def world(data_dir: Path, prepared: Path) -> AsyncIterator[World]:
+async def world(data_dir: Path, prepared: Prepared) -> AsyncIterator[World]:
     made = World(data_dir, prepared)
     try:
         await made.begin()

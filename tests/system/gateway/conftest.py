@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from support.processes.cluster import Cluster
+from support.processes.cluster import Cluster, Prepared
 
 
 @pytest.fixture
-async def cluster(data_dir: Path, prepared: Path) -> AsyncIterator[Cluster]:
+async def cluster(data_dir: Path, prepared: Prepared) -> AsyncIterator[Cluster]:
     """An empty cluster, not started yet."""
     made = Cluster(data_dir, prepared)
     made.use_rig()

@@ -3,16 +3,17 @@
 import json
 import re
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import aiohttp
 import pytest
-from anthropic import AsyncAnthropic
-from anthropic import NotFoundError as AnthropicNotFoundError
-from openai import APIStatusError, AsyncOpenAI, NotFoundError
 
 from support.processes.cluster import Cluster
 from support.processes.served_models import CHAT, USER, counters, listed, make_key, serve
+
+if TYPE_CHECKING:  # their imports take two seconds in each worker that only collects tests
+    from anthropic import AsyncAnthropic
+    from openai import AsyncOpenAI
 
 SAID = "[simulate tokens=5]"
 TOLD: Any = [{"role": "user", "content": SAID}]
@@ -21,6 +22,9 @@ LOOK: Any = {"type": "function", "function": {"name": "look", "parameters": {"ty
 
 
 async def test_official_clients_find_what_they_know(cluster: Cluster) -> None:
+    from anthropic import AsyncAnthropic  # noqa: PLC0415 - see above
+    from openai import AsyncOpenAI  # noqa: PLC0415
+
     serving = {"aliases": ["gpt-4o-mini"], "adapters": {"support": "path:/lora/support"}}
     await serve(cluster, chat={"replicas": 2, "serving": serving})
     await listed(cluster, "chat", "support")
@@ -33,7 +37,7 @@ async def test_official_clients_find_what_they_know(cluster: Cluster) -> None:
     await they_were_measured(cluster, key)
 
 
-async def openai_chats(openai: AsyncOpenAI) -> None:
+async def openai_chats(openai: "AsyncOpenAI") -> None:
     for name in ("chat", "gpt-4o-mini", "support"):
         whole = await openai.chat.completions.create(model=name, messages=TOLD)
         assert (whole.choices[0].message.content, whole.usage and whole.usage.completion_tokens) == (TEXT, 5)
@@ -59,7 +63,9 @@ async def openai_chats(openai: AsyncOpenAI) -> None:
     assert [call.function.name for delta in deltas for call in delta.tool_calls or [] if call.function.name] == ["look"]
 
 
-async def openai_does_the_rest(openai: AsyncOpenAI) -> None:
+async def openai_does_the_rest(openai: "AsyncOpenAI") -> None:
+    from openai import APIStatusError, NotFoundError  # noqa: PLC0415 - see above
+
     assert (await openai.completions.create(model="chat", prompt=SAID)).choices[0].text == TEXT
     assert (await openai.responses.create(model="chat", input=SAID)).output_text == TEXT
     kinds = [event.type async for event in await openai.responses.create(model="chat", input=SAID, stream=True)]
@@ -87,7 +93,9 @@ async def openai_does_the_rest(openai: AsyncOpenAI) -> None:
     assert refused.value.status_code == 429
 
 
-async def anthropic_chats(anthropic: AsyncAnthropic) -> None:
+async def anthropic_chats(anthropic: "AsyncAnthropic") -> None:
+    from anthropic import NotFoundError  # noqa: PLC0415 - see above
+
     said: Any = {"model": "chat", "max_tokens": 20, "messages": TOLD}
     whole = await anthropic.messages.create(**said)
     assert (whole.content[0].type, whole.usage.output_tokens) == ("text", 5)
@@ -109,7 +117,7 @@ async def anthropic_chats(anthropic: AsyncAnthropic) -> None:
     assert answered.content[0].type == "text", "the tool's result came to the engine"
     counted = await anthropic.messages.count_tokens(model="chat", messages=TOLD)
     assert counted.input_tokens > 0
-    with pytest.raises(AnthropicNotFoundError) as missing:
+    with pytest.raises(NotFoundError) as missing:
         await anthropic.messages.create(**said | {"model": "unknown"})
     body: Any = missing.value.body
     assert (body["type"], body["error"]["type"]) == ("error", "not_found_error")
