@@ -15,6 +15,7 @@ from controller.domain.events import NewEvent
 from controller.store.core.database import Database
 from controller.store.core.events import current_role, notify_all, write_events
 from controller.store.core.refusals import GenerationConflictError, InUseError
+from controller.store.deployments.specs import policy_to_json
 from controller.store.policies.checks import problem_of_second_default, problems_of_coverage, problems_of_policies
 from controller.store.policies.effective import EFFECTIVE
 from controller.store.policies.webhooks import problems_of_webhook_secrets
@@ -144,7 +145,7 @@ async def _write(connection: Any, name: str, row: Any, spec: PolicySpec) -> None
         uid,
         name,
         generation,
-        spec.model_dump(mode="json", exclude={"default"}),
+        policy_to_json(spec),
         spec.default,
     )
     affected = sorted({*before, *await _affected(connection, uid)})
