@@ -100,8 +100,7 @@ _WAITING: Final = f"""
              order by coalesce(p.reason, '') = 'stopped' or coalesce(p.exit_code, 1) = 0,
                       case when p.state = 'exited' then p.reported_at end nulls last, p.rank limit 1)
                as last_worker,
-           (select extract(epoch from min(not_before) - clock_timestamp())::float8
-              from instances where phase = 'pending' and not_before > clock_timestamp()) as next_due_s
+           ({_NEXT_DUE}) as next_due_s
       from (select id, deployment_uid, revision, phase, phase_since, reserved_since, epoch, failures, message,
                    created_at, seen_epoch, promised,
                    row_number() over (partition by deployment_uid order by created_at, id) as place,
