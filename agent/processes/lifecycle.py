@@ -154,11 +154,11 @@ class EngineProcess:
         if self._kept.now.state != "stopping":
             self._kept.write(state="stopping")
         instance, clock = self.key.instance, self._context.clock
-        began_s = clock()
+        started_s = clock()
         if not self._kept.now.ready and self._kept.now.port is not None:
-            self._deadline_s = min(self._deadline_s, began_s + _UNREADY_DRAIN_S)
+            self._deadline_s = min(self._deadline_s, started_s + _UNREADY_DRAIN_S)
         while not group.exited.is_set() and self._context.in_flight.count(instance):
-            left_s = (self._deadline_s - began_s) * _REQUESTS_SHARE - (clock() - began_s)
+            left_s = (self._deadline_s - started_s) * _REQUESTS_SHARE - (clock() - started_s)
             if left_s <= 0:
                 break
             await self._wait_exit(left_s, group, self._context.in_flight.until_idle(instance))

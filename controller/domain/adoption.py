@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from controller.domain.instances import InstanceFacts
+from controller.domain.instances import InstanceState
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import PlannedClaim
 from controller.domain.start_receipts import StartReceipt
@@ -66,7 +66,7 @@ class Adopted:
 
     ranks: tuple[FoundProcess, ...]
     phase: InstancePhase
-    before: InstanceFacts | None  # the ledger's own, older state of it; None if the ledger did not know it
+    before: InstanceState | None  # the ledger's own, older state of it; None if the ledger did not know it
     removed: tuple[str, ...]  # instances without processes, which are removed for it
 
     @property

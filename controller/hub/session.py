@@ -19,9 +19,9 @@ from schemas.wire import (
     AgentMessage,
     Command,
     ControllerMessage,
-    DeviceFacts,
     ProcessReport,
     Rejected,
+    ReportedGpu,
     Welcome,
     encode,
 )
@@ -89,7 +89,7 @@ class Session:
         since: datetime,
         boot_id: str,
         protocol: int = HIGHEST_PROTOCOL,
-        gpus: tuple[DeviceFacts, ...] | None,
+        gpus: tuple[ReportedGpu, ...] | None,
     ) -> None:
         self.worker_id = worker_id
         self.name = name

@@ -133,8 +133,8 @@ def _last_request(case: _Case, requests: Sequence[Series]) -> float | None:
         if len(series):
             start = max(case.use_counts_since(end_of([series], case.now)), case.judged_from)
             first = int(np.searchsorted(series.at, start, side="right"))
-            seen = np.flatnonzero(series.high[first:] > 0)
-            found += [float(series.at[first + seen[-1]])] if len(seen) else []
+            active = np.flatnonzero(series.high[first:] > 0)
+            found += [float(series.at[first + active[-1]])] if len(active) else []
     return max(found, default=None)
 
 

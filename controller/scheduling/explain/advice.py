@@ -10,10 +10,10 @@ from typing import Any, Final
 import numpy as np
 
 from controller.domain.admission import Holder
-from controller.domain.placement import Ask, Layout, Need, Placed, WorkerFacts, need_view
+from controller.domain.placement import Ask, Layout, Need, Placed, PlacementWorker, need_view
 from controller.domain.splits import MORE_WORKERS
 from controller.scheduling.admission.victims import find_victims
-from controller.scheduling.estimate import EngineFacts, asks_for
+from controller.scheduling.estimate import EstimatedEngine, asks_for
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.cached_search import find
 from schemas.api.explain import Explain
@@ -36,7 +36,7 @@ class AdviceRequest:
 
     spec: DeploymentSpec
     need: Need
-    engine: EngineFacts
+    engine: EstimatedEngine
     deployment_uid: str
     explain: Explain
     holders: Sequence[Holder] = ()  # that could be preempted
@@ -198,7 +198,7 @@ def _free_choice(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
 
 
 def _uncordoned(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
-    closed = [w for w in inventory.workers.facts if w.ready and not w.schedulable]
+    closed = [w for w in inventory.workers.entries if w.ready and not w.schedulable]
     if names := _workers_to_change(inventory, request, closed, lambda worker: replace(worker, schedulable=True)):
         yield f"fits after: {'; '.join(f'gpuward uncordon {name}' for name in names)}"
 
@@ -212,7 +212,7 @@ def _uncordoned_gpus(inventory: Inventory, request: AdviceRequest) -> Iterator[s
         return
     used = [claim.device for claim in placed.claims if claim.device in closed]
     if used and _with_open(inventory, request, used) is not None:
-        of = sorted((workers.facts[int(gpus.worker[closed[uuid]])].name, uuid) for uuid in used)
+        of = sorted((workers.entries[int(gpus.worker[closed[uuid]])].name, uuid) for uuid in used)
         yield f"fits after: {'; '.join(f'gpuward uncordon {name} --gpu {uuid}' for name, uuid in of)}"
 
 
@@ -229,7 +229,7 @@ def _with_open(inventory: Inventory, request: AdviceRequest, uuids: Sequence[str
 
 
 def _all_ready(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
-    away = [w for w in inventory.workers.facts if not w.ready and w.schedulable]
+    away = [w for w in inventory.workers.entries if not w.ready and w.schedulable]
     if names := _workers_to_change(inventory, request, away, lambda worker: replace(worker, ready=True)):
         yield f"fits once {', '.join(names)} {_is(names)} ready"
 
@@ -245,8 +245,8 @@ def _without_holders(inventory: Inventory, request: AdviceRequest) -> Iterator[s
 def _workers_to_change(
     inventory: Inventory,
     request: AdviceRequest,
-    workers: list[WorkerFacts],
-    change: Callable[[WorkerFacts], WorkerFacts],
+    workers: list[PlacementWorker],
+    change: Callable[[PlacementWorker], PlacementWorker],
 ) -> list[str]:
     """The names of the workers whose change makes the instance fit: those that it is then placed on, where they do."""
     placed = _with_changed(inventory, request, workers, change)
@@ -260,8 +260,8 @@ def _workers_to_change(
 def _with_changed(
     inventory: Inventory,
     request: AdviceRequest,
-    workers: list[WorkerFacts],
-    change: Callable[[WorkerFacts], WorkerFacts],
+    workers: list[PlacementWorker],
+    change: Callable[[PlacementWorker], PlacementWorker],
 ) -> Placed | None:
     """The place of the instance if these workers were changed."""
     if not workers:
@@ -310,7 +310,7 @@ def _is(names: list[str]) -> str:
 
 
 def _names(inventory: Inventory, placed: Placed) -> list[str]:
-    return sorted(w.name for w in inventory.workers.facts if w.id in placed.workers)
+    return sorted(w.name for w in inventory.workers.entries if w.id in placed.workers)
 
 
 _TRIALS: Final[tuple[Callable[[Inventory, AdviceRequest], Iterator[str]], ...]] = (

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from controller.domain.effects import DeploymentEffects, Restart, StaleError
-from controller.domain.instances import DeploymentFacts
+from controller.domain.instances import DeploymentSnapshot
 
 # Agents have yet to report what runs: a loss was noticed and is not settled, or is about to be by the next leader.
 UNSETTLED: Final = (
@@ -23,14 +23,14 @@ UNSETTLED: Final = (
 class DeploymentStep:
     """The effects of a step, and the state that it was decided on."""
 
-    facts: DeploymentFacts
+    snapshot: DeploymentSnapshot
     effects: DeploymentEffects
     payloads: Mapping[str, dict[str, Any]]  # the start commands' of restarts, by instance
     names: tuple[str, ...] = ()  # the names of the instances that it creates, in order
 
     def worker_of(self, restart: Restart) -> str | None:
         """The worker of a restart in place."""
-        instance = self.facts.by_id.get(restart.instance)
+        instance = self.snapshot.by_id.get(restart.instance)
         return None if instance is None else instance.host_of(0)
 
 

@@ -24,8 +24,8 @@ from controller.domain.placement import (
     ContainerRuntime,
     DeviceState,
     Need,
+    PlacementWorker,
     PlannedClaim,
-    WorkerFacts,
     need_from_json,
 )
 from controller.store.core.database import Row, row_mapper
@@ -169,7 +169,7 @@ _HOLDERS: Final = """
 class InventoryChanges:
     """The rows written since a horizon."""
 
-    workers: Iterable[WorkerFacts]
+    workers: Iterable[PlacementWorker]
     deleted_workers: Collection[str]  # ids
     devices: Iterable[DeviceState]
     orphaned_devices: Collection[str]  # UUIDs of deleted workers' devices
@@ -209,8 +209,8 @@ def _held(rows: Iterable[Row]) -> Iterator[tuple[str, HeldClaim]]:
         )
 
 
-def _worker(row: Row) -> WorkerFacts:
-    return WorkerFacts(
+def _worker(row: Row) -> PlacementWorker:
+    return PlacementWorker(
         id=str(row["id"]),
         name=row["name"],
         ready=row["phase"] == "ready" and row["gpus_known"],

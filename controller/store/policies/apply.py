@@ -180,7 +180,7 @@ def _written(spec: PolicySpec) -> dict[str, Any]:
 def _check_generation(name: str, row: Any, wanted: int | None, *, applied: bool = False) -> None:
     present = None if row is None else row["generation"]
     if wanted is not None and (present or 0) != wanted:
-        raise GenerationConflictError(name, wanted=wanted, found=present, kind="policy", applied=applied)
+        raise GenerationConflictError(name, wanted=wanted, present=present, kind="policy", applied=applied)
 
 
 def _in_use(name: str, users: list[str], count: int) -> InUseError:

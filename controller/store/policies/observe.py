@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from controller.domain.instances import IntentFacts
-from controller.domain.policies import GpuClaim, PolicyFacts, StoredVerdict, WatchedInstance
+from controller.domain.instances import Intent
+from controller.domain.policies import GpuClaim, PolicySnapshot, StoredVerdict, WatchedInstance
 from controller.domain.telemetry.utilization import ClockLeaps
 from controller.store.core.database import Row, row_mapper
 from controller.store.deployments.specs import spec_from_json
@@ -91,7 +91,7 @@ async def read_clock(connection: Any) -> float:
     return float(await connection.fetchval("select extract(epoch from clock_timestamp())::float8"))
 
 
-async def observe_policies(connection: Any, uids: Sequence[str]) -> dict[str, PolicyFacts]:
+async def observe_policies(connection: Any, uids: Sequence[str]) -> dict[str, PolicySnapshot]:
     """Reads deployments in one REPEATABLE READ transaction; finished ones are missing."""
     deployments = await connection.fetch(_DEPLOYMENTS, list(uids))
     existing = [row["uid"] for row in deployments]
@@ -102,7 +102,7 @@ async def observe_policies(connection: Any, uids: Sequence[str]) -> dict[str, Po
     instances = _group(await connection.fetch(_INSTANCES, existing), "deployment_uid")
     claims = _group(await connection.fetch(_CLAIMS, existing), "instance_id")
     return {
-        str(row["uid"]): PolicyFacts(
+        str(row["uid"]): PolicySnapshot(
             uid=str(row["uid"]),
             name=row["name"],
             generation=row["generation"],
@@ -127,8 +127,8 @@ def _group(rows: Iterable[Row], key: str) -> defaultdict[Any, list[Row]]:
     return groups
 
 
-def _intent(row: Row) -> IntentFacts:
-    return IntentFacts(row["source"], row["max_replicas"], row["reason"], tuple(row["instances"]), row["min_replicas"])
+def _intent(row: Row) -> Intent:
+    return Intent(row["source"], row["max_replicas"], row["reason"], tuple(row["instances"]), row["min_replicas"])
 
 
 def _instance(row: Row, claims: Sequence[Row]) -> WatchedInstance:
