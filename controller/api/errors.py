@@ -11,7 +11,6 @@ from aiohttp import web
 
 from controller.api.server_log import MALFORMED
 from controller.engines.base import SpecError
-from controller.live.change_fanout import TooManyOfKeyError, TooManySubscribersError
 from controller.live.errors import UnknownWhileAwayError, WatchEndedError
 from controller.runtime.database import is_database_trouble, is_disk_full, is_unstorable_text
 from controller.store.access.secret_keys import SecretsKeyError
@@ -66,8 +65,6 @@ _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
     (SecretsKeyError, 409, "no_secrets_key"),
     (TokenRefusedError, 401, "token_refused"),
     (BadCursorError, 400, "invalid"),
-    (TooManyOfKeyError, 429, "too_many_watches"),
-    (TooManySubscribersError, 503, "too_many_watches"),
 )
 DATABASE_UNAVAILABLE: Final = "database_unavailable"
 

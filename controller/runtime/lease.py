@@ -115,7 +115,7 @@ async def expire_lease(connection: Any) -> None:
     await connection.execute(_EXPIRE_SQL)
 
 
-async def go_above(connection: Any, term: int, *, channel: str = CHANNEL) -> int | None:
+async def go_above(connection: Any, term: int) -> int | None:
     """Ends the present term and raises the lease's above `term`: the ledger lost commits that agents have received.
 
     In an open transaction. It waits for those of the present leader, and fences its later ones, as a takeover does.
@@ -124,7 +124,7 @@ async def go_above(connection: Any, term: int, *, channel: str = CHANNEL) -> int
         The lease's new term, which no controller leads; None if it is above `term` already.
     """
     await connection.execute(_LOCK_SQL)
-    raised: int | None = await connection.fetchval(_GO_ABOVE_SQL, term, channel)
+    raised: int | None = await connection.fetchval(_GO_ABOVE_SQL, term, CHANNEL)
     return raised
 
 

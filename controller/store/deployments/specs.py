@@ -153,7 +153,8 @@ async def problems_of_names(
             for name, field in fields.items()
             if name in holders or (name == own and field != "name")
         ]
-        holders |= dict.fromkeys(fields.keys() - holders.keys(), (own, spec.model_dump(mode="json")))
+        stored = {"serving": {"aliases": spec.serving.aliases, "adapters": spec.serving.adapters}}
+        holders |= dict.fromkeys(fields.keys() - holders.keys(), (own, stored))
     return problems
 
 
