@@ -64,7 +64,7 @@ def concealed(source: Mapping[str, Any], read: Callable[[], T]) -> T:
     started_s = time.monotonic()
     try:
         result = read()
-    except Exception as error:
+    except Exception as error:  # of any reader: its kind would show what is at the path
         if _is_model(place_of(path), gguf="gguf" in source):
             raise
         detail = str(error) or type(error).__name__

@@ -176,7 +176,7 @@ class ReconcileLoop(Generic[K]):
             failure = Retry(_sentence(error), type(error).__name__, counts=not is_disk_full(error))
             if deadline.expired():
                 failure = Retry(f"the step took longer than {self._settings.step_timeout_s:g} s", "StepTimeout")
-        except Exception as error:
+        except Exception as error:  # the loop's guard
             if not is_database_trouble(error):
                 # Not classified: most likely a bug, so the trace is logged.
                 log.exception("reconcile step failed unexpectedly", keys=len(keys))
