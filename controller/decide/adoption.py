@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from controller.decide.instances.replicas import wanted_replicas
-from controller.domain.adoption import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
+from controller.domain.adoption import Adopted, AdoptionPlan, DeviceRoom, HeldClaim, NotAdopted, OrphanProcess
 from controller.domain.instances import DeploymentSnapshot, InstanceState
 from controller.domain.phases import FINAL, LIVE, PHASE_OF_STATE, InstancePhase
 
@@ -20,7 +20,7 @@ _STATE_ORDER = ("starting", "unhealthy", "running")  # a gang is as far as its s
 
 
 def plan_adoption(
-    orphans: Iterable[FoundProcess],
+    orphans: Iterable[OrphanProcess],
     deployments: Mapping[str, DeploymentSnapshot],
     devices: Mapping[str, DeviceRoom],
     *,
@@ -77,9 +77,9 @@ class _Adoption:
         self._taken: set[str] = set()  # instances that are adopted
         self._freed = False  # claims were freed in this round
 
-    def plan(self, processes: Iterable[FoundProcess]) -> AdoptionPlan:
+    def plan(self, processes: Iterable[OrphanProcess]) -> AdoptionPlan:
         """Starts of instances in the ledger come first: their old claims are freed. Then running starts, the oldest."""
-        starts: defaultdict[tuple[str, int], list[FoundProcess]] = defaultdict(list)
+        starts: defaultdict[tuple[str, int], list[OrphanProcess]] = defaultdict(list)
         for process in processes:
             starts[process.receipt.instance, process.receipt.epoch].append(process)
         groups = [sorted(ranks, key=lambda p: p.receipt.rank) for ranks in starts.values()]
@@ -98,13 +98,13 @@ class _Adoption:
             undecided_starts = [one.ranks for one in refused]
         return AdoptionPlan(tuple(adopted), tuple(refused), undecided)
 
-    def _order(self, ranks: Sequence[FoundProcess]) -> tuple[bool, bool, float, str, int]:
+    def _order(self, ranks: Sequence[OrphanProcess]) -> tuple[bool, bool, float, str, int]:
         receipt = ranks[0].receipt
         runs = all(process.state == "running" for process in ranks)
         unknown = receipt.instance not in self._owners
         return (unknown, not runs, receipt.created_at.timestamp(), receipt.instance, -receipt.epoch)
 
-    def _adopt(self, ranks: tuple[FoundProcess, ...]) -> Adopted:
+    def _adopt(self, ranks: tuple[OrphanProcess, ...]) -> Adopted:
         """Adopts a start.
 
         Raises:
@@ -121,7 +121,7 @@ class _Adoption:
         phase = PHASE_OF_STATE[min((p.state for p in ranks), key=_STATE_ORDER.index)]
         return Adopted(ranks, phase, before, tuple(sorted(removed)))
 
-    def _wanted(self, ranks: Sequence[FoundProcess]) -> DeploymentSnapshot:
+    def _wanted(self, ranks: Sequence[OrphanProcess]) -> DeploymentSnapshot:
         """The deployment of a start, which wants the revision that it runs."""
         receipt = ranks[0].receipt
         snapshot = self._deployments.get(receipt.deployment_uid)
@@ -141,7 +141,7 @@ class _Adoption:
             raise _RefusedError("a later start of it runs")
         return snapshot
 
-    def _before(self, ranks: Sequence[FoundProcess], snapshot: DeploymentSnapshot) -> InstanceState | None:
+    def _before(self, ranks: Sequence[OrphanProcess], snapshot: DeploymentSnapshot) -> InstanceState | None:
         """The instance in the ledger; None if it is unknown there."""
         receipt = ranks[0].receipt
         owner = self._owners.get(receipt.instance)
@@ -167,7 +167,7 @@ class _Adoption:
         with_claims = dict.fromkeys(i.id for i in idle if i.claims)
         return _Replicas(len(counted), without_claims, with_claims)
 
-    def _yielding(self, snapshot: DeploymentSnapshot, ranks: Sequence[FoundProcess]) -> set[str]:
+    def _yielding(self, snapshot: DeploymentSnapshot, ranks: Sequence[OrphanProcess]) -> set[str]:
         """The replicas that yield to a further one, so that there are not more than wanted."""
         replicas = self._replicas[snapshot.uid]
         surplus = max(replicas.number + 1 - wanted_replicas(snapshot), 0)
@@ -192,7 +192,7 @@ class _Adoption:
             and all(process.state == "exited" for process in instance.processes)
         )
 
-    def _removed_for(self, ranks: Sequence[FoundProcess], yielding: set[str]) -> set[str]:
+    def _removed_for(self, ranks: Sequence[OrphanProcess], yielding: set[str]) -> set[str]:
         """The yielding replicas, and further idle instances that must go for the claims to fit."""
         gone = set(yielding)
         for process in ranks:
@@ -220,7 +220,7 @@ class _Adoption:
         self._replicas[snapshot.uid].settle(instance)
         self._replicas[snapshot.uid].number -= known.phase not in _LEAVING
 
-    def _take(self, ranks: Sequence[FoundProcess], before: InstanceState | None) -> None:
+    def _take(self, ranks: Sequence[OrphanProcess], before: InstanceState | None) -> None:
         """Replaces its earlier claims."""
         receipt = ranks[0].receipt
         self._taken.add(receipt.instance)

@@ -10,7 +10,7 @@ from controller.domain.start_receipts import StartReceipt
 
 
 @dataclass(frozen=True, slots=True)
-class FoundProcess:
+class OrphanProcess:
     """A process that runs and is not in the ledger."""
 
     receipt: StartReceipt
@@ -64,7 +64,7 @@ class DeviceRoom:
 class Adopted:
     """An instance that the ledger takes back, with the processes of all its ranks in order."""
 
-    ranks: tuple[FoundProcess, ...]
+    ranks: tuple[OrphanProcess, ...]
     phase: InstancePhase
     before: InstanceState | None  # the ledger's own, older state of it; None if the ledger did not know it
     removed: tuple[str, ...]  # instances without processes, which are removed for it
@@ -79,7 +79,7 @@ class Adopted:
 class NotAdopted:
     """A start that stays out of the ledger. Its processes are stopped."""
 
-    ranks: tuple[FoundProcess, ...]
+    ranks: tuple[OrphanProcess, ...]
     why: str
 
 

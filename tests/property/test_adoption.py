@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.decide.adoption import plan_adoption
-from controller.domain.adoption import AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim
+from controller.domain.adoption import AdoptionPlan, DeviceRoom, HeldClaim, OrphanProcess
 from controller.domain.instances import DeploymentSnapshot, InstanceClaim, InstanceState, ReportedProcess
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import Layout, PlannedClaim
@@ -30,7 +30,7 @@ amounts = st.sampled_from([2, 4, 6, MIB])  # of a GPU; all of it is exclusive
 class World:
     deployments: dict[str, DeploymentSnapshot]
     devices: dict[str, DeviceRoom]
-    found: list[FoundProcess]
+    found: list[OrphanProcess]
     reporting: frozenset[str]
 
     @property
@@ -70,7 +70,7 @@ def fields(one: InstanceState) -> dict[str, object]:
 
 
 @st.composite
-def starts(draw: st.DrawFn, uids: list[str], names: list[str]) -> list[FoundProcess]:
+def starts(draw: st.DrawFn, uids: list[str], names: list[str]) -> list[OrphanProcess]:
     """The processes of one start; some of a gang may be missing."""
     ranks = draw(st.sampled_from([1, 1, 1, 2]))
     workers = draw(st.permutations(WORKERS))[:ranks]
@@ -86,7 +86,7 @@ def starts(draw: st.DrawFn, uids: list[str], names: list[str]) -> list[FoundProc
             (PlannedClaim(gpu, mib, 0, mib == MIB, 0, rank),),
         )  # fmt: skip
         state = draw(st.sampled_from(["running", "running", "starting", "unhealthy", "stopping"]))
-        found.append(FoundProcess(receipt, worker, draw(st.sampled_from([True, True, True, False])), {"state": state}))
+        found.append(OrphanProcess(receipt, worker, draw(st.sampled_from([True, True, True, False])), {"state": state}))
     return found[: draw(st.integers(1, ranks))]
 
 
@@ -161,7 +161,7 @@ class After:
             if is_idle(self.world, i, facts) and i.id not in self.removed | self.adopted.keys()
         }
 
-    def could_adopt(self, ranks: Sequence[FoundProcess]) -> bool:
+    def could_adopt(self, ranks: Sequence[OrphanProcess]) -> bool:
         """By a plainer rule: whether it is wanted, and fits once all that is idle is gone."""
         receipt = ranks[0].receipt
         facts = self.world.deployments.get(receipt.deployment_uid)
@@ -181,7 +181,7 @@ class After:
         runs = any(p.state != "exited" and p.worker_id in self.world.reporting for p in before.processes)
         return before.epoch < receipt.epoch and not runs
 
-    def fits(self, ranks: Iterable[FoundProcess]) -> bool:
+    def fits(self, ranks: Iterable[OrphanProcess]) -> bool:
         for process, claim in ((p, c) for p in ranks for c in p.receipt.claims):
             room = self.world.devices[claim.device]
             gone = self.idle() | {process.receipt.instance}

@@ -21,7 +21,7 @@ _LACKS_DATA: Final = frozenset({
 _CLEARED: Final = frozenset({"user", "policy"})  # limits that end with a change of the spec
 
 
-class Foreseen(NamedTuple):
+class Forecast(NamedTuple):
     """The effect of one step on the replicas of a deployment."""
 
     limit: Limit | None = None  # the new limit, if it is known
@@ -35,7 +35,7 @@ class Foreseen(NamedTuple):
         return self.limit is not None or self.unknown
 
 
-NOTHING: Final = Foreseen()
+NOTHING: Final = Forecast()
 
 
 def changed_snapshot(snapshot: PolicySnapshot, spec: DeploymentSpec, policy: EffectivePolicy | None) -> PolicySnapshot:
@@ -47,7 +47,7 @@ def changed_snapshot(snapshot: PolicySnapshot, spec: DeploymentSpec, policy: Eff
     return replace(snapshot, spec=spec, generation=snapshot.generation + 1, policy=policy, intents=intents)
 
 
-def foresee(snapshot: PolicySnapshot, uses: Mapping[str, InstanceUse]) -> Foreseen:
+def foresee(snapshot: PolicySnapshot, uses: Mapping[str, InstanceUse]) -> Forecast:
     """The effect of the policy's next step.
 
     `uses`: the telemetry of every judged instance. Where it lacks older samples, stops are unknown; that an instance
@@ -57,17 +57,17 @@ def foresee(snapshot: PolicySnapshot, uses: Mapping[str, InstanceUse]) -> Forese
         return NOTHING
     for action in decide_policy(snapshot, uses).actions:
         if action.limit is not None:
-            return Foreseen(action.limit, len(action.instances), action.message)
+            return Forecast(action.limit, len(action.instances), action.message)
     judged = judge_all(snapshot, snapshot.policy, uses)
     lacking = [instance.verdict for instance in judged if _lacks_data(instance.verdict)]
     if not lacking:
         return NOTHING
     if_idle = [_as_idle(instance) if _lacks_data(instance.verdict) else instance for instance in judged]
     limits = any(action.limit is not None for action in actions_on(snapshot, snapshot.policy, if_idle))
-    return Foreseen(message=lacking[0].message, unknown=True) if limits else NOTHING
+    return Forecast(message=lacking[0].message, unknown=True) if limits else NOTHING
 
 
-def stops_more(planned: Foreseen, today: Foreseen) -> bool:
+def stops_more(planned: Forecast, today: Forecast) -> bool:
     """Whether the planned step leaves fewer replicas than the next step does today."""
     if planned.limit is None or today.limit is None:
         return planned.limit is not None

@@ -33,7 +33,7 @@ class Inventory:
     """Workers, devices and loads. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._facts: dict[str, PlacementWorker] = {}
+        self._known: dict[str, PlacementWorker] = {}
         self._devices: dict[str, DeviceState] = {}
         self._of_worker: defaultdict[str, set[str]] = defaultdict(set)
         self._loads = Loads()
@@ -89,7 +89,7 @@ class Inventory:
         return self._row_of_name
 
     def worker(self, worker_id: str) -> PlacementWorker:
-        return self._facts[worker_id]
+        return self._known[worker_id]
 
     def hosts_at(self, address: str) -> list[str]:
         """The host devices of all known workers at this address; several agents may run there."""
@@ -123,8 +123,8 @@ class Inventory:
     def upsert_workers(self, workers: Iterable[PlacementWorker]) -> None:
         """Adds or updates workers. A change of readiness alone is cheap."""
         for new in workers:
-            old = self._facts.get(new.id)
-            self._facts[new.id] = new
+            old = self._known.get(new.id)
+            self._known[new.id] = new
             if self._stale:
                 continue
             if (
@@ -139,7 +139,7 @@ class Inventory:
 
     def remove_workers(self, ids: Iterable[str]) -> None:
         for worker_id in ids:
-            if self._facts.pop(worker_id, None) is not None:
+            if self._known.pop(worker_id, None) is not None:
                 self._stale = True
             self.remove_devices(self._of_worker.pop(worker_id, ()))
 
@@ -260,7 +260,7 @@ class Inventory:
     # The arrays
 
     def _rebuild(self) -> None:
-        self._workers, self._gpus, self._row = build_tables(self._facts.values(), self._devices)
+        self._workers, self._gpus, self._row = build_tables(self._known.values(), self._devices)
         self._groups = build_groups(self._workers, self._gpus)
         self._equal = None
         self.searches.clear()
@@ -320,7 +320,7 @@ class Inventory:
 
     def _part(self) -> None:
         """Copies all that changes in place. Parts that a rebuild replaces stay shared."""
-        self._facts, self._devices = dict(self._facts), dict(self._devices)
+        self._known, self._devices = dict(self._known), dict(self._devices)
         self._of_worker = defaultdict(set, {worker: set(uuids) for worker, uuids in self._of_worker.items()})
         self._loads = self._loads.copy()
         self._pass, self._reserved = {}, defaultdict(dict)

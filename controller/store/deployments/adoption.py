@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from msgspec import to_builtins
 
-from controller.domain.adoption import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
+from controller.domain.adoption import Adopted, AdoptionPlan, DeviceRoom, HeldClaim, NotAdopted, OrphanProcess
 from controller.domain.events import NewEvent
 from controller.domain.instances import DeploymentSnapshot
 from controller.domain.start_receipts import receipt_of
@@ -113,7 +113,7 @@ _END: Final = """
 class OrphanState:
     """The locked state on which adoption is decided."""
 
-    orphans: tuple[FoundProcess, ...]
+    orphans: tuple[OrphanProcess, ...]
     deployments: Mapping[str, DeploymentSnapshot]  # by uid
     devices: Mapping[str, DeviceRoom]  # by UUID
     owners: Mapping[str, str]  # uids of deployments by instance
@@ -217,9 +217,9 @@ async def lock_orphans(connection: Connection) -> OrphanState:
     )
 
 
-async def _read_orphans(connection: Connection) -> tuple[FoundProcess, ...]:
+async def _read_orphans(connection: Connection) -> tuple[OrphanProcess, ...]:
     rows = await connection.fetch(_ORPHANS)
-    return tuple(FoundProcess(receipt_of(r["receipt"]), r["name"], r["ready"], r["report"]) for r in rows)
+    return tuple(OrphanProcess(receipt_of(r["receipt"]), r["name"], r["ready"], r["report"]) for r in rows)
 
 
 def _rooms(rows: Sequence[Any]) -> dict[str, DeviceRoom]:

@@ -50,7 +50,7 @@ _stored = row_mapper(StoredPending)
 
 async def read_stored_pending(connection: Reader, instances: Collection[str]) -> dict[str, StoredPending]:
     """Returns rows by instance."""
-    return {row["id"]: _facts(row) for row in await connection.fetch(_THESE, list(instances))}
+    return {row["id"]: _stored_of(row) for row in await connection.fetch(_THESE, list(instances))}
 
 
 async def read_unqueued(connection: Reader, queued: Collection[str], *, more: bool) -> list[StoredPending]:
@@ -58,8 +58,8 @@ async def read_unqueued(connection: Reader, queued: Collection[str], *, more: bo
 
     `queued`: ids of those in the queue. `more`: the queue has more that were not read.
     """
-    return [_facts(row) for row in await connection.fetch(_OTHERS, list(queued), more)]
+    return [_stored_of(row) for row in await connection.fetch(_OTHERS, list(queued), more)]
 
 
-def _facts(row: Any) -> StoredPending:
+def _stored_of(row: Any) -> StoredPending:
     return _stored(dict(row) | {"explain": from_plain(Explain, row["explain"]) if row["explain"] else None})

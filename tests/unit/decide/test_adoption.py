@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.decide.adoption import plan_adoption
-from controller.domain.adoption import AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim
+from controller.domain.adoption import AdoptionPlan, DeviceRoom, HeldClaim, OrphanProcess
 from controller.domain.instances import DeploymentSnapshot, InstanceClaim, InstanceState
 from controller.domain.placement import Layout, PlannedClaim
 from controller.domain.rollouts import RolloutRecord, RolloutSnapshot
@@ -27,12 +27,12 @@ def found(
     state: str = "running",
     ready: bool = True,
     **fields: Any,
-) -> FoundProcess:
+) -> OrphanProcess:
     """A process that runs on these GPUs of its worker."""
     claims = tuple(PlannedClaim(gpu, mib, 0, mib == MIB, n, rank) for n, gpu in enumerate(gpus))
     layout = Layout(ranks, 0, exclusive=False, workers=ranks)
     receipt = StartReceipt(worker, name, 2, rank, "d-uid", 1, NOW, "", layout, claims)
-    return FoundProcess(replace(receipt, **fields), worker, ready, {"state": state})
+    return OrphanProcess(replace(receipt, **fields), worker, ready, {"state": state})
 
 
 def held(name: str, phase: str, gpu: str, **fields: Any) -> InstanceState:
@@ -40,7 +40,7 @@ def held(name: str, phase: str, gpu: str, **fields: Any) -> InstanceState:
     return instance(name, phase, claims=(InstanceClaim(gpu, "w1", "gpu", 1, 0, MIB, 0, True, 0),), **fields)
 
 
-def plan(*processes: FoundProcess, facts: DeploymentSnapshot, reporting: tuple[str, ...] = ("w1",)) -> AdoptionPlan:
+def plan(*processes: OrphanProcess, facts: DeploymentSnapshot, reporting: tuple[str, ...] = ("w1",)) -> AdoptionPlan:
     """On the GPUs `a` to `d` of w1 and `z` of w2, with the claims of the deployment's instances."""
     claims: dict[str, list[HeldClaim]] = {}
     for one in facts.instances:
@@ -79,7 +79,7 @@ def refused(made: AdoptionPlan) -> dict[str, str]:
     ],
 )
 def test_a_start_that_is_not_taken_back_has_its_reason(
-    processes: tuple[FoundProcess, ...], fields: dict[str, Any], why: str
+    processes: tuple[OrphanProcess, ...], fields: dict[str, Any], why: str
 ) -> None:
     made = plan(*processes, facts=deployment(**fields))
     assert (made.adopted, len(made.refused)) == ((), 1)

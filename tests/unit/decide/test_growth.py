@@ -9,7 +9,7 @@ import pytest
 from controller.decide.adoption import plan_adoption
 from controller.decide.instances.decide import decide
 from controller.decide.policies.actions import decide_policy
-from controller.domain.adoption import DeviceRoom, FoundProcess, HeldClaim
+from controller.domain.adoption import DeviceRoom, HeldClaim, OrphanProcess
 from controller.domain.instances import DeploymentSnapshot, InstanceState, StoredRelocation
 from controller.domain.placement import Layout, PlannedClaim
 from controller.domain.policies import EffectivePolicy, GpuClaim, PolicySnapshot, WatchedInstance
@@ -125,7 +125,7 @@ def test_taking_back_what_runs(known: str, wanted: str) -> None:
             for i in ledger for claim in i.claims
         }  # fmt: skip
         rooms |= {f"GPU-n{n}": DeviceRoom("w1", True, True, 2048, 0, 0, ()) for n in range(number)}
-        found = [FoundProcess(receipt(n), "w1", True, {"state": "running"}) for n in range(number)]
+        found = [OrphanProcess(receipt(n), "w1", True, {"state": "running"}) for n in range(number)]
         owners = {i.id: "u" for i in ledger}
         return lambda: plan_adoption(found, {"u": facts}, rooms, owners=owners, reporting={"w1"})
 

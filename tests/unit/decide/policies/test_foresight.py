@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.decide.policies.foresight import NOTHING, Foreseen, changed_snapshot, foresee, stops_more
+from controller.decide.policies.foresight import NOTHING, Forecast, changed_snapshot, foresee, stops_more
 from controller.domain.instances import Intent
 from controller.domain.policies import EffectivePolicy, GpuClaim, Limit, PolicySnapshot, WatchedInstance
 from support.builders.facts import spec
@@ -24,7 +24,7 @@ def facts(*names: str, action: str = "stop", **fields: Any) -> PolicySnapshot:
     )
 
 
-def foreseen(found: PolicySnapshot, **samples: dict[float, float]) -> Foreseen:
+def foreseen(found: PolicySnapshot, **samples: dict[float, float]) -> Forecast:
     return foresee(found, {i.id: use(gpu(f"GPU-{i.id}", samples.get(i.id, steady(0)))) for i in found.instances})
 
 
@@ -54,15 +54,15 @@ def test_the_next_step_is_foreseen(found: PolicySnapshot, samples: Any, stops: i
 @pytest.mark.parametrize(
     ("planned", "today", "more"),
     [
-        (Foreseen(Limit(0, ())), Foreseen(LIMIT), True),
-        (Foreseen(LIMIT), Foreseen(LIMIT), False),
-        (Foreseen(Limit(2, ())), Foreseen(LIMIT), False),
-        (Foreseen(LIMIT), NOTHING, True),
-        (NOTHING, Foreseen(LIMIT), False),
+        (Forecast(Limit(0, ())), Forecast(LIMIT), True),
+        (Forecast(LIMIT), Forecast(LIMIT), False),
+        (Forecast(Limit(2, ())), Forecast(LIMIT), False),
+        (Forecast(LIMIT), NOTHING, True),
+        (NOTHING, Forecast(LIMIT), False),
         (NOTHING, NOTHING, False),
     ],
 )
-def test_a_change_stops_more_where_it_leaves_fewer(planned: Foreseen, today: Foreseen, more: bool) -> None:
+def test_a_change_stops_more_where_it_leaves_fewer(planned: Forecast, today: Forecast, more: bool) -> None:
     assert stops_more(planned, today) is more
 
 
