@@ -15,7 +15,7 @@ from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
 from controller.domain.policies import NewAction, PolicyEffects, PolicySnapshot, VerdictWrite
 from controller.store.core.events import notify_all, write_events
-from controller.store.core.guards import expect_rows, lock_rows
+from controller.store.core.guards import expect_intents, expect_rows, lock_rows
 from schemas.manifest.policy import Webhook
 
 PolicyStep = tuple[PolicySnapshot, PolicyEffects]
@@ -54,18 +54,18 @@ async def end_actions(connection: Any, uids: Collection[str]) -> None:
         )
 
 
-async def _guard(connection: Any, snapshot: Mapping[str, PolicySnapshot], actions: Sequence[NewAction]) -> None:
-    """Locks deployments, intents, policies and instances, and checks that they are as in the decision's snapshot."""
-    await lock_rows(connection, deployments=list(snapshot), instances=[i for a in actions for i, _ in a.instances])
+async def _guard(connection: Any, snapshots: Mapping[str, PolicySnapshot], actions: Sequence[NewAction]) -> None:
+    """Locks deployments, intents, policies and instances, and checks that they are as in the decision's snapshots."""
+    await lock_rows(connection, deployments=list(snapshots), instances=[i for a in actions for i, _ in a.instances])
     await expect_rows(
         connection,
         """select d.uid from deployments d
              join unnest($1::uuid[], $2::bigint[], $3::bigint[]) as x (uid, generation, version) on d.uid = x.uid
             where d.generation = x.generation and d.version = x.version and d.deleted_at is null""",
-        len(snapshot),
-        list(snapshot),
-        [f.generation for f in snapshot.values()],
-        [f.version for f in snapshot.values()],
+        len(snapshots),
+        list(snapshots),
+        [f.generation for f in snapshots.values()],
+        [f.version for f in snapshots.values()],
     )
     named = {(a.policy.uid, a.policy.generation) for a in actions if a.policy.uid is not None}
     await expect_rows(
@@ -84,18 +84,11 @@ async def _guard(connection: Any, snapshot: Mapping[str, PolicySnapshot], action
         [name for a in actions for name, _ in a.instances],
         [epoch for a in actions for _, epoch in a.instances],
     )
-    rows = await connection.fetch(
-        """select deployment_uid, source, min_replicas, max_replicas from intents
-            where deployment_uid = any($1::uuid[])""",
-        list(snapshot),
-    )
-    stored = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
-    if stored != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in snapshot.items() for i in f.intents}:
-        raise StaleError("intents of a deployment that a policy limits")
+    await expect_intents(connection, {uid: snapshot.intents for uid, snapshot in snapshots.items()})
     if await connection.fetchval(
         """select 1 from wakes where deployment_uid = any($1::uuid[]) and source = 'user'
               and expires_at > clock_timestamp() limit 1""",
-        list(snapshot),
+        list(snapshots),
     ):
         raise StaleError("a deployment that its user keeps awake")
 

@@ -7,19 +7,16 @@ import uuid
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
 from controller.domain.instances import Intent
 from controller.domain.scaling import ScalingReason, ScalingStep
 from controller.domain.wanted import follows_requests, kept_number
 from controller.store.core.events import notify_all, write_events
-from controller.store.core.guards import expect_rows, lock_rows
+from controller.store.core.guards import expect_intents, expect_rows, lock_rows
 from schemas.manifest.deployment import DeploymentSpec
 
 R = ScalingReason
 ACTOR: Final = "autoscaler"
-_INTENTS: Final = """
-    select deployment_uid, source, min_replicas, max_replicas from intents where deployment_uid = any($1::uuid[])"""
 _INTENT: Final = """
     insert into intents (deployment_uid, source, min_replicas, max_replicas, reason, message)
     select uid, 'autoscaler', number, number, reason, message
@@ -85,21 +82,18 @@ async def forget_scaling(connection: Any, uids: Collection[str]) -> None:
 
 
 async def _guard(connection: Any, steps: Sequence[ScalingStep]) -> None:
-    snapshot = {step.snapshot.uid: step.snapshot for step in steps}
-    await lock_rows(connection, deployments=list(snapshot))
+    snapshots = {step.snapshot.uid: step.snapshot for step in steps}
+    await lock_rows(connection, deployments=list(snapshots))
     await expect_rows(
         connection,
         """select d.uid from deployments d
              join unnest($1::uuid[], $2::bigint[]) as x (uid, generation) on d.uid = x.uid
             where d.generation = x.generation and d.deleted_at is null""",
-        len(snapshot),
-        list(snapshot),
-        [f.generation for f in snapshot.values()],
+        len(snapshots),
+        list(snapshots),
+        [f.generation for f in snapshots.values()],
     )
-    rows = await connection.fetch(_INTENTS, list(snapshot))
-    stored = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
-    if stored != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in snapshot.items() for i in f.intents}:
-        raise StaleError("intents of a deployment that the autoscaler changes")
+    await expect_intents(connection, {uid: snapshot.intents for uid, snapshot in snapshots.items()})
 
 
 async def _write_status(connection: Any, steps: Sequence[ScalingStep]) -> None:
