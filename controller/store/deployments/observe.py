@@ -1,7 +1,7 @@
 """One consistent read of deployments with their instances, claims, processes and commands."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -25,7 +25,7 @@ from controller.domain.instances import (
 from controller.domain.phases import LIVE, InstancePhase
 from controller.domain.placement import Layout, need_error_from_json, need_from_json
 from controller.domain.rollouts import RequestOutcomes, RolloutRecord, RolloutSnapshot
-from controller.store.core.database import Reader, Row, row_mapper
+from controller.store.core.database import Reader, Row, group_rows, row_mapper
 from controller.store.deployments.specs import keep_specs_of, spec_from_json
 
 _SECRET_CODES: Final = ", ".join(f"'{code}'" for code in SECRET_REFUSALS)
@@ -157,15 +157,15 @@ async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, Deployme
     existing = [row["uid"] for row in deployments]
     if not existing:
         return {}
-    revisions = _group(await connection.fetch(_REVISIONS, existing), "deployment_uid")
+    revisions = group_rows(await connection.fetch(_REVISIONS, existing), "deployment_uid")
     rollouts = await _read_rollouts(connection, {r["uid"]: r["rollout"] for r in deployments if r["rollout"]})
     instances = await connection.fetch(_INSTANCES, existing)
     ids = [row["id"] for row in instances]
-    claims = _group(await connection.fetch(_CLAIMS, ids, GONE), "instance_id") if ids else {}
-    processes = _group(await connection.fetch(_PROCESSES, ids), "instance_id") if ids else {}
-    commands = _group(await connection.fetch(_COMMANDS, ids), "instance_id") if ids else {}
+    claims = group_rows(await connection.fetch(_CLAIMS, ids, GONE), "instance_id") if ids else {}
+    processes = group_rows(await connection.fetch(_PROCESSES, ids), "instance_id") if ids else {}
+    commands = group_rows(await connection.fetch(_COMMANDS, ids), "instance_id") if ids else {}
     ended = [i["id"] for i in instances if any(_has_ended(i, p) for p in processes.get(i["id"], ()))]
-    runs = _group(await connection.fetch(_RUNS, ended), "instance_id") if ended else {}
+    runs = group_rows(await connection.fetch(_RUNS, ended), "instance_id") if ended else {}
     several = [
         uid for uid, n in Counter(r["deployment_uid"] for r in instances if r["phase"] == _RUNNING).items() if n > 1
     ]
@@ -219,13 +219,6 @@ def _rollout(row: Mapping[str, Any], counted: Row | None, silent: tuple[str, ...
 def _has_ended(instance: Row, process: Row) -> bool:
     """Whether the process ended in the instance's present epoch, and the instance has yet to follow it."""
     return instance["phase"] in _FOLLOWS and process["state"] == "exited" and process["epoch"] == instance["epoch"]
-
-
-def _group(rows: Iterable[Row], key: str) -> dict[Any, list[Row]]:
-    groups: dict[Any, list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row[key]].append(row)
-    return groups
 
 
 def _deployment(
