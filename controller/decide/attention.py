@@ -25,6 +25,7 @@ from controller.domain.restart_delays import ENDED_REPEATEDLY
 from schemas.api.attention import AttentionEntry, AttentionObject, Cause, Severity
 from schemas.database_disk import DATABASE_DISK_LOW, DATABASE_FULL
 from schemas.placement_reasons import Reason
+from schemas.printing import first_of
 from schemas.status_reasons import NO_LEADER, REASONS
 
 PENDING_AFTER: Final = timedelta(seconds=60)
@@ -74,7 +75,7 @@ def _of_cluster(snapshot: AttentionSnapshot) -> Iterator[AttentionEntry]:
         title = "the disk of the database is almost full"
         yield _entry("warning", "database", DATABASE_DISK_LOW, _CLUSTER, title, _sentences(snapshot.database_low))
     if snapshot.violations:
-        message = _and_more(snapshot.violations)
+        message = first_of(snapshot.violations, 1)
         yield _entry(
             "critical", "invariant", "invariant_violated", _CLUSTER, "the ledger breaks an invariant", message,
             count=len(snapshot.violations),
@@ -189,7 +190,7 @@ def _of_idle(idle: Sequence[IdleInstance]) -> Iterator[AttentionEntry]:
         first = instances[0]
         code = f"policy_would_{first.action}" if first.dry_run else "idle"
         label = f"policy {first.policy}" if first.policy else f"the policy of {name}"
-        names = _and_more([instance.id for instance in instances])
+        names = first_of([instance.id for instance in instances], 1)
         would = {"stop": f"would stop {name}", "scale_down": f"would scale down by {names}"}.get(
             first.action, f"would report {names}"
         )
@@ -314,11 +315,6 @@ def _instances_text(count: int) -> str:
 def _sentences(*parts: str) -> str:
     """The parts with text, each with its full stop."""
     return " ".join(part if part.endswith(".") else f"{part}." for part in parts if part)
-
-
-def _and_more(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
-    return f"{texts[0]}{more}"
 
 
 def _oldest(times: Iterable[datetime | None]) -> datetime | None:

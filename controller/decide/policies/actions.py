@@ -29,6 +29,7 @@ from controller.domain.policies import (
 from controller.domain.telemetry.utilization import GpuUse, InstanceUse, Verdict
 from controller.domain.wanted import POLICY, is_put_to_sleep, wanted_replicas
 from schemas.manifest.policy import UtilizationPolicy
+from schemas.printing import first_of
 
 _ENDING: Final = frozenset({InstancePhase.STOPPING, InstancePhase.REPLACED})
 _JUDGED: Final = HOLDS_CLAIMS - _ENDING
@@ -228,7 +229,7 @@ def _action(
 
 def _message(snapshot: PolicySnapshot, policy: EffectivePolicy, done: Sequence[Judged]) -> str:
     """The policy, its action, and the first instance's reason, which names worker and GPU."""
-    names = ", ".join(j.instance.id for j in done[:3]) + (f" and {len(done) - 3} more" if len(done) > 3 else "")  # noqa: PLR2004
+    names = first_of([judged.instance.id for judged in done], 3)
     what = {
         "stop": f"stops {snapshot.name}",
         "scale_down": f"scales {snapshot.name} down by {names}",

@@ -20,6 +20,7 @@ from schemas.api.explain import Explain
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.resources import Parallel, Placement
 from schemas.placement_reasons import Reason
+from schemas.printing import first_of
 
 _MIB_PER_GIB: Final = 1024
 _MILLI: Final = 1000
@@ -193,7 +194,7 @@ def _free_choice(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
     for names, update in ((named, anywhere), (kinds, any_kind), (both, anywhere | any_kind)):
         placed = request.place(inventory, request.spec.model_copy(update=update)) if names else None
         if placed is not None:
-            yield f"fits on {_listed(_names(inventory, placed))} without {', '.join(names)}"
+            yield f"fits on {first_of(_names(inventory, placed), _MAX_NAMED)} without {', '.join(names)}"
             return
 
 
@@ -238,8 +239,8 @@ def _without_holders(inventory: Inventory, request: AdviceRequest) -> Iterator[s
     reservation = find_victims(inventory, request.ask(request.spec), request.holders) if request.holders else None
     if reservation is not None and reservation.victims:
         names = _names(inventory, reservation.placed)
-        victims = [o.instance for o in reservation.victims]
-        yield f"fits once {', '.join(victims)} {'has' if len(victims) == 1 else 'have'} ended on {_listed(names)}"
+        victims, on = [o.instance for o in reservation.victims], first_of(names, _MAX_NAMED)
+        yield f"fits once {', '.join(victims)} {'has' if len(victims) == 1 else 'have'} ended on {on}"
 
 
 def _workers_to_change(
@@ -297,12 +298,6 @@ def _on(layout: Layout) -> str:
     """The number of GPUs and workers, where there are several."""
     over = f" of {layout.workers} workers" if layout.workers > 1 else ""
     return f" on {layout.gpus} GPUs{over}" if layout.gpus > 1 else ""
-
-
-def _listed(names: list[str]) -> str:
-    """The first few names, and the number of the remaining names."""
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + more
 
 
 def _is(names: list[str]) -> str:
