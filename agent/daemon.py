@@ -50,7 +50,7 @@ def main(settings: AgentSettings) -> int:
         log.warning("unknown environment variable is ignored", variable=name, advice=advice)
 
     async def serve(stop: asyncio.Event) -> int:
-        return await run_agent(settings, stop=stop, on_started=lambda: manager.tell(READY))
+        return await run_agent(settings, stop=stop, on_started=lambda: manager.notify(READY))
 
     gc.collect()
     gc.freeze()  # collections skip the loaded modules, which never become garbage

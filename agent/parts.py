@@ -42,7 +42,7 @@ from agent.state.journal import Journal
 from agent.state.process_records import repositories_of
 from http1.tls.certificate import ServedCertificate
 from schemas.process_figures import GcWatch
-from schemas.wire import HostFacts
+from schemas.wire import ReportedHost
 
 log = structlog.get_logger()
 
@@ -169,7 +169,7 @@ def process_context(
     )
 
 
-def _worker(settings: AgentSettings, journal: Journal) -> tuple[str, HostFacts, GpuReader]:
+def _worker(settings: AgentSettings, journal: Journal) -> tuple[str, ReportedHost, GpuReader]:
     """The worker's name, its host, and a reader of its real or simulated GPUs."""
     known = journal.host_state.worker
     if known is not None and settings.name is not None and settings.name != known:

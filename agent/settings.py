@@ -14,8 +14,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from agent.decide.engine_accounts import EngineUser, parse_engine_user
 from agent.decide.engine_environment import check_listed
 from schemas.addresses import addresses_in
-from schemas.certificate_files import check_pair
 from schemas.fields import NAME_PATTERN, SizeMib
+from schemas.setting_values import check_pair, listed
 from schemas.worker_labels import configured_labels
 
 _LABEL_MAX = 63
@@ -48,11 +48,6 @@ def host_label(hostname: str | None = None) -> str:
     """The first part of this host's name as a DNS label; `worker` if no valid character is left."""
     first = (hostname if hostname is not None else socket.gethostname()).split(".")[0].lower()
     return re.sub(r"[^a-z0-9-]+", "-", first)[:_LABEL_MAX].strip("-") or "worker"
-
-
-def _listed(value: object) -> object:
-    """Splits `A, B_*`."""
-    return [entry.strip() for entry in value.split(",") if entry.strip()] if isinstance(value, str) else value
 
 
 def _is_loopback(host: str | None) -> bool:
@@ -130,7 +125,7 @@ class AgentSettings(BaseSettings):
     docker: str = "auto"
     container_user: str | None = None
     engine_user: str | None = None
-    engine_environment: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = ()
+    engine_environment: Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)] = ()
     tls_cert: Path | None = None
     tls_key: Path | None = None
     proxy_tls: Literal["auto", "on", "off"] = "auto"

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Literal
 
 from controller.domain.admission import Demand
-from controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
+from controller.domain.placement import Ask, DeviceState, Layout, Placed, PlacementWorker
 from controller.scheduling.admission.consolidate import MAX_RELOCATIONS, Movable, consolidate
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
@@ -75,11 +75,11 @@ def rows_of(file: Path) -> list[dict[str, str]]:
 
 
 def cluster(file: Path) -> tuple[Inventory, int]:
-    workers: list[WorkerFacts] = []
+    workers: list[PlacementWorker] = []
     devices: list[DeviceState] = []
     for node in rows_of(file):
         name, gpus = node["sn"], int(node["gpu"])
-        workers.append(WorkerFacts(name, name, True, True, "linux", "x86_64", "580.1", False, {}))
+        workers.append(PlacementWorker(name, name, True, True, "linux", "x86_64", "580.1", False, {}))
         host = DeviceState(
             uuid=f"host-{name}", worker_id=name, kind="host", index=0, model="", compute_capability=None,
             memory_mib=int(node["memory_mib"]), cpu_milli=int(node["cpu_milli"]), claimed_mib=0, claimed_cpu_milli=0,

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 
-from controller.domain.placement import Ask, DeviceState, Layout, Placed, WorkerFacts
+from controller.domain.placement import Ask, DeviceState, Layout, Placed, PlacementWorker
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.place import place
 
@@ -43,7 +43,7 @@ def fleet_of(workers: int) -> tuple[Inventory, list[DeviceState]]:
     devices = [device(w, i) for w in range(workers) for i in range(-1, GPUS)]
     inventory = Inventory()
     inventory.upsert_workers(
-        WorkerFacts(str(w), f"w{w:05}", True, True, "linux", "x86_64", "580.1", False, {}) for w in range(workers)
+        PlacementWorker(str(w), f"w{w:05}", True, True, "linux", "x86_64", "580.1", False, {}) for w in range(workers)
     )
     inventory.upsert_devices(devices)
     return inventory, devices

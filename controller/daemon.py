@@ -51,7 +51,7 @@ def main(settings: ControllerSettings) -> int:
 
     def serving(url: str) -> None:
         tune_gc()
-        manager.tell(READY)
+        manager.notify(READY)
         log.info("serving", url=url)
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:

@@ -95,9 +95,9 @@ class GatewayProcess:
         delay_s = _AGAIN_S
         loop = asyncio.get_running_loop()
         while True:
-            began = loop.time()
+            started = loop.time()
             code = await self._run()
-            delay_s = _AGAIN_S if loop.time() - began > _LIVED_S else min(delay_s * 2, _LONGEST_S)
+            delay_s = _AGAIN_S if loop.time() - started > _LIVED_S else min(delay_s * 2, _LONGEST_S)
             log.error("gateway ended, starting it again", exit_code=code, in_s=delay_s)
             await asyncio.sleep(delay_s)
 

@@ -8,7 +8,6 @@ embedded database.
 import asyncio
 import logging
 import os
-import pwd
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from dataclasses import replace as replace_field
@@ -44,6 +43,7 @@ from controller.store.core.events import acting
 from controller.store.core.migrate import UnsuitableEncodingError
 from controller.store.core.server_sessions import describe_dsn
 from controller.store.embedded import EmbeddedPostgres, EmbeddedPostgresError
+from controller.store.embedded.accounts import name_of
 from controller.store.embedded.layout import Layout
 from schemas.stderr import stderr_logger
 
@@ -176,7 +176,7 @@ def check_folder(folder: Path, *, external: bool) -> None:
         )
     owner = folder.stat().st_uid
     if owner != os.geteuid():
-        raise HostCommandError(f"--data-dir: {folder} belongs to {_account(owner)}; run this command as that account")
+        raise HostCommandError(f"--data-dir: {folder} belongs to {name_of(owner)}; run this command as that account")
     if not os.access(folder, os.W_OK | os.X_OK):
         raise HostCommandError(f"--data-dir: {folder} is not writable")
 
@@ -217,10 +217,3 @@ def _unreachable(dsn: str, error: Exception) -> CannotOpenError:
         reason_to_end(error, dsn)
         or f"the database at {describe_dsn(dsn)} does not answer: {why}; check GPUWARD_DATABASE_URL"
     )
-
-
-def _account(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return f"user id {uid}"

@@ -51,13 +51,13 @@ async def open_database(settings: ControllerSettings, stack: AsyncExitStack) -> 
 
 async def _await_database(dsn: str) -> Database:
     loop = asyncio.get_running_loop()
-    began = loop.time()
+    started = loop.time()
     logged = float("-inf")
     while True:
         try:
             return await _open(dsn)
         except OPENING_ERRORS as error:
-            waited_s = loop.time() - began
+            waited_s = loop.time() - started
             reason = reason_to_end(error, dsn)
             why = str(error) or type(error).__name__
             if reason is not None:

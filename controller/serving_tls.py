@@ -13,7 +13,7 @@ from typing import Final
 import structlog
 
 from controller.api.context import Check, KnownAuthority
-from controller.domain.attention import CertificateFacts
+from controller.domain.attention import CertificateState
 from controller.settings import ControllerSettings
 from http1.tls.authority import Authority, AuthorityError
 from http1.tls.certificate import WARN_BEFORE_S, CertificateError, ServedCertificate
@@ -58,12 +58,12 @@ class ServingTls:
         known = self.known_authority()
         return None if known is None else describe(known.certificate).ends
 
-    def certificates(self, authority_ends: datetime | None) -> list[CertificateFacts]:
+    def certificates(self, authority_ends: datetime | None) -> list[CertificateState]:
         """The certificates that an operator may have to replace."""
         ends = datetime.fromtimestamp(self.certificate.expires_s, UTC)
-        certificates = [CertificateFacts(ends, WARN_BEFORE_S, problem=self.certificate.problem)]
+        certificates = [CertificateState(ends, WARN_BEFORE_S, problem=self.certificate.problem)]
         if authority_ends is not None:
-            certificates.append(CertificateFacts(authority_ends, _WARN_OF_AUTHORITY_S, authority=True))
+            certificates.append(CertificateState(authority_ends, _WARN_OF_AUTHORITY_S, authority=True))
         return certificates
 
     def check(self) -> Check:

@@ -25,9 +25,9 @@ from controller.domain.workers import WorkerSettings
 from controller.engines.containers import DEFAULT_IMAGES
 from controller.scheduling.admission.admit import ReserveTimes
 from schemas.addresses import page_origin
-from schemas.certificate_files import check_pair
 from schemas.fields import Seconds, SizeMib
 from schemas.manifest.docker import image_text
+from schemas.setting_values import check_pair, listed
 from schemas.worker_labels import TRUSTED_LABELS
 
 DEFAULT_PORT = 8420
@@ -52,10 +52,6 @@ def _images(value: object) -> object:
             raise ValueError(f"{entry!r}: write ENGINE=IMAGE with one of {', '.join(DEFAULT_IMAGES)}")
         images[engine] = image_text(image)
     return images
-
-
-def _listed(value: object) -> object:
-    return [item.strip() for item in value.split(",") if item.strip()] if isinstance(value, str) else value
 
 
 def _prices(value: object) -> object:
@@ -93,7 +89,7 @@ class ControllerSettings(BaseSettings):
     keep_samples_h: Annotated[float, Field(ge=1, le=24 * 14)] = 25.0  # the longest window of a policy
     rollup_every_s: Positive = 60.0  # the delay of the history
     # Parts of deployments that operators may write, which otherwise only administrators may.
-    operators_may: Annotated[frozenset[Grant], NoDecode, BeforeValidator(_listed)] = frozenset()
+    operators_may: Annotated[frozenset[Grant], NoDecode, BeforeValidator(listed)] = frozenset()
     viewers_read_logs: bool = False  # engines may print requests and paths
     # Default images of engines' containers, in place of this version's.
     engine_images: Annotated[dict[str, str], NoDecode, BeforeValidator(_images)] = {}
@@ -105,21 +101,21 @@ class ControllerSettings(BaseSettings):
     gateway_secret: SecretStr | None = None  # of gateways that are not on this host
     # Proxies whose X-Forwarded-* counts.
     trusted_proxy: Annotated[
-        tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)
+        tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(listed)
     ] = ()
     cors_origins: Annotated[
-        tuple[Annotated[str, AfterValidator(page_origin)], ...], NoDecode, BeforeValidator(_listed)
+        tuple[Annotated[str, AfterValidator(page_origin)], ...], NoDecode, BeforeValidator(listed)
     ] = ()  # whose pages may read answers of models
     hsts: Annotated[Seconds, Field(ge=0)] = 0.0  # for which browsers shall use only TLS
     # Networks that webhooks may reach though they are not public, such as 10.1.2.0/24.
     webhooks_may_reach: Annotated[
-        tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)
+        tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(listed)
     ] = ()
     # Labels of workers that join tokens and administrators state, by patterns of their keys.
-    trusted_labels: Annotated[tuple[str, ...], NoDecode, BeforeValidator(_listed)] = TRUSTED_LABELS
+    trusted_labels: Annotated[tuple[str, ...], NoDecode, BeforeValidator(listed)] = TRUSTED_LABELS
     # Within which agents may advertise another address than that of their connection.
     advertise_networks: Annotated[
-        tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)
+        tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(listed)
     ] = ()
     keep_history_days: Annotated[int, Field(ge=1, le=400)] = 14  # one-minute rollups, spans of claims
     gpu_hour_prices: Annotated[dict[str, Decimal], NoDecode, BeforeValidator(_prices)] = {}  # by words in GPUs' models

@@ -193,7 +193,7 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
         await gateway.start(place.listening)
         log.info("gateway serving", port=gateway.port, controller=settings.controller)
         on_ready()
-        place.manager.tell(READY)
+        place.manager.notify(READY)
         watch = Watch({feed, *watching, *gateway.tasks})
         await watch.until_stopped(stop)
         if place.handover is not None:
@@ -201,7 +201,7 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
             if stop.is_set():
                 place.handover.leave(place.number)
         elif not watch.failed:
-            place.manager.tell(STOPPING)
+            place.manager.notify(STOPPING)
         log.info("gateway stopping", under_way=len(gateway.under_way), replaced=stop.replaced)
         drain_s = _drain_s(settings, place, stop, failed=watch.failed)
         with end_at_last(drain_s):

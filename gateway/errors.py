@@ -1,16 +1,14 @@
 """The gateway's own errors, in the form that each path's clients know."""
 
-import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-import orjson
 import structlog
 
 from http1.daemon.log_limit import LogLimit
 from http1.protocol.heads import Fields
 from schemas.api.models import MODEL_PATHS
-from schemas.api.response_error import ResponseError
+from schemas.api.response_error import ResponseError, error_json
 
 MESSAGES_PATH: Final = b"/v1/messages"
 RESPONSES_PATH: Final = b"/v1/responses"
@@ -70,7 +68,7 @@ def response(error: GatewayError, path: bytes, request_id: str) -> tuple[Fields,
         headers.setdefault("Retry-After", _RETRY_AFTER_S)
     fields = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
     fields.append((b"content-type", b"application/json; charset=utf-8"))
-    return fields, _json(_form(error, path, request_id))
+    return fields, error_json(_form(error, path, request_id))
 
 
 def error_event(error: GatewayError, path: bytes, request_id: str, number: int = 0) -> bytes:
@@ -84,8 +82,8 @@ def error_event(error: GatewayError, path: bytes, request_id: str, number: int =
         known = {"type": "error", "code": error.code, "message": error.message, "param": error.param}
         form = known | {"sequence_number": number} | form
     elif not path.startswith(MESSAGES_PATH):
-        return b"data: " + _json(form) + b"\n\n"
-    return b"event: error\ndata: " + _json(form) + b"\n\n"
+        return b"data: " + error_json(form) + b"\n\n"
+    return b"event: error\ndata: " + error_json(form) + b"\n\n"
 
 
 def _form(error: GatewayError, path: bytes, request_id: str) -> dict[str, Any]:
@@ -99,13 +97,6 @@ def _form(error: GatewayError, path: bytes, request_id: str) -> dict[str, Any]:
         kind = _OPENAI_TYPES.get(error.status, "invalid_request_error" if client_fault else "server_error")
         return {"error": body | {"type": kind, "param": error.param}}
     return {"error": body}
-
-
-def _json(form: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(form)
-    except orjson.JSONEncodeError:  # a header that is not UTF-8 is quoted in a message: escape what cannot be encoded
-        return json.dumps(form, default=str).encode()
 
 
 class FailureLog:

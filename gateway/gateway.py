@@ -241,10 +241,10 @@ class Gateway:
             passed.cut()
         if replaced:
             self.leave()
-        began = self._loop.time()
+        started = self._loop.time()
         # A connection at rest ends with its next answer: few clients repeat a request that is cut.
         refuse_after_s = _REFUSE_AFTER_S if drain_s > 2 * _REFUSE_AFTER_S else 0.0
-        while (spent := self._loop.time() - began) < drain_s and (self.under_way or spent < refuse_after_s):
+        while (spent := self._loop.time() - started) < drain_s and (self.under_way or spent < refuse_after_s):
             if replaced and not len(self._server):
                 break
             if spent >= refuse_after_s and not replaced:

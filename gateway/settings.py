@@ -12,8 +12,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from http1.protocol.connecting import Address
 from http1.tls.pinned import Verified
 from schemas.addresses import addresses_in, page_origin
-from schemas.certificate_files import check_pair
 from schemas.fields import Seconds, SizeMib
+from schemas.setting_values import check_pair, listed
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -23,11 +23,6 @@ _SOCKET: Final = "controller.sock"  # the controller's API, in its data folder
 _HTTP_PORT = 80
 _HTTPS_PORT = 443
 LARGEST_BODY_MIB = 64
-
-
-def _listed(value: object) -> object:
-    """`10.0.0.0/8, fd00::/8` as a list."""
-    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 class GatewaySettings(BaseSettings):
@@ -67,10 +62,10 @@ class GatewaySettings(BaseSettings):
         "[Access](access.md).",
     )
     trusted_proxy: Annotated[
-        tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(_listed)
+        tuple[ipaddress.IPv4Network | ipaddress.IPv6Network, ...], NoDecode, BeforeValidator(listed)
     ] = Field((), description="Networks of the proxies whose `X-Forwarded-*` counts, separated by commas.")
     cors_origins: Annotated[
-        tuple[Annotated[str, AfterValidator(page_origin)], ...], NoDecode, BeforeValidator(_listed)
+        tuple[Annotated[str, AfterValidator(page_origin)], ...], NoDecode, BeforeValidator(listed)
     ] = Field(
         (),
         description="Origins whose pages may read the answers of models, such as `https://chat.example.org`, separated "

@@ -83,7 +83,7 @@ _OF_SIGNALS: Final = 128  # which shells, and so Docker, add to the signal that 
 _SIGNALS: Final = frozenset(map(int, signal.Signals))
 
 
-def telling_line(tail: str, exit_code: int | None = None) -> str:
+def cause_line(tail: str, exit_code: int | None = None) -> str:
     """The line at the end of a log that explains the end of its process: the last with a known cause, else the last.
 
     If a signal killed the process (`exit_code` negative, or above 128), its last line has nothing to do with that, so

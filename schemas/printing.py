@@ -1,7 +1,7 @@
-"""Text from elsewhere, made safe to show: control characters would move a cursor, or forge lines of a log."""
+"""Text as it is shown. Control characters of others' text would move a cursor, or forge lines of a log."""
 
 import re
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from typing import Any, Final
 
 _SPACES: Final = {"\n": " ", "\r": " ", "\t": " "}
@@ -26,6 +26,11 @@ def one_line(text: str) -> str:
 def block(text: str) -> str:
     """Lines: line breaks and tabs stay, other characters that do not print are shown escaped."""
     return "".join(c if c.isprintable() or c in _BLOCK else escaped(c) for c in text)
+
+
+def first_of(names: Sequence[object], most: int) -> str:
+    """The first names, and the number of the remaining ones."""
+    return ", ".join(map(str, names[:most])) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def safe_json(text: str) -> str:

@@ -34,7 +34,7 @@ class GcWatch:
     def __init__(self) -> None:
         self.collections = 0
         self.seconds = 0.0
-        self._began = 0.0
+        self._started = 0.0
         gc.callbacks.append(self._note)
 
     def close(self) -> None:
@@ -43,10 +43,10 @@ class GcWatch:
 
     def _note(self, phase: str, _info: dict[str, Any]) -> None:
         if phase == "start":
-            self._began = time.perf_counter()
+            self._started = time.perf_counter()
         else:
             self.collections += 1
-            self.seconds += time.perf_counter() - self._began
+            self.seconds += time.perf_counter() - self._started
 
 
 def read_figures(watch: GcWatch, data_folder: str | os.PathLike[str] | None = None) -> ProcessFigures:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Final
 
-from schemas.wire.inventory import DeviceFacts, HostFacts
+from schemas.wire.inventory import ReportedGpu, ReportedHost
 
 AGENT_PREFIX: Final = "gpuward/"
 TRUSTED_LABELS: Final = ("gpuward.io/*",)  # the setting's default
@@ -16,7 +16,7 @@ _MAX_CHARS: Final = 253
 _BLANKS: Final = re.compile(r"[\s\-]+")
 
 
-def agent_labels(host: HostFacts, gpus: Iterable[DeviceFacts] | None) -> dict[str, str]:
+def agent_labels(host: ReportedHost, gpus: Iterable[ReportedGpu] | None) -> dict[str, str]:
     """The agent's own labels: model and number of GPUs, driver, host name.
 
     Unknown and empty values have no label; `gpu-model` is also absent if models differ.
@@ -30,7 +30,7 @@ def agent_labels(host: HostFacts, gpus: Iterable[DeviceFacts] | None) -> dict[st
     return {AGENT_PREFIX + name: value for name, value in values.items() if value}
 
 
-def with_agent_labels(host: HostFacts, gpus: Iterable[DeviceFacts] | None) -> dict[str, str]:
+def with_agent_labels(host: ReportedHost, gpus: Iterable[ReportedGpu] | None) -> dict[str, str]:
     """The host's labels, with those of the agent's prefix replaced by `agent_labels`."""
     own = {name: value for name, value in host.labels.items() if not name.startswith(AGENT_PREFIX)}
     return own | agent_labels(host, gpus)

@@ -152,7 +152,7 @@ class LogFollow:
         delays = iter(_RETRY_S)
         while True:
             await self._wanted.wait()
-            began_s = boot_clock()
+            started_s = boot_clock()
             over = self._over.is_set()  # read before the copy, which then includes the last output
             try:
                 await self._copy_stream()
@@ -164,7 +164,7 @@ class LogFollow:
             else:
                 if over:
                     return
-                if boot_clock() - began_s >= _RETRY_S[-1]:
+                if boot_clock() - started_s >= _RETRY_S[-1]:
                     delays = iter(_RETRY_S)
             delay_s = next(delays, _RETRY_S[-1])
             if over:

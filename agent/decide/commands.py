@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from agent.state.process_records import ProcessKey, ProcessRecord, RefusalCode
-from schemas.wire import Command, DeviceFacts, StartOrder, StopOrder
+from schemas.wire import Command, ReportedGpu, StartOrder, StopOrder
 
 _SAFE_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")  # it names a folder
 
@@ -24,7 +24,7 @@ class AgentState:
     epochs: Mapping[str, int]
     processes: Mapping[ProcessKey, ProcessRecord]
     live: Collection[ProcessRecord]
-    devices: Mapping[str, DeviceFacts]
+    devices: Mapping[str, ReportedGpu]
     shutting_down: bool = False
 
 

@@ -17,7 +17,7 @@ class Wait(NamedTuple):
     `ended` 0: it still waits. Else its caller has left.
     """
 
-    began: float
+    started: float
     ended: float = 0.0
 
 
@@ -44,8 +44,8 @@ def unanswered(evidence: Evidence, limits: StallLimits) -> list[Wait]:
     """The waits since its last activity that are long enough to count."""
     ages = [age for age in (evidence.answered, evidence.counters_still) if age is not None]
     since = min(ages, default=float("inf"))
-    waits = (Wait(min(wait.began, since), wait.ended) for wait in evidence.waits)
-    return [wait for wait in waits if wait.began - wait.ended >= limits.after_s / _COUNTED]
+    waits = (Wait(min(wait.started, since), wait.ended) for wait in evidence.waits)
+    return [wait for wait in waits if wait.started - wait.ended >= limits.after_s / _COUNTED]
 
 
 def is_stalled(evidence: Evidence, limits: StallLimits) -> bool:
@@ -61,7 +61,7 @@ def is_stalled(evidence: Evidence, limits: StallLimits) -> bool:
 def _waited(waits: Iterable[Wait]) -> float:
     """Total time in which at least one of them waited."""
     total, reached = 0.0, float("inf")
-    for began, ended in sorted(waits, reverse=True):
-        total += max(min(began, reached) - ended, 0.0)
+    for started, ended in sorted(waits, reverse=True):
+        total += max(min(started, reached) - ended, 0.0)
         reached = min(reached, ended)
     return total

@@ -10,7 +10,7 @@ from typing import Final
 import aiohttp
 import msgspec
 
-from agent.decide.doctor.controller import ControllerFacts
+from agent.decide.doctor.controller import ControllerProbe
 from agent.link.failure import why_unreachable
 from agent.state.host_state import HostState
 from schemas.wire import CONNECT_PATH, PROXY_REFUSAL_HEADER, SPOKEN, Rejected, controller_message, offered_protocols
@@ -21,7 +21,7 @@ _OK: Final = 200
 _UNAUTHORIZED: Final = 401
 
 
-async def controller_facts(
+async def probe_controller(
     url: str | None,
     journal: HostState | None,
     *,
@@ -29,11 +29,11 @@ async def controller_facts(
     token: bool,
     timeout_s: float = _LIMIT_S,
     tls: ssl.SSLContext | bool = True,
-) -> ControllerFacts:
+) -> ControllerProbe:
     """Probes the controller, with `timeout_s` for each request. `readable`: the agent's data folder is readable."""
-    facts = ControllerFacts(url, token=token)
+    probe = ControllerProbe(url, token=token)
     if url is None:
-        return facts
+        return probe
     connector, limit = aiohttp.TCPConnector(ssl=tls), aiohttp.ClientTimeout(total=timeout_s)
     async with aiohttp.ClientSession(connector=connector, timeout=limit) as session:
         try:
@@ -41,25 +41,25 @@ async def controller_facts(
             async with session.get(f"{url}/healthz", allow_redirects=False) as answer:
                 middle_s = (sent_s + time.time()) / 2
                 ahead_s = _ahead_s(answer.headers.get("Date"), middle_s)
-                facts = replace(facts, status=answer.status, ahead_s=ahead_s)
+                probe = replace(probe, status=answer.status, ahead_s=ahead_s)
         except (aiohttp.ClientError, OSError, ValueError) as error:  # TimeoutError is an OSError
-            return replace(facts, error=why_unreachable(url, error))
-        if facts.status != _OK:
-            return facts
+            return replace(probe, error=why_unreachable(url, error))
+        if probe.status != _OK:
+            return probe
         if not readable:
-            return replace(facts, credential="unread")
+            return replace(probe, credential="unread")
         if journal is None or journal.credential is None:
-            return replace(facts, credential="none")
-        return await _dial_as_worker(session, facts, journal.credential)
+            return replace(probe, credential="none")
+        return await _dial_as_worker(session, probe, journal.credential)
 
 
-async def _dial_as_worker(session: aiohttp.ClientSession, facts: ControllerFacts, credential: str) -> ControllerFacts:
+async def _dial_as_worker(session: aiohttp.ClientSession, probe: ControllerProbe, credential: str) -> ControllerProbe:
     """Connects as the agent, and leaves before the hello, so that the agent's own connection stays."""
     try:
         async with (
             asyncio.timeout(_LIMIT_S),
             session.ws_connect(
-                f"{facts.url}{CONNECT_PATH}",
+                f"{probe.url}{CONNECT_PATH}",
                 headers={"Authorization": f"Bearer {credential}"},
                 protocols=SPOKEN.names(),
             ) as socket,
@@ -67,14 +67,14 @@ async def _dial_as_worker(session: aiohttp.ClientSession, facts: ControllerFacts
             common = SPOKEN.common(offered_protocols([socket.protocol or ""]))
             refusal = "" if common is None else await _rejection(socket)
             if refusal:
-                return replace(facts, credential="refused", refusal=refusal)
-            return replace(facts, credential="accepted", protocol=common)
+                return replace(probe, credential="refused", refusal=refusal)
+            return replace(probe, credential="accepted", protocol=common)
     except aiohttp.WSServerHandshakeError as error:
         if error.status == _UNAUTHORIZED:
-            return replace(facts, credential="refused", refusal="its credential is unknown")
-        return replace(facts, refusal=f"the controller answers {error.status}")
+            return replace(probe, credential="refused", refusal="its credential is unknown")
+        return replace(probe, refusal=f"the controller answers {error.status}")
     except (aiohttp.ClientError, OSError) as error:
-        return replace(facts, refusal=str(why_unreachable(facts.url or "", error)))
+        return replace(probe, refusal=str(why_unreachable(probe.url or "", error)))
 
 
 async def _rejection(socket: aiohttp.ClientWebSocketResponse) -> str:

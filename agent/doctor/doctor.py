@@ -124,10 +124,10 @@ async def _gpus(patient: Patient) -> list[Finding]:
         except AgentError as error:
             return [fails("gpu", str(error), "Correct the file or --name.")]
         simulated = ok("gpu", f"{sum(gpu.count for gpu in worker.gpus)} simulated GPUs of {worker.name}")
-        return [simulated, *host.judge_limits(await in_background(partial(host_probes.limit_facts, 0)))]
-    driver = await in_background(host_probes.driver_facts)
-    nvml, docker = await asyncio.gather(host_probes.nvml_facts(), docker_probe.docker_facts(patient.docker))
-    limits = await in_background(partial(host_probes.limit_facts, len(nvml.gpus)))
+        return [simulated, *host.judge_limits(await in_background(partial(host_probes.probe_limits, 0)))]
+    driver = await in_background(host_probes.probe_driver)
+    nvml, docker = await asyncio.gather(host_probes.probe_nvml(), docker_probe.probe_docker(patient.docker))
+    limits = await in_background(partial(host_probes.probe_limits, len(nvml.gpus)))
     return [
         gpus.judge_driver(driver, nvml),
         gpus.judge_nvml(driver, nvml),
@@ -139,26 +139,26 @@ async def _gpus(patient: Patient) -> list[Finding]:
 
 async def _cgroups(patient: Patient) -> list[Finding]:
     agent, _ = await in_background(partial(host_probes.read_agent, patient.data_dir))
-    return [host.judge_cgroups(await in_background(partial(host_probes.cgroup_facts, agent.pid)))]
+    return [host.judge_cgroups(await in_background(partial(host_probes.probe_cgroups, agent.pid)))]
 
 
 async def _isolation(patient: Patient) -> list[Finding]:
     folders = (patient.data_dir.parent, patient.cache_dir)
     return [
-        host.judge_isolation(await in_background(partial(host_probes.isolation_facts, patient.engine_user, folders)))
+        host.judge_isolation(await in_background(partial(host_probes.probe_isolation, patient.engine_user, folders)))
     ]
 
 
 async def _environment(patient: Patient) -> list[Finding]:
     agent, _ = await in_background(partial(host_probes.read_agent, patient.data_dir))
     given = (agent.pid, patient.variables, patient.engine_environment)
-    return [host.judge_environment(await in_background(partial(host_probes.environment_facts, *given)))]
+    return [host.judge_environment(await in_background(partial(host_probes.probe_environment, *given)))]
 
 
 async def _agent(patient: Patient) -> list[Finding]:
     agent, journal = await in_background(partial(host_probes.read_agent, patient.data_dir))
     port = await in_background(
-        partial(host_probes.port_facts, patient.proxy_host, patient.proxy_port or agent.port or 0)
+        partial(host_probes.probe_port, patient.proxy_host, patient.proxy_port or agent.port or 0)
     )
     if port.listening:
         is_agent, connected = await controller_probe.probe_agent(port.port)
@@ -173,13 +173,13 @@ async def _agent(patient: Patient) -> list[Finding]:
     ]
 
 
-def _port(patient: Patient, port: host.PortFacts, agent: host.AgentFacts) -> Finding:
+def _port(patient: Patient, port: host.PortProbe, agent: host.AgentProbe) -> Finding:
     if patient.proxy_port == 0 and port.listening and not port.is_agent:
-        return host.judge_port(host.PortFacts(0), agent)  # the agent takes another port
+        return host.judge_port(host.PortProbe(0), agent)  # the agent takes another port
     return host.judge_port(port, agent)
 
 
-async def _controller(patient: Patient, agent: host.AgentFacts, journal: HostState | None) -> list[Finding]:
+async def _controller(patient: Patient, agent: host.AgentProbe, journal: HostState | None) -> list[Finding]:
     """Findings of the first controller that answers, else of the first."""
     controllers, probed = Controllers(patient.controller_urls or ("",), patient.ca, patient.data_dir), []
     try:
@@ -189,12 +189,12 @@ async def _controller(patient: Patient, agent: host.AgentFacts, journal: HostSta
         return [Finding("controller", "fails", str(error), "name the authority of the controller with --ca")]
     for url in patient.controller_urls or (None,):
         given = {"readable": agent.readable, "token": patient.token}
-        probed.append(await controller_probe.controller_facts(url, journal, **given, tls=tls))
+        probed.append(await controller_probe.probe_controller(url, journal, **given, tls=tls))
         if probed[-1].status == _OK:
             break
-    facts = probed[-1] if probed[-1].status == _OK else probed[0]
-    clock = controller.judge_clock(facts)
-    return [*controller.judge_controller(facts), *([clock] if clock is not None else [])]
+    probe = probed[-1] if probed[-1].status == _OK else probed[0]
+    clock = controller.judge_clock(probe)
+    return [*controller.judge_controller(probe), *([clock] if clock is not None else [])]
 
 
 async def _ports() -> list[Finding]:
@@ -203,7 +203,7 @@ async def _ports() -> list[Finding]:
 
 async def _disks(patient: Patient) -> list[Finding]:
     folders = [("the agent's data", patient.data_dir), (host.MODELS, patient.cache_dir)]
-    return [host.judge_disk(await in_background(partial(host_probes.disk_facts, *folder))) for folder in folders]
+    return [host.judge_disk(await in_background(partial(host_probes.probe_disk, *folder))) for folder in folders]
 
 
 async def _engines(patient: Patient) -> list[Finding]:

@@ -1,4 +1,4 @@
-"""Facts of the host: driver, cgroups, ports, disks, limits, and the agent of a data folder."""
+"""Probes of the host: driver, cgroups, ports, disks, limits, and the agent of a data folder."""
 
 import errno
 import getpass
@@ -15,16 +15,16 @@ from typing import Final
 import msgspec
 import psutil
 
-from agent.decide.doctor.gpus import DriverFacts, NvmlFacts
+from agent.decide.doctor.gpus import DriverProbe, NvmlProbe
 from agent.decide.doctor.host import (
-    AgentFacts,
-    CgroupFacts,
-    DiskFacts,
+    AgentProbe,
+    CgroupProbe,
+    DiskProbe,
     EnginePorts,
-    EnvironmentFacts,
-    IsolationFacts,
-    LimitFacts,
-    PortFacts,
+    EnvironmentProbe,
+    IsolationProbe,
+    LimitProbe,
+    PortProbe,
 )
 from agent.decide.engine_accounts import parse_engine_user
 from agent.decide.engine_environment import SETTING, held_back
@@ -47,12 +47,12 @@ _NODE: Final = re.compile(r"nvidia\d+")
 _CONTROL_NODES: Final = ("nvidiactl", "nvidia-uvm")
 
 
-def driver_facts(root: Path = Path("/")) -> DriverFacts:
+def probe_driver(root: Path = Path("/")) -> DriverProbe:
     """`root`: of the host's file system."""
     nodes = sorted(path for path in (root / "dev").glob("nvidia[0-9]*") if _NODE.fullmatch(path.name))
     needed = [*nodes, *(root / "dev" / name for name in _CONTROL_NODES)]
     denied = [str(path) for path in needed if path.exists() and not os.access(path, os.R_OK | os.W_OK)]
-    return DriverFacts(_module(root), _on_bus(root), len(nodes), tuple(denied), _user_name())
+    return DriverProbe(_module(root), _on_bus(root), len(nodes), tuple(denied), _user_name())
 
 
 def _module(root: Path) -> str | None:
@@ -82,68 +82,68 @@ def _user_name() -> str:
         return f"user {os.geteuid()}"
 
 
-async def nvml_facts() -> NvmlFacts:
+async def probe_nvml() -> NvmlProbe:
     host = real_host({})
     reader = ChildReader(host=host.hostname, host_memory_mib=host.memory_mib)
     try:
         await reader.open()
         gpus = await reader.read()
         if gpus is None:
-            return NvmlFacts(error=reader.error() or "nvml_hang: the GPUs were not read in time")
-        return NvmlFacts(await reader.driver(), gpus)
+            return NvmlProbe(error=reader.error() or "nvml_hang: the GPUs were not read in time")
+        return NvmlProbe(await reader.driver(), gpus)
     except NoGpusError as error:
-        return NvmlFacts(error=reader.error() or str(error))
+        return NvmlProbe(error=reader.error() or str(error))
     finally:
         await reader.aclose()
 
 
-def cgroup_facts(agent: int | None, root: Path = _CGROUPS, proc: Path = Path("/proc")) -> CgroupFacts:
+def probe_cgroups(agent: int | None, root: Path = _CGROUPS, proc: Path = Path("/proc")) -> CgroupProbe:
     """`agent`: pid of the running agent; None: none runs."""
     try:
         controllers = frozenset((root / "cgroup.controllers").read_text().split())
     except OSError:
-        return CgroupFacts(unified=False)
+        return CgroupProbe(unified=False)
     delegated = None if agent is None else delegated_folder(root, proc / str(agent) / "cgroup") is not None
-    return CgroupFacts(unified=True, controllers=controllers, delegated=delegated)
+    return CgroupProbe(unified=True, controllers=controllers, delegated=delegated)
 
 
-def read_agent(data_dir: Path) -> tuple[AgentFacts, HostState | None]:
+def read_agent(data_dir: Path) -> tuple[AgentProbe, HostState | None]:
     """The agent of a data folder, and its journal's state (None: missing or unreadable)."""
     try:
         state = read_host_state(data_dir)
     except (OSError, sqlite3.Error, msgspec.DecodeError):
-        return AgentFacts(str(data_dir), readable=False), None
+        return AgentProbe(str(data_dir), readable=False), None
     pid = _lock_holder(data_dir / LOCK_FILE)
     if state is None:
-        return AgentFacts(str(data_dir), pid=pid), None
-    return AgentFacts(str(data_dir), pid=pid, worker=state.worker, port=state.proxy_port), state
+        return AgentProbe(str(data_dir), pid=pid), None
+    return AgentProbe(str(data_dir), pid=pid, worker=state.worker, port=state.proxy_port), state
 
 
-def isolation_facts(user: str | None, folders: Iterable[Path]) -> IsolationFacts:
+def probe_isolation(user: str | None, folders: Iterable[Path]) -> IsolationProbe:
     root = os.geteuid() == 0
     if user is None:
-        return IsolationFacts(root)
+        return IsolationProbe(root)
     try:
         chosen = parse_engine_user(user)
         account = first_account(chosen)
     except (AgentError, ValueError) as error:
-        return IsolationFacts(root, user, error=str(error))
+        return IsolationProbe(root, user, error=str(error))
     stopped = next((at for folder in folders if (at := account.stopped_at(folder)) is not None), None)
-    return IsolationFacts(root, user, bool(chosen.uids), "" if stopped is None else str(stopped))
+    return IsolationProbe(root, user, bool(chosen.uids), "" if stopped is None else str(stopped))
 
 
-def environment_facts(agent: int | None, here: Mapping[str, str], listed: tuple[str, ...]) -> EnvironmentFacts:
+def probe_environment(agent: int | None, here: Mapping[str, str], listed: tuple[str, ...]) -> EnvironmentProbe:
     """Variables that engines do not get: of the running agent with this pid, else of an agent that starts `here`."""
     if agent is None:
-        return EnvironmentFacts(held_back(here, listed), running=False)
+        return EnvironmentProbe(held_back(here, listed), running=False)
     try:
         variables = Path(f"/proc/{agent}/environ").read_bytes().split(b"\0")
     except OSError:
-        return EnvironmentFacts((), running=True, readable=False)
+        return EnvironmentProbe((), running=True, readable=False)
     env = dict(os.fsdecode(variable).partition("=")[::2] for variable in variables if variable)
     if (own := env.get(SETTING)) is not None:
         listed = tuple(entry.strip() for entry in own.split(","))
-    return EnvironmentFacts(held_back(env, listed), running=True)
+    return EnvironmentProbe(held_back(env, listed), running=True)
 
 
 def condemned_gpus(journal: HostState | None) -> dict[str, str]:
@@ -166,10 +166,10 @@ def _lock_holder(lock: Path) -> int | None:
     return None
 
 
-def port_facts(host: str, port: int) -> PortFacts:
+def probe_port(host: str, port: int) -> PortProbe:
     """Does not fill in `is_agent`."""
     if port == 0:
-        return PortFacts(0)
+        return PortProbe(0)
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, proto) as trial:
@@ -178,9 +178,9 @@ def port_facts(host: str, port: int) -> PortFacts:
             trial.listen(1)
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
-            return PortFacts(port, listening=True, by=_listener(port))
-        return PortFacts(port, error=error.strerror or str(error))
-    return PortFacts(port)
+            return PortProbe(port, listening=True, by=_listener(port))
+        return PortProbe(port, error=error.strerror or str(error))
+    return PortProbe(port)
 
 
 def _listener(port: int) -> str:
@@ -207,7 +207,7 @@ def engine_ports() -> EnginePorts:
     return EnginePorts(FIRST_PORT, LAST_PORT, len(listening), outgoing)
 
 
-def disk_facts(what: str, folder: Path) -> DiskFacts:
+def probe_disk(what: str, folder: Path) -> DiskProbe:
     """The disk of a folder, which may not exist yet."""
     existing = folder
     while not os.path.exists(existing) and existing != existing.parent:  # noqa: PTH110 - Path.exists raises
@@ -215,13 +215,13 @@ def disk_facts(what: str, folder: Path) -> DiskFacts:
     status = os.statvfs(existing)
     left = status.f_favail / status.f_files if status.f_files else None
     writable = os.access(existing, os.W_OK | os.X_OK) and existing.is_dir()
-    return DiskFacts(what, str(folder), shutil.disk_usage(existing).free, left, writable)
+    return DiskProbe(what, str(folder), shutil.disk_usage(existing).free, left, writable)
 
 
-def limit_facts(gpus: int) -> LimitFacts:
+def probe_limits(gpus: int) -> LimitProbe:
     try:
         status = os.statvfs(_SHM)
         shm: int | None = status.f_frsize * status.f_blocks
     except OSError:
         shm = None
-    return LimitFacts(resource.getrlimit(resource.RLIMIT_NOFILE)[1], shm, gpus)
+    return LimitProbe(resource.getrlimit(resource.RLIMIT_NOFILE)[1], shm, gpus)

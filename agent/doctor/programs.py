@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from agent.decide.doctor.host import EngineFacts
+from agent.decide.doctor.host import EngineProbe
 from agent.decide.engine_environment import passed_on
 from agent.host_inventory.engine_builds import llama_cpp_lacks
 from agent.host_inventory.installed_engines import PROGRAMS, search_path
@@ -34,7 +34,7 @@ async def toolkit_version() -> str | None:
     return None
 
 
-async def installed(listed: tuple[str, ...] = ()) -> tuple[EngineFacts, ...]:
+async def installed(listed: tuple[str, ...] = ()) -> tuple[EngineProbe, ...]:
     """The engines on the agent's search path, each with its version."""
     env = passed_on(os.environ, listed)
     path = search_path(env)
@@ -42,20 +42,20 @@ async def installed(listed: tuple[str, ...] = ()) -> tuple[EngineFacts, ...]:
     return tuple(await asyncio.gather(*(_engine(name, package, file, env) for name, package, file in files if file)))
 
 
-async def _engine(name: str, package: str, file: str, env: Mapping[str, str] = os.environ) -> EngineFacts:
+async def _engine(name: str, package: str, file: str, env: Mapping[str, str] = os.environ) -> EngineProbe:
     python = _interpreter(file)
     if python is not None:
         text, error = await output_of([python, "-P", "-c", _PACKAGE_VERSION, package], ENGINE_LIMIT_S, env=env)
         if not error and text.strip():
-            return EngineFacts(name, file, version=text.split()[-1])
+            return EngineProbe(name, file, version=text.split()[-1])
     text, error = await output_of([file, "--version"], ENGINE_LIMIT_S, env=env)
     match = _VERSION.search(text)
     if match is not None and not error:
         lacking = await llama_cpp_lacks(file, env) if name == "llama-cpp" else ()
         version = match[0].removeprefix("version:").strip()
-        return EngineFacts(name, file, version=version, on_cpu=LLAMA_CPP_ON_CPU in lacking)
+        return EngineProbe(name, file, version=version, on_cpu=LLAMA_CPP_ON_CPU in lacking)
     last = text.strip().splitlines()[-1:] or ["it prints nothing"]
-    return EngineFacts(name, file, error=error or last[0][:200])
+    return EngineProbe(name, file, error=error or last[0][:200])
 
 
 def _interpreter(file: str) -> str | None:

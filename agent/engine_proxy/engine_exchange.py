@@ -69,7 +69,7 @@ class Engines:
         """Forwards a request to the engine of an instance; returns the handler of its remaining input."""
         exchange = EngineExchange(self, head, connection, instance, port, target)
         self.under_way.add(exchange)
-        self.in_flight.began(instance)
+        self.in_flight.started(instance)
         exchange.begin()
         return exchange
 

@@ -12,7 +12,7 @@ class InFlightRequests:
         self._arrived: dict[str, int] = {}
         self._idle: dict[str, asyncio.Event] = {}
 
-    def began(self, instance: str) -> None:
+    def started(self, instance: str) -> None:
         """Counts a request; `ended` must follow."""
         count = self._count[instance] = self._count.get(instance, 0) + 1
         self._arrived[instance] = self._arrived.get(instance, 0) + 1

@@ -18,7 +18,7 @@ from agent.gpus.known_gpus import KnownGpus
 from agent.gpus.reader import GpuReader, GpuReading
 from agent.gpus.verdicts import Verdicts
 from agent.program_io import give
-from schemas.wire import DeviceFacts
+from schemas.wire import ReportedGpu
 
 READ_LIMIT_S: Final = 2.0
 _FIRST_LIMIT_S: Final = 15.0  # without persistence mode, the driver initializes every GPU at the first call
@@ -147,7 +147,7 @@ class ChildReader(GpuReader):
                 " --simulate FILE"
             )
 
-    async def read(self) -> tuple[DeviceFacts, ...] | None:
+    async def read(self) -> tuple[ReportedGpu, ...] | None:
         reading = await self._read(b"read\n")
         return None if reading is None else reading.gpus
 

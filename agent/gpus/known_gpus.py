@@ -10,7 +10,7 @@ import msgspec
 
 from agent.gpus.answers import ChildAnswer, FieldReading, GpuAnswer, XidEvent
 from agent.state.host_state import Condemned
-from schemas.wire import DeviceFacts, GpuDetails, Health
+from schemas.wire import GpuDetails, Health, ReportedGpu
 from schemas.xids import CONDEMNING, FALLEN_OFF
 
 HOLD_S: Final = 5.0  # against flapping: until then a silent or unlisted GPU is unknown, not unhealthy
@@ -65,7 +65,7 @@ class KnownGpus:
         self._restored = dict(condemned)  # of GPUs that have not been read yet
         self._xids_unsupported: frozenset[str] = frozenset()
 
-    def take(self, answer: ChildAnswer, now_s: float) -> tuple[DeviceFacts, ...]:
+    def take(self, answer: ChildAnswer, now_s: float) -> tuple[ReportedGpu, ...]:
         """All GPUs after an answer, by index."""
         self._xids_unsupported = frozenset(answer.xids_unsupported)
         read = {gpu.uuid: gpu for gpu in answer.gpus if gpu.uuid is not None}
@@ -171,7 +171,7 @@ class KnownGpus:
             return own
         return [gpu for gpu in self._gpus.values() if event.uuid in (gpu.uuid, gpu.parent)]
 
-    def _report(self, gpu: _Gpu, now_s: float) -> DeviceFacts:
+    def _report(self, gpu: _Gpu, now_s: float) -> ReportedGpu:
         memory_mib, used_mib, memory_trouble = self._memory(gpu)
         health, reason = _health(gpu, memory_trouble, now_s)
         parent = self._gpus.get(gpu.parent) if gpu.parent else None
@@ -179,7 +179,7 @@ class KnownGpus:
             health, reason = of_parent
         readable = gpu.silent_s is None
         utilization = gpu.value("utilization") if readable else None
-        return DeviceFacts(
+        return ReportedGpu(
             uuid=gpu.uuid,
             index=gpu.index,
             model=_model(gpu, memory_mib),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from schemas.wire import DeviceFacts, Wire
+from schemas.wire import ReportedGpu, Wire
 
 
 class GpuWork(Wire, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ class GpuWork(Wire, frozen=True, kw_only=True):
 class GpuReading:
     """Every GPU, and processes by UUID; `work` lacks GPUs whose processes are unknown."""
 
-    gpus: tuple[DeviceFacts, ...]
+    gpus: tuple[ReportedGpu, ...]
     work: Mapping[str, GpuWork] = field(default_factory=dict)
 
 
@@ -32,7 +32,7 @@ class GpuReader(ABC):
         """Raises NoGpusError if this host has no readable GPUs."""
 
     @abstractmethod
-    async def read(self) -> tuple[DeviceFacts, ...] | None:
+    async def read(self) -> tuple[ReportedGpu, ...] | None:
         """None if the GPUs cannot be read."""
 
     @abstractmethod

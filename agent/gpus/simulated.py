@@ -15,7 +15,7 @@ from agent.errors import AgentError
 from agent.gpus.reader import GpuReader, GpuReading, GpuWork
 from agent.state.process_records import ProcessRecord
 from schemas.simulated import SimulatedHosts, SimulatedWorker
-from schemas.wire import DeviceFacts, SimulatedLoad
+from schemas.wire import ReportedGpu, SimulatedLoad
 
 _NAMESPACE: Final = uuid.UUID("5c6b4c52-3b7e-5d39-9a53-7d1d52a3a9f4")
 _FULL_PERCENT: Final = 100.0
@@ -58,7 +58,7 @@ class SimulatedReader(GpuReader):
         self._worker = worker
         self._live = live
         self._clock = clock
-        self._began_s = clock()
+        self._started_s = clock()
 
     async def driver(self) -> str | None:
         return self._worker.driver
@@ -68,9 +68,9 @@ class SimulatedReader(GpuReader):
 
     def _is_silent(self) -> bool:
         lasts_s = self._worker.telemetry_seconds
-        return lasts_s is not None and self._clock() - self._began_s >= lasts_s
+        return lasts_s is not None and self._clock() - self._started_s >= lasts_s
 
-    async def read(self) -> tuple[DeviceFacts, ...] | None:
+    async def read(self) -> tuple[ReportedGpu, ...] | None:
         reading = await self.sample()
         return None if reading is None else reading.gpus
 
@@ -102,10 +102,10 @@ class SimulatedReader(GpuReader):
     def _percent(self, load: SimulatedLoad | None, ready_s: float | None) -> float:
         return 0.0 if load is None or ready_s is None else utilization_at(load, self._clock() - ready_s)
 
-    def _gpus_without_load(self) -> tuple[DeviceFacts, ...]:
+    def _gpus_without_load(self) -> tuple[ReportedGpu, ...]:
         kinds = [kind for kind in self._worker.gpus for _ in range(kind.count)]
         return tuple(
-            DeviceFacts(
+            ReportedGpu(
                 uuid=gpu_uuid(self._worker.name, index),
                 index=index,
                 model=kind.model,

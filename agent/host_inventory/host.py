@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from schemas.simulated import SimulatedWorker
-from schemas.wire import HostFacts
+from schemas.wire import ReportedHost
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
@@ -18,9 +18,9 @@ def read_boot_id() -> str:
     return _BOOT_ID.read_text(encoding="ascii").strip()
 
 
-def real_host(labels: dict[str, str], reserved_mib: int = 0) -> HostFacts:
+def real_host(labels: dict[str, str], reserved_mib: int = 0) -> ReportedHost:
     """`reserved_mib`: memory for other uses. The driver is read with the GPUs."""
-    return HostFacts(
+    return ReportedHost(
         os=platform.system().lower(),
         arch=platform.machine().lower(),
         hostname=socket.gethostname(),
@@ -31,9 +31,9 @@ def real_host(labels: dict[str, str], reserved_mib: int = 0) -> HostFacts:
     )
 
 
-def simulated_host(worker: SimulatedWorker, labels: dict[str, str], reserved_mib: int | None = None) -> HostFacts:
+def simulated_host(worker: SimulatedWorker, labels: dict[str, str], reserved_mib: int | None = None) -> ReportedHost:
     """Labels and reserved memory of the settings override the file's."""
-    return HostFacts(
+    return ReportedHost(
         os=worker.os,
         arch=worker.arch.lower(),
         hostname=worker.name,

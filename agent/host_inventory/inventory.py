@@ -18,7 +18,7 @@ from agent.host_inventory.installed_engines import PROGRAMS, installed_engines, 
 from agent.processes.procfs import process_name
 from agent.state.process_records import ProcessKey
 from schemas.engine_builds import LLAMA_CPP_ON_CPU
-from schemas.wire import DeviceFacts, ForeignProcess, HostFacts, Inventory, RuntimeFacts
+from schemas.wire import ForeignProcess, Inventory, ReportedGpu, ReportedHost, ReportedRuntime
 from schemas.worker_labels import with_agent_labels
 
 _READ_LIMIT_S: Final = 5.0
@@ -43,7 +43,7 @@ class IdleGpus:
         self._read_s: dict[str, float] = {}
         self._since: dict[str, float] = {}
 
-    def note(self, gpus: Iterable[DeviceFacts]) -> None:
+    def note(self, gpus: Iterable[ReportedGpu]) -> None:
         """Notes a reading. A gap between two readings counts as work."""
         now = self._clock()
         read_s: dict[str, float] = {}
@@ -70,10 +70,10 @@ class InventoryWatch:
     def __init__(
         self,
         reader: GpuReader,
-        host: HostFacts,
+        host: ReportedHost,
         *,
         reserve_gpu_mib: int | None = None,
-        runtimes: Callable[[], Awaitable[tuple[RuntimeFacts, ...]]] | None = None,
+        runtimes: Callable[[], Awaitable[tuple[ReportedRuntime, ...]]] | None = None,
         engine_environment: tuple[str, ...] = (),
     ) -> None:
         """`reserve_gpu_mib` of each GPU is for other uses; None: as reported. `runtimes` None: as in `host`."""
@@ -84,7 +84,7 @@ class InventoryWatch:
         self._stated_engines = host.engines if host.simulated else None
         self._missing: set[str] = set()
         self._reserve_gpu_mib = reserve_gpu_mib
-        self._devices: dict[str, DeviceFacts] = {}
+        self._devices: dict[str, ReportedGpu] = {}
         self._reported: Inventory | None = None
         self._foreign: dict[str, tuple[ForeignProcess, ...]] = {}
         self._listed: dict[str, frozenset[ProcessKey]] = {}
@@ -93,7 +93,7 @@ class InventoryWatch:
         self._reports = 0
 
     @property
-    def devices(self) -> Mapping[str, DeviceFacts]:
+    def devices(self) -> Mapping[str, ReportedGpu]:
         """By UUID, as last read; a failed reading does not remove them."""
         return MappingProxyType(self._devices)
 
@@ -102,7 +102,7 @@ class InventoryWatch:
         device = self._devices.get(uuid)
         return None if device is None or device.parent is not None else device.index
 
-    async def read_gpus(self) -> tuple[DeviceFacts, ...] | None:
+    async def read_gpus(self) -> tuple[ReportedGpu, ...] | None:
         """None: the GPUs are unknown, since they could not be read."""
         try:
             async with asyncio.timeout(_READ_LIMIT_S):
@@ -157,7 +157,7 @@ class InventoryWatch:
         taken, self._impossible = self._impossible, 0
         return taken
 
-    def _without_impossible(self, gpu: DeviceFacts) -> DeviceFacts:
+    def _without_impossible(self, gpu: ReportedGpu) -> ReportedGpu:
         wrong: dict[str, None] = {}
         if gpu.utilization is not None and not 0 <= gpu.utilization <= _FULL_PERCENT:  # NaN is in no range
             wrong["utilization"] = None
@@ -191,7 +191,7 @@ class InventoryWatch:
         # A host with simulated GPUs can run a build that uses none.
         return tuple(mark for mark in engines if mark != LLAMA_CPP_ON_CPU) if self._host.simulated else engines
 
-    def _thinned(self, gpus: tuple[DeviceFacts, ...] | None) -> tuple[DeviceFacts, ...] | None:
+    def _thinned(self, gpus: tuple[ReportedGpu, ...] | None) -> tuple[ReportedGpu, ...] | None:
         """Details change slowly, so only each third report has them."""
         self._reports += 1
         if gpus is None:
@@ -200,13 +200,13 @@ class InventoryWatch:
             return tuple(self._with_foreign(gpu) for gpu in gpus)
         return tuple(replace(gpu, details=None) for gpu in gpus)
 
-    def _with_foreign(self, gpu: DeviceFacts) -> DeviceFacts:
+    def _with_foreign(self, gpu: ReportedGpu) -> ReportedGpu:
         if gpu.details is None or gpu.uuid not in self._foreign:
             return gpu
         details = replace(gpu.details, foreign=self._foreign[gpu.uuid])
         return replace(gpu, details=details)
 
-    def _labelled(self, gpus: tuple[DeviceFacts, ...] | None) -> HostFacts:
+    def _labelled(self, gpus: tuple[ReportedGpu, ...] | None) -> ReportedHost:
         """The host with derived labels; without them if there are too many: the controller derives them too."""
         known = gpus if gpus is not None else tuple(self._devices.values()) or None
         labels = with_agent_labels(self._host, known)

@@ -48,7 +48,7 @@ class Link:
         loop = asyncio.get_running_loop()
         while True:
             channel, welcome = await self._connect()
-            began_s = loop.time()
+            started_s = loop.time()
             try:
                 await self._serve(channel, welcome)
             except CredentialReplacedError:
@@ -59,7 +59,7 @@ class Link:
                 self._channel = None
                 self._context.heartbeat.connected = False
                 await channel.close()
-            short = loop.time() - began_s < _SHORT_SESSION_S
+            short = loop.time() - started_s < _SHORT_SESSION_S
             await asyncio.sleep(
                 self._rng.uniform(BACKOFF_FIRST_S, 1.0) if short else self._rng.uniform(0, BACKOFF_FIRST_S)
             )
@@ -82,14 +82,14 @@ class Link:
         """Announces the clean shutdown, now and on each later connection. Reports continue."""
         self._leaving = True
         if self._channel is not None:
-            await self._say_goodbye(self._channel)
+            await self._send_goodbye(self._channel)
 
     async def goodbye(self) -> None:
         """Ends the connection after an announced shutdown."""
         if self._channel is not None:
             await self._channel.close()
 
-    async def _say_goodbye(self, channel: Channel) -> None:
+    async def _send_goodbye(self, channel: Channel) -> None:
         with contextlib.suppress(UnreachableError):
             await channel.send(Goodbye())
 
@@ -127,7 +127,7 @@ class Link:
             self._on_ready()
             self._on_ready = None
         if self._leaving:
-            await self._say_goodbye(channel)
+            await self._send_goodbye(channel)
         await _serve_session(self._context, channel, welcome, self._acknowledged.set)
 
 

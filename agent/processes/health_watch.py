@@ -138,12 +138,12 @@ async def watch_health(
     probe = order.probe or _PORT_PROBE
     limits = HealthLimits(probe.failures, order.start_timeout_s, order.liveness_timeout_s)
     health = _first_health(kept, clock())
-    began_s, first_delays = clock(), iter(_FIRST_PROBES_S)
+    started_s, first_delays = clock(), iter(_FIRST_PROBES_S)
     log_state = context.folders.log_state(kept.key)
     async with StallWatch(kept, order, context) as stalls:
         while True:
             if port is None:
-                answered: bool | None = health.ready or clock() - began_s >= _ALIVE_AFTER_S
+                answered: bool | None = health.ready or clock() - started_s >= _ALIVE_AFTER_S
             else:
                 answered = await context.prober.probe(order.probe, port, is_proxied=group.is_proxied)
                 if group.is_unknown and not answered:

@@ -21,7 +21,7 @@ from agent.processes.procfs import oom_kills
 from agent.processes.running import Running
 from agent.state.process_records import ProcessKey, ProcessRecord, StopPlan, name_of
 from agent.tasks import wait_first
-from schemas.exit_causes import KILLED_FOR_MEMORY, telling_line
+from schemas.exit_causes import KILLED_FOR_MEMORY, cause_line
 from schemas.wire import GPU_MEMORY_HELD, StartOrder
 
 _REQUESTS_SHARE: Final = 0.8  # share of the drain time for requests in flight; the rest follows SIGTERM
@@ -60,7 +60,7 @@ async def end_cause(
     except OSError as error:  # TimeoutError is one
         log.warning("log not read", instance=kept.key.instance, error=str(error))
         return EndCause(kept.lasting_message)
-    line = telling_line(tail, group.exit_code)
+    line = cause_line(tail, group.exit_code)
     return EndCause(line or kept.lasting_message, line)
 
 
@@ -154,11 +154,11 @@ class EngineProcess:
         if self._kept.now.state != "stopping":
             self._kept.write(state="stopping")
         instance, clock = self.key.instance, self._context.clock
-        began_s = clock()
+        started_s = clock()
         if not self._kept.now.ready and self._kept.now.port is not None:
-            self._deadline_s = min(self._deadline_s, began_s + _UNREADY_DRAIN_S)
+            self._deadline_s = min(self._deadline_s, started_s + _UNREADY_DRAIN_S)
         while not group.exited.is_set() and self._context.in_flight.count(instance):
-            left_s = (self._deadline_s - began_s) * _REQUESTS_SHARE - (clock() - began_s)
+            left_s = (self._deadline_s - started_s) * _REQUESTS_SHARE - (clock() - started_s)
             if left_s <= 0:
                 break
             await self._wait_exit(left_s, group, self._context.in_flight.until_idle(instance))

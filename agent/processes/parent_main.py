@@ -91,8 +91,8 @@ def _watch(pid: int, ticks: int, record: int) -> None:
     ended_at = time.time()
     code = ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status  # as in Python's subprocess
     # A host that shuts down signals all processes before one of them can end.
-    asked = signal.SIGTERM in signals | signal.sigpending()
-    known = (pid, ticks, code, ended_at, _json(asked), _json(_oom_kills() > kills[0]))
+    terminated = signal.SIGTERM in signals | signal.sigpending()
+    known = (pid, ticks, code, ended_at, _json(terminated), _json(_oom_kills() > kills[0]))
     _write_record(record, known, None)
     while signal.SIGUSR1 not in signals and os.fstat(record).st_nlink:
         _take_signal(signals, _UNREAD_LOOK_S)
@@ -110,12 +110,12 @@ def _take_signal(signals: set[int], limit_s: float) -> bool:
 
 def _write_record(record: int, known: tuple[Any, ...], used: resource.struct_rusage | None) -> None:
     """Overwrites the record, whose space was reserved before the start: the disk may be full now."""
-    pid, ticks, code, ended_at, asked, oom_kills = known
+    pid, ticks, code, ended_at, terminated, oom_kills = known
     usage = "null"
     if used is not None:
         usage = f'{{"user_s": {used.ru_utime:.3f}, "system_s": {used.ru_stime:.3f}, "max_rss_kib": {used.ru_maxrss}}}'
     text = (
-        f'{{"pid": {pid}, "start_ticks": {ticks}, "code": {code}, "ended_at": {ended_at:.3f}, "asked": {asked}, '
+        f'{{"pid": {pid}, "start_ticks": {ticks}, "code": {code}, "ended_at": {ended_at:.3f}, "asked": {terminated}, '
         f'"oom_kills": {oom_kills}, "usage": {usage}}}\n'
     )
     try:

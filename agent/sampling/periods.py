@@ -7,7 +7,7 @@ from typing import Final
 
 from agent.gpus.reader import GpuWork
 from agent.state.process_records import ProcessKey
-from schemas.wire import DeviceFacts, GpuSample, ProcessSample, Readings
+from schemas.wire import GpuSample, ProcessSample, Readings, ReportedGpu
 
 CUT_S: Final = 2.0  # a longer gap between two readings cuts a period
 _FULL_PERCENT: Final = 100.0
@@ -95,7 +95,7 @@ class PeriodAccumulator:
         self._ended: list[_Segment] = []
         self._last_s: dict[str, float] = {}  # by GPU, of its last reading
 
-    def add(self, at_s: float, device: DeviceFacts, work: GpuWork, owners: Mapping[int, ProcessKey | None]) -> None:
+    def add(self, at_s: float, device: ReportedGpu, work: GpuWork, owners: Mapping[int, ProcessKey | None]) -> None:
         """`owners` maps pids to processes (None: not this agent's); a missing pid is unknown."""
         if device.utilization is None:
             return

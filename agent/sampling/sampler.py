@@ -60,18 +60,18 @@ class Sampler:
                 self._finding.cancel()  # its thread cannot be cancelled: it ends by itself
 
     async def _sample(self) -> NoReturn:
-        began_s = self._due_s = self._clock()
+        started_s = self._due_s = self._clock()
         while True:
-            await self._read_period(began_s)
+            await self._read_period(started_s)
             self._close()
-            began_s += self.period_s
+            started_s += self.period_s
             # Periods follow one another without a gap, unless the host slept or a reading took longer than a period.
-            if (now_s := self._clock()) >= began_s + self.period_s:
-                began_s = now_s
+            if (now_s := self._clock()) >= started_s + self.period_s:
+                started_s = now_s
 
-    async def _read_period(self, began_s: float) -> None:
+    async def _read_period(self, started_s: float) -> None:
         """Reads each second. After a slow reading the next follows at once."""
-        while (now_s := self._clock()) < (end_s := began_s + self.period_s):
+        while (now_s := self._clock()) < (end_s := started_s + self.period_s):
             self._due_s = min(max(self._due_s + READ_EVERY_S, now_s), end_s)
             await asyncio.sleep(self._due_s - now_s)
             reading = await self._inventory.sample_gpus()

@@ -6,7 +6,8 @@ from typing import Any, Final
 from cli.errors import CliError, NotFoundError
 from cli.objects.kind import Kind
 from cli.objects.kinds import GPUS
-from cli.text.formatting import short_gpu, some
+from cli.text.formatting import short_gpu
+from schemas.printing import first_of
 
 _SHOWN: Final = 5
 _FEWEST_OF_UUID: Final = 4  # characters, since shorter prefixes soon fit another GPU
@@ -29,7 +30,7 @@ def only_one(kind: Kind, text: str, names: Sequence[str]) -> str:
     if not names:
         raise NotFoundError(f"{kind.singular} {text!r} does not exist; list them: gpuward get {kind.plural}")
     if len(names) > 1:
-        raise CliError(f"{kind.singular} {text!r} is not unique: it begins {some(names, _SHOWN)}; write more of it")
+        raise CliError(f"{kind.singular} {text!r} is not unique: it begins {first_of(names, _SHOWN)}; write more of it")
     return names[0]
 
 

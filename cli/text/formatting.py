@@ -82,10 +82,6 @@ def short_gpus(uuids: Sequence[str]) -> str:
     return (shown or DASH) + (f" +{len(uuids) - 2}" if len(uuids) > 2 else "")  # noqa: PLR2004 - the two shown
 
 
-def some(names: Sequence[str], most: int) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
-
-
 def or_dash(text: str | None) -> str:
     return text or DASH
 

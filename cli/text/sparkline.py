@@ -18,22 +18,22 @@ def sparkline(values: Values, width: int | None = None) -> str:
     return "".join(_GAP if value is None else _block(value) for value in _narrowed(values, width))
 
 
-def chart(values: Values, threshold: float | None, rows: int = _ROWS) -> list[str]:
+def chart(values: Values, threshold: float | None) -> list[str]:
     """Several rows, the highest first, with a line at the threshold and its value next to it."""
-    line = None if threshold is None else min(rows - 1, int(threshold * rows / _FULL))
+    line = None if threshold is None else min(_ROWS - 1, int(threshold * _ROWS / _FULL))
     lines = []
-    for row in reversed(range(rows)):
+    for row in reversed(range(_ROWS)):
         empty = _LINE if row == line else _GAP
-        cells = "".join(_cell(value, row, rows, empty) for value in values)
+        cells = "".join(_cell(value, row, empty) for value in values)
         lines.append(f"│{cells}│" + (f" {threshold:g} %" if row == line else ""))
     return lines
 
 
-def _cell(value: float | None, row: int, rows: int, empty: str) -> str:
+def _cell(value: float | None, row: int, empty: str) -> str:
     """The part of a value's column in one row. Zero is a thin block, so that it differs from a gap."""
     if value is None:
         return _GAP
-    eighths = max(1, round(min(value, _FULL) / _FULL * rows * len(_BLOCKS))) - row * len(_BLOCKS)
+    eighths = max(1, round(min(value, _FULL) / _FULL * _ROWS * len(_BLOCKS))) - row * len(_BLOCKS)
     return empty if eighths <= 0 else _BLOCKS[min(eighths, len(_BLOCKS)) - 1]
 
 

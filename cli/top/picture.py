@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from cli.printing.table import Table, cells, table_lines
-from cli.text.formatting import DASH, gib, percent, printable, some, span
+from cli.text.formatting import DASH, gib, percent, printable, span
 from cli.text.sparkline import Values, sparkline
 from cli.top.model import HELP, State, falls, picked
 from cli.top.rows import COLUMNS, GRAPH, SORTED, Row
 from cli.top.snapshot import Snapshot
+from schemas.printing import first_of
 
 _GRAPH_COLUMNS: Final = 30
 _GAP: Final = "  "
@@ -89,7 +90,7 @@ def dry_run(snapshot: Snapshot) -> str:
         for name, judgement in judged
         if judgement is not None and judgement.dry_run and judgement.verdict == "idle" and judgement.action != "notify"
     ]
-    return f"a dry run would stop {some(sorted(names), _SHOWN_NAMES)}" if names else ""
+    return f"a dry run would stop {first_of(sorted(names), _SHOWN_NAMES)}" if names else ""
 
 
 def _filled(parts: Sequence[str], columns: int) -> list[str]:

@@ -1,32 +1,17 @@
-"""Answers of a server, and the errors that they mean."""
+"""The objects in answers of a server, and the errors that answers mean."""
 
 from collections.abc import Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 
 from cli.errors import CliError, NotFoundError, RefusedError, UnreachableError
 from cli.transport.paths import Json
+from cli.transport.servers import Answer, NoAnswerError
 
 _LOCATION: Final = "location"
 _NO_ROUTE: Final = "unknown path"  # starts the API's message; for a missing object it is another
 _OTHER_PORT: Final = "no such path"  # in the message of a gateway below /v1, and of an agent
-
-
-class Answer(NamedTuple):
-    """An answer of the server. Names of headers are in lower case."""
-
-    status: int
-    headers: Mapping[str, str]
-    content: bytes
-
-
-class NoAnswerError(Exception):
-    """The server cannot be reached, or did not answer in time. `sent`: a part of the request may have reached it."""
-
-    def __init__(self, why: str, *, sent: bool = True) -> None:
-        super().__init__(why)
-        self.sent = sent
 
 
 def object_of(url: str, content: bytes) -> Json:

@@ -9,10 +9,10 @@ from urllib.parse import urlencode
 import msgspec
 
 from cli.errors import CliError, NotFoundError, UnreachableError
-from cli.transport.answers import Answer, NoAnswerError, not_gpuward, object_of, refusal, unreachable
+from cli.transport.answers import not_gpuward, object_of, refusal, unreachable
 from cli.transport.connection import Connection
 from cli.transport.paths import Json
-from cli.transport.servers import Request, Server, Servers
+from cli.transport.servers import Answer, NoAnswerError, Request, Servers
 
 OUTCOME_HEADER: Final = "x-gpuward-outcome"
 _EMPTY: Final = MappingProxyType[str, str]({})
@@ -128,7 +128,7 @@ def _request(
 @contextmanager
 def connected(connection: Connection) -> Iterator[Api]:
     """A client, which has not made a request yet. Raises `UsageError` as `Server`."""
-    servers = Servers([Server(url, connection.key, connection.ca) for url in connection.urls])
+    servers = Servers.of(connection)
     try:
         yield Api(servers, " or ".join(connection.urls))
     finally:

@@ -13,8 +13,7 @@ from typing import Final, NamedTuple
 from urllib.parse import quote, urlsplit
 
 from cli.errors import CliError, UsageError
-from cli.transport.answers import Answer, NoAnswerError
-from http1.tls.pinned import trusting
+from cli.transport.connection import Connection
 from schemas.version import __version__
 
 CONNECT_S: Final = 5.0
@@ -42,12 +41,33 @@ class Request(NamedTuple):
         return self.method in _REPEATABLE and "If-Match" not in self.headers
 
 
+class Answer(NamedTuple):
+    """An answer of the server. Names of headers are in lower case."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: bytes
+
+
+class NoAnswerError(Exception):
+    """The server cannot be reached, or did not answer in time. `sent`: a part of the request may have reached it."""
+
+    def __init__(self, why: str, *, sent: bool = True) -> None:
+        super().__init__(why)
+        self.sent = sent
+
+
 class Servers:
     """Several controllers: a request goes to the next one where the present one does not answer, and stays there."""
 
     def __init__(self, servers: "Sequence[Server]") -> None:
         self._servers = tuple(servers)
         self._at = 0
+
+    @classmethod
+    def of(cls, connection: Connection) -> "Servers":
+        """Raises `UsageError` as `Server`."""
+        return cls([Server(url, connection.key, connection.ca) for url in connection.urls])
 
     def close(self) -> None:
         for server in self._servers:
@@ -231,6 +251,8 @@ class _Call:
 
 def client_context(authority: Path | None) -> ssl.SSLContext:
     """Verifies against the authority in a file, or the system's. Raises `UsageError` for an unusable file."""
+    from http1.tls.pinned import trusting  # noqa: PLC0415 - most controllers of one host have no TLS
+
     try:
         return trusting(authority)
     except OSError as error:  # SSLError is one

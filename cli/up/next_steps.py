@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from cli.text.formatting import some
 from cli.up.example import EXAMPLE_MANIFEST, EXAMPLE_NAME
+from schemas.printing import first_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,5 +70,5 @@ def program_called(argv0: str, interpreter: str) -> list[str]:
 
 
 def _workers(names: Sequence[str]) -> str:
-    shown = some(names, 4)
+    shown = first_of(names, 4)
     return f"worker {shown}" if len(names) == 1 else f"{len(names)} workers ({shown})"

@@ -147,7 +147,7 @@ class Supervisor:
 async def _awaited(call: Callable[[], Awaitable[None]]) -> None:
     try:
         await call()
-    except Exception:
+    except Exception:  # the services are stopped in any case
         log.exception("the stop was not prepared")
 
 

@@ -10,10 +10,10 @@ from cli.manifest.files import manifest_as_json, read_manifests
 from cli.printing.output import Format, print_data, print_table
 from cli.printing.table import Table
 from cli.runner import OutputOption, client
-from cli.text.formatting import age, gib, or_dash, short_gpus, some
+from cli.text.formatting import age, gib, or_dash, short_gpus
 from cli.transport.paths import parse, path_of
 from schemas.api.defrag import DefragView, RelocationsView
-from schemas.printing import block
+from schemas.printing import block, first_of
 
 app = typer.Typer()
 _NAMED: Final = 8  # instances in one line
@@ -65,7 +65,7 @@ def defrag(
         else:
             _print_plan(view)
         if view.left:
-            raise CliError(f"no relocations free enough capacity for {some(view.left, _NAMED)}")
+            raise CliError(f"no relocations free enough capacity for {first_of(view.left, _NAMED)}")
 
 
 def _print_plan(view: DefragView) -> None:
@@ -76,7 +76,7 @@ def _print_plan(view: DefragView) -> None:
     empty = "no relocations are planned" if view.left else "no relocations are needed"
     print_table(Table(["INSTANCE", "FROM", "TO", "GPUS", "MEMORY"], rows), empty=empty)
     if view.fits:
-        print(block(f"\nwill fit: {some(view.fits, _NAMED)}"))
+        print(block(f"\nwill fit: {first_of(view.fits, _NAMED)}"))
     if view.applied:
         print("relocations started; see their progress with `gpuward defrag`")
 

@@ -49,10 +49,10 @@ def pending(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
     adds what would make it fit.
     """
     with client(ctx) as api:
-        found = api.get(path_of(PENDING.plural))
+        listed = api.get(path_of(PENDING.plural))
         if output.for_programs:
-            print_data(found, output)
+            print_data(listed, output)
             return
-        views = [read_view(PENDING.view, raw) for raw in found["items"]]
+        views = [read_view(PENDING.view, raw) for raw in listed["items"]]
         table = table_of(PENDING, views, datetime.now(UTC), wide=output is Format.WIDE)
         print_table(table, empty="Nothing is pending.")

@@ -8,7 +8,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from controller.domain.access.grants import Grant
-from controller.domain.attention import CertificateFacts
+from controller.domain.attention import CertificateState
 from controller.domain.placement import Need
 from controller.domain.telemetry.gpu_prices import NO_PRICES, GpuPrices
 from controller.live.change_fanout import ChangeFanout
@@ -87,7 +87,7 @@ class ApiContext:
     prices: GpuPrices = NO_PRICES
     local_keys: Mapping[bytes, Principal] = field(default_factory=dict)
     authority: KnownAuthority | None = None
-    certificates: Callable[[], Sequence[CertificateFacts]] = tuple
+    certificates: Callable[[], Sequence[CertificateState]] = tuple
     secret_keys: SecretKeys = NO_KEYS
     renew_secrets_key: Callable[[], None] = lambda: None
     drop_old_secrets_keys: Callable[[Collection[str]], None] = lambda _in_use: None

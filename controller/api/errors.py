@@ -1,17 +1,14 @@
 """Turns errors into responses: every error is `{"error": {"code", "message", "details"}}`."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from http import HTTPStatus
 from typing import Any, Final
 
-import orjson
 from aiohttp import web
 
 from controller.api.server_log import MALFORMED
 from controller.engines.base import SpecError
-from controller.live.change_fanout import TooManyOfKeyError, TooManySubscribersError
 from controller.live.errors import UnknownWhileAwayError, WatchEndedError
 from controller.runtime.database import is_database_trouble, is_disk_full, is_unstorable_text
 from controller.store.access.secret_keys import SecretsKeyError
@@ -35,7 +32,7 @@ from controller.store.core.refusals import (
 )
 from controller.store.views.paging import BadCursorError
 from http1.bodies import BodiesFullError
-from schemas.api.response_error import ResponseError
+from schemas.api.response_error import ResponseError, error_json
 from schemas.database_disk import DATABASE_FULL, DATABASE_FULL_TEXT
 from schemas.manifest.problems import FieldProblem, ManifestError
 
@@ -66,8 +63,6 @@ _STATUSES: Final[Sequence[tuple[type[Exception], int, str]]] = (
     (SecretsKeyError, 409, "no_secrets_key"),
     (TokenRefusedError, 401, "token_refused"),
     (BadCursorError, 400, "invalid"),
-    (TooManyOfKeyError, 429, "too_many_watches"),
-    (TooManySubscribersError, 503, "too_many_watches"),
 )
 DATABASE_UNAVAILABLE: Final = "database_unavailable"
 
@@ -179,17 +174,10 @@ def error_response(error: ApiError, *, request_id: str) -> web.Response:
     if error.status in _WAITING_HELPS:
         headers.setdefault("Retry-After", _RETRY_AFTER_S)
     form = error_form(error)
-    body = _json({"error": form | {"details": {**form["details"], "request_id": request_id}}})
+    body = error_json({"error": form | {"details": {**form["details"], "request_id": request_id}}})
     return web.Response(status=error.status, body=body, content_type="application/json", headers=headers)
 
 
 def error_form(error: ApiError) -> dict[str, Any]:
     """The value of `error` in a response."""
     return {"code": error.code, "message": error.message, "details": error.details}
-
-
-def _json(form: dict[str, Any]) -> bytes:
-    try:
-        return orjson.dumps(form)
-    except orjson.JSONEncodeError:  # a message may quote a header that is not UTF-8; json escapes it
-        return json.dumps(form, default=str).encode()

@@ -66,7 +66,7 @@ async def receive(request: web.Request, handler: Handler) -> web.StreamResponse:
 async def answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
     try:
         return await handler(request)
-    except Exception as error:
+    except Exception as error:  # the edge of the API: a defect of a handler ends its request alone
         known = as_api_error(error)
         more = _admitted_to_log(request, error, known)
         if more is not None:

@@ -185,4 +185,4 @@ async def expect_first_generation(request: web.Request, kind: str, name: str, re
     if wanted not in (None, _FIRST):
         async with request.app[CONTEXT].database.snapshot() as connection:
             await read(connection, name)
-        raise GenerationConflictError(name, wanted=wanted, found=_FIRST, kind=kind)
+        raise GenerationConflictError(name, wanted=wanted, present=_FIRST, kind=kind)

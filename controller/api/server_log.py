@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
@@ -19,9 +18,9 @@ log = structlog.get_logger(__name__)
 class ServerLog(logging.Logger):
     """Pass it to a runner as `logger`."""
 
-    def __init__(self, name: str, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, name: str) -> None:
         super().__init__(name)
-        self._malformed = MalformedLog(name, monotonic)
+        self._malformed = MalformedLog(name, time.monotonic)
 
     def exception(self, msg: object, *args: object, exc_info: Any = True, **_: Any) -> None:
         text = str(msg) % args if args else str(msg)

@@ -1,1 +1,1 @@
-"""Decisions: a snapshot of the facts and the time go in, effects come out. Pure; one module or folder per kind."""
+"""Decisions: a snapshot and the time go in, effects come out. Pure; one module or folder per kind."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 
 from controller.decide.instances.replicas import wanted_replicas
-from controller.domain.adoption import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
-from controller.domain.instances import DeploymentFacts, InstanceFacts
+from controller.domain.adoption import Adopted, AdoptionPlan, DeviceRoom, HeldClaim, NotAdopted, OrphanProcess
+from controller.domain.instances import DeploymentSnapshot, InstanceState
 from controller.domain.phases import FINAL, LIVE, PHASE_OF_STATE, InstancePhase
 
 P = InstancePhase
@@ -20,23 +20,23 @@ _STATE_ORDER = ("starting", "unhealthy", "running")  # a gang is as far as its s
 
 
 def plan_adoption(
-    found: Iterable[FoundProcess],
-    deployments: Mapping[str, DeploymentFacts],
+    orphans: Iterable[OrphanProcess],
+    deployments: Mapping[str, DeploymentSnapshot],
     devices: Mapping[str, DeviceRoom],
     *,
     owners: Mapping[str, str],
-    told: Collection[str],
+    reporting: Collection[str],
 ) -> AdoptionPlan:
-    """Decides on all found processes.
+    """Decides on all orphans.
 
     Args:
-        found: processes that run and are not in the ledger.
-        deployments: of the found processes and of holders of claims on their devices, by uid.
-        devices: that the found processes use, by UUID.
-        owners: uid of the deployment of each instance in the ledger that has the name of a found instance.
-        told: ids of the workers whose agents have reported their processes, if none was started since; else empty.
+        orphans: processes that run and are not in the ledger.
+        deployments: of the orphans and of holders of claims on their devices, by uid.
+        devices: that the orphans use, by UUID.
+        owners: uid of the deployment of each instance in the ledger that has the name of an orphan.
+        reporting: ids of the workers whose agents have reported their processes, if none was started since; else empty.
     """
-    return _Adoption(deployments, devices, owners, frozenset(told)).plan(found)
+    return _Adoption(deployments, devices, owners, frozenset(reporting)).plan(orphans)
 
 
 class _RefusedError(Exception):
@@ -62,24 +62,24 @@ class _Adoption:
 
     def __init__(
         self,
-        deployments: Mapping[str, DeploymentFacts],
+        deployments: Mapping[str, DeploymentSnapshot],
         devices: Mapping[str, DeviceRoom],
         owners: Mapping[str, str],
-        told: frozenset[str],
+        reporting: frozenset[str],
     ) -> None:
         self._deployments = deployments
         self._devices = dict(devices)
         self._owners = owners
-        self._reporting = told
-        self._instances = {i.id: (i, facts) for facts in deployments.values() for i in facts.instances}
-        self._replicas = {uid: self._replicas_of(facts) for uid, facts in deployments.items()}
+        self._reporting = reporting
+        self._instances = {i.id: (i, snapshot) for snapshot in deployments.values() for i in snapshot.instances}
+        self._replicas = {uid: self._replicas_of(snapshot) for uid, snapshot in deployments.items()}
         self._removed: set[str] = set()
         self._taken: set[str] = set()  # instances that are adopted
         self._freed = False  # claims were freed in this round
 
-    def plan(self, processes: Iterable[FoundProcess]) -> AdoptionPlan:
+    def plan(self, processes: Iterable[OrphanProcess]) -> AdoptionPlan:
         """Starts of instances in the ledger come first: their old claims are freed. Then running starts, the oldest."""
-        starts: defaultdict[tuple[str, int], list[FoundProcess]] = defaultdict(list)
+        starts: defaultdict[tuple[str, int], list[OrphanProcess]] = defaultdict(list)
         for process in processes:
             starts[process.receipt.instance, process.receipt.epoch].append(process)
         groups = [sorted(ranks, key=lambda p: p.receipt.rank) for ranks in starts.values()]
@@ -98,22 +98,22 @@ class _Adoption:
             undecided_starts = [one.ranks for one in refused]
         return AdoptionPlan(tuple(adopted), tuple(refused), undecided)
 
-    def _order(self, ranks: Sequence[FoundProcess]) -> tuple[bool, bool, float, str, int]:
+    def _order(self, ranks: Sequence[OrphanProcess]) -> tuple[bool, bool, float, str, int]:
         receipt = ranks[0].receipt
         runs = all(process.state == "running" for process in ranks)
         unknown = receipt.instance not in self._owners
         return (unknown, not runs, receipt.created_at.timestamp(), receipt.instance, -receipt.epoch)
 
-    def _adopt(self, ranks: tuple[FoundProcess, ...]) -> Adopted:
+    def _adopt(self, ranks: tuple[OrphanProcess, ...]) -> Adopted:
         """Adopts a start.
 
         Raises:
             _RefusedError: it is not wanted, or its claims do not fit.
         """
-        facts = self._wanted(ranks)
-        before = self._before(ranks, facts)
+        snapshot = self._wanted(ranks)
+        before = self._before(ranks, snapshot)
         own = set() if before is None else {before.id}
-        removed = self._removed_for(ranks, own or self._yielding(facts, ranks)) - own
+        removed = self._removed_for(ranks, own or self._yielding(snapshot, ranks)) - own
         for instance in removed:
             self._remove(instance)
         self._freed = self._freed or bool(removed) or before is not None
@@ -121,15 +121,15 @@ class _Adoption:
         phase = PHASE_OF_STATE[min((p.state for p in ranks), key=_STATE_ORDER.index)]
         return Adopted(ranks, phase, before, tuple(sorted(removed)))
 
-    def _wanted(self, ranks: Sequence[FoundProcess]) -> DeploymentFacts:
+    def _wanted(self, ranks: Sequence[OrphanProcess]) -> DeploymentSnapshot:
         """The deployment of a start, which wants the revision that it runs."""
         receipt = ranks[0].receipt
-        facts = self._deployments.get(receipt.deployment_uid)
-        if facts is None or facts.deleted_at is not None:
+        snapshot = self._deployments.get(receipt.deployment_uid)
+        if snapshot is None or snapshot.deleted_at is not None:
             raise _RefusedError("its deployment does not exist")
-        rollout = None if facts.rollout is None else facts.rollout.record
+        rollout = None if snapshot.rollout is None else snapshot.rollout.record
         stable = rollout.stable if rollout is not None and rollout.holds else None
-        if receipt.revision not in (facts.revision, stable):
+        if receipt.revision not in (snapshot.revision, stable):
             raise _RefusedError("its deployment has another specification")
         if [p.receipt.rank for p in ranks] != list(range(receipt.ranks)):
             raise _RefusedError("not all of its processes run")
@@ -139,15 +139,15 @@ class _Adoption:
             raise _RefusedError("it is stopping")
         if receipt.instance in self._taken:
             raise _RefusedError("a later start of it runs")
-        return facts
+        return snapshot
 
-    def _before(self, ranks: Sequence[FoundProcess], facts: DeploymentFacts) -> InstanceFacts | None:
+    def _before(self, ranks: Sequence[OrphanProcess], snapshot: DeploymentSnapshot) -> InstanceState | None:
         """The instance in the ledger; None if it is unknown there."""
         receipt = ranks[0].receipt
         owner = self._owners.get(receipt.instance)
         if owner is None:
             return None
-        before = facts.by_id.get(receipt.instance)
+        before = snapshot.by_id.get(receipt.instance)
         if before is None:
             raise _RefusedError("its name is another deployment's")
         if before.id in self._removed:
@@ -160,17 +160,17 @@ class _Adoption:
             raise _RefusedError("another start of it runs")
         return before
 
-    def _replicas_of(self, facts: DeploymentFacts) -> _Replicas:
-        counted = [i for i in sorted(facts.instances, key=lambda i: i.id) if i.phase not in _LEAVING]
-        idle = [i for i in counted if self._is_idle(i, facts)]
+    def _replicas_of(self, snapshot: DeploymentSnapshot) -> _Replicas:
+        counted = [i for i in sorted(snapshot.instances, key=lambda i: i.id) if i.phase not in _LEAVING]
+        idle = [i for i in counted if self._is_idle(i, snapshot)]
         without_claims = dict.fromkeys(i.id for i in idle if not i.claims)
         with_claims = dict.fromkeys(i.id for i in idle if i.claims)
         return _Replicas(len(counted), without_claims, with_claims)
 
-    def _yielding(self, facts: DeploymentFacts, ranks: Sequence[FoundProcess]) -> set[str]:
+    def _yielding(self, snapshot: DeploymentSnapshot, ranks: Sequence[OrphanProcess]) -> set[str]:
         """The replicas that yield to a further one, so that there are not more than wanted."""
-        replicas = self._replicas[facts.uid]
-        surplus = max(replicas.number + 1 - wanted_replicas(facts), 0)
+        replicas = self._replicas[snapshot.uid]
+        surplus = max(replicas.number + 1 - wanted_replicas(snapshot), 0)
         if surplus > len(replicas.without_claims) + len(replicas.with_claims):
             raise _RefusedError("no further replica is wanted")
         rooms = [self._devices.get(claim.device) for p in ranks for claim in p.receipt.claims]
@@ -179,12 +179,12 @@ class _Adoption:
         elsewhere = (id_ for id_ in replicas.with_claims if id_ not in on_its_devices)
         return set(islice(chain(replicas.without_claims, in_the_way, elsewhere), surplus))
 
-    def _is_idle(self, instance: InstanceFacts, facts: DeploymentFacts) -> bool:
+    def _is_idle(self, instance: InstanceState, snapshot: DeploymentSnapshot) -> bool:
         """Whether it certainly has no process, and another may take its place without loss of work."""
         if instance.phase in (P.PENDING, P.ANALYZING):
             return not instance.claims
         leaves = instance.phase in _LEAVING
-        repeatable = facts.revisions[instance.revision].spec.restart == "always"  # else it may have done its work
+        repeatable = snapshot.revisions[instance.revision].spec.restart == "always"  # else it may have done its work
         return (
             (leaves or (instance.phase in LIVE | {P.UNREACHABLE} and repeatable))
             and bool(instance.claims)
@@ -192,7 +192,7 @@ class _Adoption:
             and all(process.state == "exited" for process in instance.processes)
         )
 
-    def _removed_for(self, ranks: Sequence[FoundProcess], yielding: set[str]) -> set[str]:
+    def _removed_for(self, ranks: Sequence[OrphanProcess], yielding: set[str]) -> set[str]:
         """The yielding replicas, and further idle instances that must go for the claims to fit."""
         gone = set(yielding)
         for process in ranks:
@@ -215,12 +215,12 @@ class _Adoption:
 
     def _remove(self, instance: str) -> None:
         self._removed.add(instance)
-        known, facts = self._instances[instance]
+        known, snapshot = self._instances[instance]
         self._drop_claims(known)
-        self._replicas[facts.uid].settle(instance)
-        self._replicas[facts.uid].number -= known.phase not in _LEAVING
+        self._replicas[snapshot.uid].settle(instance)
+        self._replicas[snapshot.uid].number -= known.phase not in _LEAVING
 
-    def _take(self, ranks: Sequence[FoundProcess], before: InstanceFacts | None) -> None:
+    def _take(self, ranks: Sequence[OrphanProcess], before: InstanceState | None) -> None:
         """Replaces its earlier claims."""
         receipt = ranks[0].receipt
         self._taken.add(receipt.instance)
@@ -236,7 +236,7 @@ class _Adoption:
                 mine = HeldClaim(receipt.instance, claim.memory_mib, claim.cpu_milli, claim.exclusive)
                 self._devices[claim.device] = replace(room, claims=(*room.claims, mine))
 
-    def _drop_claims(self, instance: InstanceFacts) -> None:
+    def _drop_claims(self, instance: InstanceState) -> None:
         for device in {claim.device for claim in instance.claims} & self._devices.keys():
             room = self._devices[device]
             kept = tuple(c for c in room.claims if c.instance != instance.id)

@@ -11,20 +11,21 @@ from typing import Final, TypeVar, get_args
 
 from controller.domain.access.secret_scopes import SECRET_REFUSALS
 from controller.domain.attention import (
-    AttentionFacts,
-    CertificateFacts,
+    AttentionSnapshot,
+    CertificateState,
     IdleInstance,
-    SealingFacts,
+    SealingState,
     SickGpu,
     TroubledDeployment,
     TroubledInstance,
-    WorkerFacts,
+    TroubledWorker,
 )
 from controller.domain.devices import reason_code
 from controller.domain.restart_delays import ENDED_REPEATEDLY
 from schemas.api.attention import AttentionEntry, AttentionObject, Cause, Severity
 from schemas.database_disk import DATABASE_DISK_LOW, DATABASE_FULL
 from schemas.placement_reasons import Reason
+from schemas.printing import first_of
 from schemas.status_reasons import NO_LEADER, REASONS
 
 PENDING_AFTER: Final = timedelta(seconds=60)
@@ -44,44 +45,44 @@ T = TypeVar("T")
 K = TypeVar("K")
 
 
-def find_attention(facts: AttentionFacts) -> list[AttentionEntry]:
+def find_attention(snapshot: AttentionSnapshot) -> list[AttentionEntry]:
     """All entries: by severity, then by cause, then the oldest first."""
     entries = [
-        *_of_cluster(facts),
-        *_of_workers(facts.workers),
-        *_of_instances(facts.instances, facts.at),
-        *map(_of_deployment, facts.deployments),
-        *_of_idle(facts.idle),
-        *_of_gpus(facts.gpus),
-        *_of_access(facts),
-        *(entry for certificate in facts.certificates for entry in _of_certificate(certificate, facts.at)),
+        *_of_cluster(snapshot),
+        *_of_workers(snapshot.workers),
+        *_of_instances(snapshot.instances, snapshot.at),
+        *map(_of_deployment, snapshot.deployments),
+        *_of_idle(snapshot.idle),
+        *_of_gpus(snapshot.gpus),
+        *_of_access(snapshot),
+        *(entry for certificate in snapshot.certificates for entry in _of_certificate(certificate, snapshot.at)),
     ]
     return sorted(
         entries, key=lambda e: (_SEVERITIES[e.severity], _CAUSES[e.cause], e.since or _NEVER, e.object.name, e.code)
     )
 
 
-def _of_cluster(facts: AttentionFacts) -> Iterator[AttentionEntry]:
-    if not facts.leader:
-        since = facts.leaderless_since
+def _of_cluster(snapshot: AttentionSnapshot) -> Iterator[AttentionEntry]:
+    if not snapshot.leader:
+        since = snapshot.leaderless_since
         yield _entry("critical", "no_leader", NO_LEADER, _CLUSTER, "no controller leads", since=since)
-    if facts.database_full_since is not None:
+    if snapshot.database_full_since is not None:
         yield _entry(
             "critical", "database", DATABASE_FULL, _CLUSTER, "the disk of the database is full",
-            since=facts.database_full_since,
+            since=snapshot.database_full_since,
         )  # fmt: skip
-    elif facts.database_low:
+    elif snapshot.database_low:
         title = "the disk of the database is almost full"
-        yield _entry("warning", "database", DATABASE_DISK_LOW, _CLUSTER, title, _sentences(facts.database_low))
-    if facts.violations:
-        message = _and_more(facts.violations)
+        yield _entry("warning", "database", DATABASE_DISK_LOW, _CLUSTER, title, _sentences(snapshot.database_low))
+    if snapshot.violations:
+        message = first_of(snapshot.violations, 1)
         yield _entry(
             "critical", "invariant", "invariant_violated", _CLUSTER, "the ledger breaks an invariant", message,
-            count=len(facts.violations),
+            count=len(snapshot.violations),
         )  # fmt: skip
 
 
-def _of_workers(workers: Sequence[WorkerFacts]) -> Iterator[AttentionEntry]:
+def _of_workers(workers: Sequence[TroubledWorker]) -> Iterator[AttentionEntry]:
     absent = [worker for worker in workers if not worker.ready]
     if silent := [worker for worker in absent if worker.reason == BREAKER_OPEN]:
         title = f"{len(silent)} workers are silent at once"
@@ -93,7 +94,7 @@ def _of_workers(workers: Sequence[WorkerFacts]) -> Iterator[AttentionEntry]:
     for worker in absent:
         if worker.reason != BREAKER_OPEN and REFUSED not in {code for code, *_ in worker.conditions}:
             yield _absent(worker)
-    conditions: defaultdict[str, list[tuple[WorkerFacts, str, datetime | None]]] = defaultdict(list)
+    conditions: defaultdict[str, list[tuple[TroubledWorker, str, datetime | None]]] = defaultdict(list)
     for worker in workers:
         for code, message, since in worker.conditions:
             # Not of an absent worker: its conditions are old, and the cause of its absence is reported.
@@ -103,7 +104,7 @@ def _of_workers(workers: Sequence[WorkerFacts]) -> Iterator[AttentionEntry]:
         yield _condition(code, affected)
 
 
-def _absent(worker: WorkerFacts) -> AttentionEntry:
+def _absent(worker: TroubledWorker) -> AttentionEntry:
     code = worker.reason or {"lost": "worker_lost", "joining": "worker_joining"}.get(worker.state, "worker_unreachable")
     meaning = next((message for known, message, _ in worker.conditions if known == code and message), _meaning(code))
     message = _sentences(meaning, _instances_text(worker.instances))
@@ -114,7 +115,7 @@ def _absent(worker: WorkerFacts) -> AttentionEntry:
     )  # fmt: skip
 
 
-def _condition(code: str, affected: Sequence[tuple[WorkerFacts, str, datetime | None]]) -> AttentionEntry:
+def _condition(code: str, affected: Sequence[tuple[TroubledWorker, str, datetime | None]]) -> AttentionEntry:
     first, message, _ = affected[0]
     several = len(affected) > 1
     title = f"{len(affected)} workers: {code}" if several else f"worker {first.name}: {code}"
@@ -189,7 +190,7 @@ def _of_idle(idle: Sequence[IdleInstance]) -> Iterator[AttentionEntry]:
         first = instances[0]
         code = f"policy_would_{first.action}" if first.dry_run else "idle"
         label = f"policy {first.policy}" if first.policy else f"the policy of {name}"
-        names = _and_more([instance.id for instance in instances])
+        names = first_of([instance.id for instance in instances], 1)
         would = {"stop": f"would stop {name}", "scale_down": f"would scale down by {names}"}.get(
             first.action, f"would report {names}"
         )
@@ -217,28 +218,30 @@ def _of_gpus(gpus: Sequence[SickGpu]) -> Iterator[AttentionEntry]:
         )  # fmt: skip
 
 
-def _of_access(facts: AttentionFacts) -> Iterator[AttentionEntry]:
-    if n := facts.unreadable_secrets:
+def _of_access(snapshot: AttentionSnapshot) -> Iterator[AttentionEntry]:
+    if n := snapshot.unreadable_secrets:
         title = "a secret cannot be read" if n == 1 else f"{n} secrets cannot be read"
         yield _entry("error", "secrets", "secrets_unreadable", _CLUSTER, title, count=n)
-    if n := facts.plain_secrets:
+    if n := snapshot.plain_secrets:
         title = "a secret is stored unencrypted" if n == 1 else f"{n} secrets are stored unencrypted"
         yield _entry("warning", "secrets", "secrets_plain", _CLUSTER, title, count=n)
-    yield from _of_sealing(facts.sealing)
-    if facts.keys:
-        first, n = facts.keys[0], len(facts.keys)
+    yield from _of_sealing(snapshot.sealing)
+    if snapshot.keys:
+        first, n = snapshot.keys[0], len(snapshot.keys)
         title = f"API key {first.name} expires soon" if n == 1 else f"{n} API keys expire soon"
         message = f"API key {first.name} ({first.id}) expires at {first.expires_at:%Y-%m-%d %H:%M} UTC."
         yield _entry("notice", "keys", "key_expires", _CLUSTER, title, message, count=n)
 
 
-def _of_sealing(facts: SealingFacts) -> Iterator[AttentionEntry]:
-    if facts.plain:
+def _of_sealing(snapshot: SealingState) -> Iterator[AttentionEntry]:
+    if snapshot.plain:
         yield _entry("warning", "secrets", "keys_plain", _CLUSTER, "keys of agents are stored unencrypted")
-    if facts.receipts_unreadable:
+    if snapshot.receipts_unreadable:
         yield _entry("error", "secrets", "receipts_unreadable", _CLUSTER, "the key of receipts cannot be read")
-    yield from _of_gateways("error", "gateway_locked_out", "cannot reach engines", facts.locked_out)
-    yield from _of_gateways("warning", "gateway_without_key", "cannot open sealed secrets of proxies", facts.waits_for)
+    yield from _of_gateways("error", "gateway_locked_out", "cannot reach engines", snapshot.locked_out)
+    yield from _of_gateways(
+        "warning", "gateway_without_key", "cannot open sealed secrets of proxies", snapshot.waits_for
+    )
 
 
 def _of_gateways(severity: Severity, code: str, does: str, gateways: Sequence[str]) -> Iterator[AttentionEntry]:
@@ -248,7 +251,7 @@ def _of_gateways(severity: Severity, code: str, does: str, gateways: Sequence[st
         yield _entry(severity, "secrets", code, _CLUSTER, title, f"{_meaning(code)} Gateways: {named}.", count=n)
 
 
-def _of_certificate(certificate: CertificateFacts, at: datetime) -> Iterator[AttentionEntry]:
+def _of_certificate(certificate: CertificateState, at: datetime) -> Iterator[AttentionEntry]:
     name, code = (
         ("the certificate authority", "authority") if certificate.authority else ("the certificate", "certificate")
     )
@@ -314,11 +317,6 @@ def _sentences(*parts: str) -> str:
     return " ".join(part if part.endswith(".") else f"{part}." for part in parts if part)
 
 
-def _and_more(texts: Sequence[str]) -> str:
-    more = f" and {len(texts) - 1} more" if len(texts) > 1 else ""
-    return f"{texts[0]}{more}"
-
-
 def _oldest(times: Iterable[datetime | None]) -> datetime | None:
     return min((time for time in times if time is not None), default=None)
 
@@ -334,7 +332,7 @@ def _worker(name: str) -> AttentionObject:
     return AttentionObject(kind="worker", name=name)
 
 
-def _workers(workers: Sequence[WorkerFacts]) -> list[AttentionObject]:
+def _workers(workers: Sequence[TroubledWorker]) -> list[AttentionObject]:
     return [_worker(worker.name) for worker in workers]
 
 

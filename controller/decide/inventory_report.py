@@ -18,7 +18,7 @@ from controller.domain.devices import (
     KnownDevice,
     host_uuid,
 )
-from schemas.wire import DeviceFacts, HostFacts, Inventory
+from schemas.wire import Inventory, ReportedGpu, ReportedHost
 
 
 def compare_inventory(worker_id: str, inventory: Inventory, known: Iterable[KnownDevice]) -> DeviceChanges:
@@ -33,7 +33,7 @@ def compare_inventory(worker_id: str, inventory: Inventory, known: Iterable[Know
 
 
 def compare_gpus(
-    worker_id: str, reported: Iterable[DeviceFacts] | None, by_uuid: Mapping[str, KnownDevice], error: str = ""
+    worker_id: str, reported: Iterable[ReportedGpu] | None, by_uuid: Mapping[str, KnownDevice], error: str = ""
 ) -> DeviceChanges:
     """The changes between the reported GPUs (None: unreadable, for `error`) and the stored GPUs."""
     own = [d for d in by_uuid.values() if d.worker_id == worker_id and d.row.kind == "gpu"]
@@ -43,13 +43,13 @@ def compare_gpus(
     rows: list[DeviceRow] = []
     refused: list[KnownDevice] = []
     reported_uuids: set[str] = set()
-    for facts in reported:
-        device = by_uuid.get(facts.uuid)
-        reported_uuids.add(facts.uuid)
+    for gpu in reported:
+        device = by_uuid.get(gpu.uuid)
+        reported_uuids.add(gpu.uuid)
         if device is not None and device.worker_id != worker_id and (device.claims or device.owner_holds_it):
             refused.append(device)
         else:
-            rows.append(_gpu_row(facts, device))
+            rows.append(_gpu_row(gpu, device))
     gone = [d.row for d in own if d.row.uuid not in reported_uuids]
     rows += [replace(row, present=False, health="unhealthy", health_reason=MISSING) for row in gone]
     rows = with_losses(rows, by_uuid)
@@ -67,32 +67,32 @@ def _changed(rows: Iterable[DeviceRow], by_uuid: Mapping[str, KnownDevice], work
     return tuple(sorted((row for row in rows if stored.get(row.uuid) != row), key=lambda row: row.uuid))
 
 
-def _gpu_row(facts: DeviceFacts, device: KnownDevice | None) -> DeviceRow:
-    memory_mib, shrunk = _memory(facts.memory_mib, device)
-    health, reason = facts.health, facts.health_reason
+def _gpu_row(gpu: ReportedGpu, device: KnownDevice | None) -> DeviceRow:
+    memory_mib, shrunk = _memory(gpu.memory_mib, device)
+    health, reason = gpu.health, gpu.health_reason
     if shrunk and health == "ok":
         health, reason = "unhealthy", MEMORY_SHRUNK
     return DeviceRow(
-        uuid=facts.uuid,
+        uuid=gpu.uuid,
         kind="gpu",
-        index=facts.index,
-        model=facts.model,
-        compute_capability=facts.compute_capability,
+        index=gpu.index,
+        model=gpu.model,
+        compute_capability=gpu.compute_capability,
         memory_mib=memory_mib,
-        reported_mib=facts.memory_mib,
+        reported_mib=gpu.memory_mib,
         cpu_milli=0,
         health=health,
         health_reason=reason,
-        mig_mode=facts.mig_mode,
+        mig_mode=gpu.mig_mode,
         present=True,
-        vendor=facts.vendor,
-        reserved_mib=facts.reserved_mib,
-        parent=facts.parent,
+        vendor=gpu.vendor,
+        reserved_mib=gpu.reserved_mib,
+        parent=gpu.parent,
     )
 
 
-def _host_row(worker_id: str, facts: HostFacts, device: KnownDevice | None) -> DeviceRow:
-    memory_mib, shrunk = _memory(facts.memory_mib, device)
+def _host_row(worker_id: str, host: ReportedHost, device: KnownDevice | None) -> DeviceRow:
+    memory_mib, shrunk = _memory(host.memory_mib, device)
     claimed_cpu = device.claimed_cpu_milli if device is not None else 0
     return DeviceRow(
         uuid=host_uuid(worker_id),
@@ -101,14 +101,14 @@ def _host_row(worker_id: str, facts: HostFacts, device: KnownDevice | None) -> D
         model="",
         compute_capability=None,
         memory_mib=memory_mib,
-        reported_mib=facts.memory_mib,
+        reported_mib=host.memory_mib,
         # CPU can be overcommitted: with less CPU than is claimed everything is slower, but keeps working.
-        cpu_milli=max(facts.cpu_milli, claimed_cpu),
+        cpu_milli=max(host.cpu_milli, claimed_cpu),
         health="unhealthy" if shrunk else "ok",
         health_reason=MEMORY_SHRUNK if shrunk else "",
         mig_mode=False,
         present=True,
-        reserved_mib=facts.reserved_mib,
+        reserved_mib=host.reserved_mib,
     )
 
 

@@ -17,24 +17,24 @@ ABOVE_EVERY_S: Final = 600.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ReportedTerm:
     """The highest numbers, as the ledger has them or as an agent names them."""
 
     term: int
     session: int
 
 
-def proof_of(key: bytes, worker: str, seen: Seen) -> str:
+def proof_of(key: bytes, worker: str, seen: ReportedTerm) -> str:
     """The proof that the agent of this worker got these numbers, in hexadecimal digits."""
     return hmac.new(key, f"told {worker} {seen.term} {seen.session}".encode(), hashlib.sha256).hexdigest()
 
 
-def is_proven(key: bytes, worker: str, seen: Seen, proof: str) -> bool:
+def is_proven(key: bytes, worker: str, seen: ReportedTerm, proof: str) -> bool:
     """Whether a controller of this ledger has sent these numbers to the agent of this worker."""
     return hmac.compare_digest(proof_of(key, worker, seen).encode(), proof.encode())
 
 
-def term_to_pass(ledger: Seen, agent: Seen, last_s: float | None) -> int | None:
+def term_to_pass(ledger: ReportedTerm, agent: ReportedTerm, last_s: float | None) -> int | None:
     """The term above which the lease must go, so that the agent obeys again; None if no loss is believed.
 
     Args:

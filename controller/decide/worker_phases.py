@@ -24,7 +24,7 @@ from controller.domain.workers import (
     SILENT,
     TERM_AHEAD,
     TWO_IDENTITIES,
-    HelloSeen,
+    PastHello,
     Quarantine,
     WorkerChange,
     WorkerEffects,
@@ -201,7 +201,7 @@ def _deadlines(contact: _Contact, new: WorkerPhase, breaker_open: bool, settings
     return [max(0.0, contact.limit_s - contact.silence_s)]
 
 
-def quarantine_after(hellos: Sequence[HelloSeen]) -> Quarantine | None:
+def quarantine_after(hellos: Sequence[PastHello]) -> Quarantine | None:
     """The quarantine that follows from these hellos, the newest last.
 
     Two agents with one identity (a copied data folder or a cloned host) take each other's connection over in turn. A

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from controller.domain.instances import InstanceFacts
+from controller.domain.instances import InstanceState
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import PlannedClaim
 from controller.domain.start_receipts import StartReceipt
 
 
 @dataclass(frozen=True, slots=True)
-class FoundProcess:
+class OrphanProcess:
     """A process that runs and is not in the ledger."""
 
     receipt: StartReceipt
@@ -64,9 +64,9 @@ class DeviceRoom:
 class Adopted:
     """An instance that the ledger takes back, with the processes of all its ranks in order."""
 
-    ranks: tuple[FoundProcess, ...]
+    ranks: tuple[OrphanProcess, ...]
     phase: InstancePhase
-    before: InstanceFacts | None  # the ledger's own, older state of it; None if the ledger did not know it
+    before: InstanceState | None  # the ledger's own, older state of it; None if the ledger did not know it
     removed: tuple[str, ...]  # instances without processes, which are removed for it
 
     @property
@@ -79,7 +79,7 @@ class Adopted:
 class NotAdopted:
     """A start that stays out of the ledger. Its processes are stopped."""
 
-    ranks: tuple[FoundProcess, ...]
+    ranks: tuple[OrphanProcess, ...]
     why: str
 
 

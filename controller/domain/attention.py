@@ -6,7 +6,7 @@ from datetime import datetime
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerFacts:
+class TroubledWorker:
     """A worker that is not ready, or has a condition that does not hold."""
 
     name: str
@@ -80,7 +80,7 @@ class ExpiringKey:
 
 
 @dataclass(frozen=True, slots=True)
-class CertificateFacts:
+class CertificateState:
     """A certificate of this controller."""
 
     ends_at: datetime  # the end of the certificate in use
@@ -90,7 +90,7 @@ class CertificateFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class SealingFacts:
+class SealingState:
     """How the secrets of agents' proxies and the key of receipts are stored."""
 
     plain: bool = False  # some of them are stored unencrypted, and this controller has no key
@@ -100,22 +100,22 @@ class SealingFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class AttentionFacts:
+class AttentionSnapshot:
     """Everything at one time."""
 
     at: datetime
     leader: bool = True
     leaderless_since: datetime | None = None  # last renewal of the lease
     violations: Sequence[str] = ()  # the broken rows of the ledger, as text
-    workers: Sequence[WorkerFacts] = ()
+    workers: Sequence[TroubledWorker] = ()
     instances: Sequence[TroubledInstance] = ()
     deployments: Sequence[TroubledDeployment] = ()
     idle: Sequence[IdleInstance] = ()
     gpus: Sequence[SickGpu] = field(default=())
     unreadable_secrets: int = 0  # number of secrets that no key of this controller opens
     plain_secrets: int = 0  # number of secrets that are stored unencrypted
-    sealing: SealingFacts = SealingFacts()
+    sealing: SealingState = SealingState()
     keys: Sequence[ExpiringKey] = ()  # those that expire soon, in order of expiry
-    certificates: Sequence[CertificateFacts] = ()
+    certificates: Sequence[CertificateState] = ()
     database_full_since: datetime | None = None  # when this controller met a full disk of the database
     database_low: str = ""  # free space of that disk, as text; empty: enough, or unknown

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any, Final, Literal
 
 from controller.domain.events import NewEvent
-from controller.domain.instances import InstanceFacts
+from controller.domain.instances import InstanceState
 from controller.domain.phases import InstancePhase, check_instance_edge
 from controller.domain.placement import Need, NeedError
 from controller.domain.rollouts import RolloutRecord
@@ -170,7 +170,7 @@ class DeploymentEffects:
 
     def change_phase(
         self,
-        instance: InstanceFacts,
+        instance: InstanceState,
         to: InstancePhase,
         reason: str = "",
         message: str = "",
@@ -197,7 +197,7 @@ class DeploymentEffects:
             )
         )
 
-    def release(self, instance: InstanceFacts) -> None:
+    def release(self, instance: InstanceState) -> None:
         """Releases all claims, which frees capacity for pending instances.
 
         Unsent commands are withdrawn with them: a host that is presumed dead may return and fetch its commands.
@@ -208,19 +208,19 @@ class DeploymentEffects:
             self.releases.append(Release(instance=instance.id, epoch=instance.epoch))
             self.wake_placement = True
 
-    def release_rank(self, instance: InstanceFacts, rank: int) -> None:
+    def release_rank(self, instance: InstanceState, rank: int) -> None:
         """Releases one rank's claims. After that the instance can only end."""
         self.releases.append(Release(instance=instance.id, epoch=instance.epoch, rank=rank))
         self.wake_placement = True
 
-    def withdraw(self, instance: InstanceFacts, rank: int) -> bool:
+    def withdraw(self, instance: InstanceState, rank: int) -> bool:
         """Withdraws the rank's start command if no agent can have seen it; returns whether it did."""
         command_id = instance.unsent_start(rank)
         if command_id is not None:
             self.withdrawals[command_id] = None
         return command_id is not None
 
-    def remove(self, instance: InstanceFacts) -> None:
+    def remove(self, instance: InstanceState) -> None:
         self.release(instance)
         self.removals.append(Remove(instance=instance.id, expected=instance.phase, epoch=instance.epoch))
 

@@ -8,12 +8,12 @@ from typing import Any, Literal
 
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import Layout, Need, NeedError
-from controller.domain.rollouts import RolloutFacts
+from controller.domain.rollouts import RolloutSnapshot
 from schemas.manifest.deployment import DeploymentSpec
 
 
 @dataclass(frozen=True, slots=True)
-class RevisionFacts:
+class Revision:
     """An immutable spec with the result of its analysis."""
 
     generation: int
@@ -26,7 +26,7 @@ class RevisionFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class IntentFacts:
+class Intent:
     """A limit on the wanted replicas. The autoscaler's floor and cap are the same number."""
 
     source: str
@@ -37,7 +37,7 @@ class IntentFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ClaimFacts:
+class InstanceClaim:
     """A claim of an instance."""
 
     device: str
@@ -57,7 +57,7 @@ class ClaimFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class ProcessFacts:
+class ReportedProcess:
     """An agent's latest report of a process. `ended_at`: the first report of its end; None if it has not ended."""
 
     epoch: int
@@ -71,19 +71,19 @@ class ProcessFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class RunFacts:
+class EndedStart:
     """A start that has ended: the times of its command and of the first report of its end, by the database's clock.
 
     No later report of the agent changes them. `orderly`: it was stopped together with its agent or its host.
     """
 
-    began: datetime
+    started: datetime
     ended: datetime
     orderly: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class CommandFacts:
+class CommandState:
     """A command and its state. `sent`: it may have reached the agent."""
 
     id: int
@@ -98,7 +98,7 @@ class CommandFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class HostFacts:
+class ClaimedWorker:
     """A worker on which this deployment holds claims, reduced to what its instances depend on."""
 
     id: str
@@ -114,7 +114,7 @@ class HostFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class InstanceFacts:
+class InstanceState:
     """One replica."""
 
     id: str
@@ -139,16 +139,16 @@ class InstanceFacts:
     restarts_now: bool = False  # a user requested a restart of this start
     requests: int = 0  # in flight, as gateways last reported
     seen_requests: int = 0  # in flight, as its agent last observed: also those of silent gateways
-    claims: tuple[ClaimFacts, ...] = ()
-    processes: tuple[ProcessFacts, ...] = ()
-    commands: tuple[CommandFacts, ...] = ()
-    runs: tuple[RunFacts, ...] = ()  # its ended starts, newest first; read only if the present start has ended
+    claims: tuple[InstanceClaim, ...] = ()
+    processes: tuple[ReportedProcess, ...] = ()
+    commands: tuple[CommandState, ...] = ()
+    runs: tuple[EndedStart, ...] = ()  # its ended starts, newest first; read only if the present start has ended
 
-    def process(self, rank: int = 0) -> ProcessFacts | None:
+    def process(self, rank: int = 0) -> ReportedProcess | None:
         """The current epoch's process of that rank; None until an agent reports it."""
         return next((p for p in self.processes if p.epoch == self.epoch and p.rank == rank), None)
 
-    def command(self, verb: str, rank: int = 0) -> CommandFacts | None:
+    def command(self, verb: str, rank: int = 0) -> CommandState | None:
         return next((c for c in self.commands if c.epoch == self.epoch and c.rank == rank and c.verb == verb), None)
 
     def unsent_start(self, rank: int) -> int | None:
@@ -173,7 +173,7 @@ class InstanceFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class RelocationFacts:
+class StoredRelocation:
     """A relocation under way: `instance` at `epoch` stops once `replacement` runs; empty: not created yet.
 
     purpose: for a `drain` of the worker or a `restart` by a user, the replacement is placed like any instance.
@@ -188,7 +188,7 @@ class RelocationFacts:
 
 
 @dataclass(frozen=True)  # no slots: cached properties need __dict__
-class DeploymentFacts:
+class DeploymentSnapshot:
     """A deployment with its newest revision, the revisions that instances still run, its instances and their hosts."""
 
     uid: str
@@ -206,19 +206,19 @@ class DeploymentFacts:
     observed_generation: int
     conditions: tuple[Mapping[str, Any], ...]
     now: datetime  # by the database's clock
-    revisions: Mapping[int, RevisionFacts]
-    intents: tuple[IntentFacts, ...] = ()
-    instances: tuple[InstanceFacts, ...] = ()
-    hosts: Mapping[str, HostFacts] = field(default_factory=dict)
-    relocations: tuple[RelocationFacts, ...] = ()
-    rollout: RolloutFacts | None = None  # None: none is stored
+    revisions: Mapping[int, Revision]
+    intents: tuple[Intent, ...] = ()
+    instances: tuple[InstanceState, ...] = ()
+    hosts: Mapping[str, ClaimedWorker] = field(default_factory=dict)
+    relocations: tuple[StoredRelocation, ...] = ()
+    rollout: RolloutSnapshot | None = None  # None: none is stored
     placed_before: int | None = None  # replicas that were placed when its revision became the newest; None: unknown
 
     @cached_property
-    def by_id(self) -> Mapping[str, InstanceFacts]:
+    def by_id(self) -> Mapping[str, InstanceState]:
         return {i.id: i for i in self.instances}
 
     @cached_property
-    def substitutes(self) -> Mapping[str, InstanceFacts]:
+    def substitutes(self) -> Mapping[str, InstanceState]:
         """Its instances that replace another instance, by the id of the replaced instance."""
         return {i.replaces: i for i in self.instances if i.replaces is not None}

@@ -180,7 +180,7 @@ class ContainerRuntime:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerFacts:
+class PlacementWorker:
     """A worker, for the scheduler."""
 
     id: str

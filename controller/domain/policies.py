@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
-from controller.domain.instances import IntentFacts
+from controller.domain.instances import Intent
 from controller.domain.telemetry.utilization import Judgement, Verdict
 from controller.domain.wanted import wanted_replicas
 from schemas.manifest.deployment import DeploymentSpec
@@ -80,7 +80,7 @@ class WatchedInstance:
 
 
 @dataclass(frozen=True, slots=True)
-class PolicyFacts:
+class PolicySnapshot:
     """A deployment as of one snapshot."""
 
     uid: str
@@ -90,7 +90,7 @@ class PolicyFacts:
     deleted: bool
     spec: DeploymentSpec
     policy: EffectivePolicy | None
-    intents: tuple[IntentFacts, ...]
+    intents: tuple[Intent, ...]
     instances: tuple[WatchedInstance, ...]
     open_actions: bool  # an action that stopped replicas is not finished
     now: float

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from controller.domain.instances import RunFacts
+from controller.domain.instances import EndedStart
 
 # Not the model's fault: the agent or its host ended the process, or its end was not observed.
 BLAMELESS: Final = frozenset({"agent_stopped", "disconnected", "gone"})
@@ -42,11 +42,11 @@ class RestartSettings:
         return failures > 0 and failures % self.failures_per_worker == 0
 
 
-def ends_in_a_row(runs: Sequence[RunFacts], stable_after_s: float) -> int:
+def ends_in_a_row(runs: Sequence[EndedStart], stable_after_s: float) -> int:
     """The number of ends since the last start that was stable, at least 1. `runs`: newest first.
 
     All ends count, except orderly ends.
     """
     stable = timedelta(seconds=stable_after_s)
-    lasted = next((n for n, run in enumerate(runs) if run.ended - run.began >= stable), len(runs))
+    lasted = next((n for n, run in enumerate(runs) if run.ended - run.started >= stable), len(runs))
     return max(1, sum(not run.orderly for run in runs[:lasted]))

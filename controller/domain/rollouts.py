@@ -65,7 +65,7 @@ class RevisionCount:
 
 
 @dataclass(frozen=True, slots=True)
-class RolloutFacts:
+class RolloutSnapshot:
     """A deployment's rollout as of one snapshot."""
 
     record: RolloutRecord | None = None  # None: none is stored yet

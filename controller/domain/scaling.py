@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
 
-from controller.domain.instances import IntentFacts
+from controller.domain.instances import Intent
 from controller.domain.wanted import AUTOSCALER
 from schemas.manifest.deployment import DeploymentSpec
 
@@ -198,14 +198,14 @@ class PolicyCap:
 
 
 @dataclass(frozen=True, slots=True)
-class ScalingFacts:
+class ScalingSnapshot:
     """A deployment whose replicas follow the requests, as of one snapshot."""
 
     uid: str
     name: str
     generation: int
     spec: DeploymentSpec
-    intents: tuple[IntentFacts, ...]
+    intents: tuple[Intent, ...]
     replicas: Replicas
     engine: str = ""  # that placement chose for its newest instance; empty: not chosen
     sequences: int | None = None  # concurrent requests for which its need was estimated
@@ -224,7 +224,7 @@ class ScalingFacts:
 class ScalingStep:
     """The writes for one deployment."""
 
-    facts: ScalingFacts
+    snapshot: ScalingSnapshot
     wish: Wish
     evidence: Mapping[str, Any]  # JSON
     silent: tuple[str, ...]  # names of gateways that do not report
@@ -236,5 +236,5 @@ class ScalingStep:
 
     @property
     def number_before(self) -> int:
-        low, high = self.facts.spec.replica_bounds
-        return min(max(low if self.facts.number is None else self.facts.number, low), high)
+        low, high = self.snapshot.spec.replica_bounds
+        return min(max(low if self.snapshot.number is None else self.snapshot.number, low), high)

@@ -36,14 +36,14 @@ def change_between(old: DeploymentSpec, new: DeploymentSpec) -> Change:
 
 def field_changes(old: DeploymentSpec, new: DeploymentSpec) -> list[FieldChange]:
     """Each field that differs, by its path in manifests, in their order. What a spec leaves out has its default."""
-    found: list[FieldChange] = []
+    changes: list[FieldChange] = []
     for field, (before, after) in _changed(old, new).items():
         effect: Literal["in_place", "replaces"] = "in_place" if field in IN_PLACE_FIELDS else "replaces"
-        found += [
+        changes += [
             FieldChange(field=path, old=_written(was), new=_written(will), effect=effect)
             for path, was, will in _leaves(field, before, after)
         ]
-    return found
+    return changes
 
 
 def _changed(old: DeploymentSpec, new: DeploymentSpec) -> dict[str, tuple[Any, Any]]:

@@ -114,7 +114,7 @@ def drain_of(request: DrainBody, at: datetime, present: Drain | None) -> Drain:
 
 
 @dataclass(frozen=True, slots=True)
-class HelloSeen:
+class PastHello:
     """One hello of a worker. `identity` distinguishes agents; `address` is where an operator finds the agent."""
 
     at: datetime

@@ -22,7 +22,6 @@ from schemas.wire import (
     MAX_PERIODS,
     MAX_PROCESSES,
     AgentMessage,
-    DeviceFacts,
     GpuSample,
     Heartbeat,
     Hello,
@@ -30,6 +29,7 @@ from schemas.wire import (
     InventoryChanged,
     ProcessSample,
     Readings,
+    ReportedGpu,
     SamplePeriod,
     Samples,
     agent_message,
@@ -41,7 +41,7 @@ MAX_SAMPLES: Final = 50_000  # of one period: of GPUs, of processes, and of GPUs
 _MAX_REASON: Final = 500  # characters
 _AHEAD_S: Final = 1.0  # a period may end shortly after the message's own time
 _READINGS: Final[Mapping[type, tuple[str, ...]]] = {
-    DeviceFacts: ("used_mib", "utilization", "details"),
+    ReportedGpu: ("used_mib", "utilization", "details"),
     GpuSample: ("used_mib",),
     ProcessSample: ("requests", "arrived", "queued", "kv_use"),
 }
@@ -117,9 +117,9 @@ def _read_again(raw: str, doubts: Doubts) -> AgentMessage:
     periods = sent.get("periods") if sent.get("type") == "samples" else None
     if isinstance(periods, list) and len(periods) <= MAX_PERIODS:
         sent["periods"] = []
-    _forget_impossible(sent.get("gpus"), DeviceFacts, MAX_GPUS, doubts)
+    _forget_impossible(sent.get("gpus"), ReportedGpu, MAX_GPUS, doubts)
     if isinstance(sent.get("inventory"), dict):
-        _forget_impossible(sent["inventory"].get("gpus"), DeviceFacts, MAX_GPUS, doubts)
+        _forget_impossible(sent["inventory"].get("gpus"), ReportedGpu, MAX_GPUS, doubts)
     try:
         message: AgentMessage = msgspec.convert(_storable(sent), AgentMessage, strict=False)
     except msgspec.ValidationError as error:

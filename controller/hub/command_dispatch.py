@@ -27,7 +27,7 @@ from controller.store.access.secrets import StoredSecret
 from controller.store.core.database import Database
 from controller.store.core.events import notify, write_events
 from controller.store.deployments import commands
-from controller.store.deployments.commands import DueCommand, Target
+from controller.store.deployments.commands import Answer, DueCommand, Target
 from schemas.wire import RUNTIME_DOCKER, Command, StartOrder, StopOrder, explain
 
 log = structlog.get_logger(__name__)
@@ -192,7 +192,8 @@ class CommandDispatcher:
             if command.sent_before:  # it may have started its process, so its claims must stay: it is tried again
                 deployments = set()
             else:
-                deployments = await commands.refuse_unsent(connection, command.id, error.code, why)
+                refusal = Answer(command.id, command.worker_id, "refused", error.code, why)
+                deployments = await commands.write_answers(connection, [refusal])
                 session.unanswered.pop(command.id, None)
             objects = (f"instance:{command.instance}", f"worker:{command.worker_id}")
             await write_events(connection, [NewEvent("order_not_sent", why, objects, {"command": command.id})])

@@ -14,6 +14,7 @@ from controller.store.deployments import processes
 from controller.store.workers.conditions import clear_condition, clear_conditions, set_condition
 from controller.store.workers.devices import GpuHolders, gpu_holders, sick_gpus
 from schemas.placement_reasons import Reason
+from schemas.printing import first_of
 from schemas.process_figures import ProcessFigures
 from schemas.wire import RUNTIME_DOCKER, Inventory
 from schemas.worker_conditions import CONTAINERS, DISK_PRESSURE, GPUS_HEALTHY
@@ -68,7 +69,7 @@ async def _record_unreadable(connection: Connection, worker_id: str, name: str, 
 async def _record_readable(connection: Connection, worker_id: str, name: str, plan: DeviceChanges) -> list[NewEvent]:
     healthy = bool(plan.rows) and not await record_unhealthy(connection, worker_id)
     if plan.refused:
-        message = "in use by another worker: " + _listed(device.row.uuid for device in plan.refused)
+        message = "in use by another worker: " + first_of([device.row.uuid for device in plan.refused], _LISTED)
         await set_condition(connection, worker_id, OWN, "gpu_held_elsewhere", message)
     over = [READABLE, *([] if plan.refused else [OWN]), *([GPUS_HEALTHY] if healthy else [])]
     if READABLE not in await clear_conditions(connection, worker_id, over):
@@ -80,7 +81,7 @@ async def record_unhealthy(connection: Connection, worker_id: str) -> bool:
     """Names the worker's unhealthy GPUs in its condition; returns whether it has any."""
     sick = await sick_gpus(connection, worker_id)
     if sick:
-        message = _listed(f"{uuid} ({why or 'no reason given'})" for uuid, why in sick)
+        message = first_of([f"{uuid} ({why or 'no reason given'})" for uuid, why in sick], _LISTED)
         await set_condition(connection, worker_id, GPUS_HEALTHY, reason_code(sick[0][1]) or "gpu_unhealthy", message)
     return bool(sick)
 
@@ -89,12 +90,6 @@ async def _of_all(connection: Connection, worker_id: str, reason: str, message: 
     """Returns an event of the worker and of every instance that holds one of its GPUs."""
     instances = (await gpu_holders(connection, worker_id)).all()
     return NewEvent(reason, message, (f"worker:{worker_id}", *(f"instance:{i}" for i in instances)), {"reason": code})
-
-
-def _listed(texts: Iterable[str]) -> str:
-    names = list(texts)
-    more = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    return ", ".join(names[:_LISTED]) + more
 
 
 def inventory_events(

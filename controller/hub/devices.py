@@ -14,28 +14,28 @@ from controller.store.core.events import notify
 from controller.store.deployments import processes
 from controller.store.workers import sessions
 from controller.store.workers.devices import lock_devices, write_devices
-from schemas.wire import DeviceFacts, Inventory
+from schemas.wire import Inventory, ReportedGpu
 from schemas.worker_labels import TRUSTED_LABELS
 
 WRITE_LIMIT_S: Final = 20.0
 _READINGS: Final = frozenset({"used_mib", "utilization", "details"})
 # An attrgetter, since it runs for each GPU of each heartbeat: comparing copies took an eighth of the controller's time.
-_properties_of: Final = attrgetter(*(field for field in DeviceFacts.__struct_fields__ if field not in _READINGS))
+_properties_of: Final = attrgetter(*(field for field in ReportedGpu.__struct_fields__ if field not in _READINGS))
 
 
-def properties_differ(known: tuple[DeviceFacts, ...] | None, reported: tuple[DeviceFacts, ...] | None) -> bool:
+def properties_differ(known: tuple[ReportedGpu, ...] | None, reported: tuple[ReportedGpu, ...] | None) -> bool:
     """Whether the reported GPUs differ from the last written ones, apart from readings."""
     return _properties(known) != _properties(reported)
 
 
-def _properties(gpus: tuple[DeviceFacts, ...] | None) -> frozenset[tuple[object, ...]] | None:
+def _properties(gpus: tuple[ReportedGpu, ...] | None) -> frozenset[tuple[object, ...]] | None:
     return None if gpus is None else frozenset(map(_properties_of, gpus))
 
 
 async def write_device_change(
     database: Database,
     session: Session,
-    report: Inventory | tuple[DeviceFacts, ...] | None,
+    report: Inventory | tuple[ReportedGpu, ...] | None,
     error: str = "",
     *,
     trusted: Sequence[str] = TRUSTED_LABELS,
@@ -73,7 +73,7 @@ async def write_inventory(connection: Connection, worker_id: str, inventory: Inv
 
 
 async def write_gpus(
-    connection: Connection, worker_id: str, gpus: Sequence[DeviceFacts] | None, error: str = ""
+    connection: Connection, worker_id: str, gpus: Sequence[ReportedGpu] | None, error: str = ""
 ) -> DeviceChanges:
     """Brings a worker's GPU rows in line with a heartbeat (None: unreadable because of `error`)."""
     known = await lock_devices(connection, worker_id, [g.uuid for g in gpus or ()])

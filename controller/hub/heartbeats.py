@@ -31,7 +31,7 @@ from controller.store.workers.heartbeats import (
     write_liveness,
     write_readings,
 )
-from schemas.wire import DeviceFacts, GpuDetails
+from schemas.wire import GpuDetails, ReportedGpu
 
 log = structlog.get_logger(__name__)
 
@@ -59,7 +59,7 @@ class _Unread:
     """The unwritten readings of one connection."""
 
     at: float
-    gpus: tuple[DeviceFacts, ...] | None
+    gpus: tuple[ReportedGpu, ...] | None
     unread: tuple[str, ...] = ()  # GPUs that could not be read
 
 
@@ -111,7 +111,7 @@ class Liveness:
         unwritten.last = now
         unwritten.notify = unwritten.notify or returned
 
-    def read(self, session: Session, gpus: tuple[DeviceFacts, ...] | None) -> None:
+    def read(self, session: Session, gpus: tuple[ReportedGpu, ...] | None) -> None:
         """Notes the readings of a heartbeat; None: the GPUs could not be read."""
         self._of(session)
         before = self._readings.get(session)
@@ -304,7 +304,7 @@ def _newest(batch: Mapping[Session, _Unwritten]) -> dict[Session, _Unwritten]:
     return {session: batch[session] for session in newest.values()}
 
 
-def details_of(worker_id: str, gpus: Iterable[DeviceFacts] | None) -> list[DetailsRow]:
+def details_of(worker_id: str, gpus: Iterable[ReportedGpu] | None) -> list[DetailsRow]:
     """Rows of the GPUs for which the agent sends details now."""
     return [
         DetailsRow(worker_id, gpu.uuid, _details_json(gpu.details)) for gpu in gpus or () if gpu.details is not None

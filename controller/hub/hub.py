@@ -10,7 +10,7 @@ import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from controller.decide.lost_history import Seen, proof_of
+from controller.decide.lost_history import ReportedTerm, proof_of
 from controller.domain.access.redaction import NOTHING_REDACTED, Redaction
 from controller.hub.admission import Admission
 from controller.hub.command_dispatch import CommandDispatcher, Secrets
@@ -245,7 +245,7 @@ class Hub:
             sample_s=self._sample_s,
             proxy_secret=accepted.proxy_secret,
             dismissed=dict(accepted.dismissed),
-            proof=session.prove(Seen(accepted.term, accepted.session)),
+            proof=session.prove(ReportedTerm(accepted.term, accepted.session)),
         )
         session.send(session.welcome)
         if session.held_until is not None:

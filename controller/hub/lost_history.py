@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 
-from controller.decide.lost_history import Seen, is_proven, term_to_pass
+from controller.decide.lost_history import ReportedTerm, is_proven, term_to_pass
 from controller.domain.events import NewEvent
 from controller.hub.session import Session
 from controller.runtime.clock import Clock
@@ -36,12 +36,12 @@ def is_ahead(identity: Identity, hello: Hello) -> bool:
     return hello.highest_term > identity.term or hello.highest_session > identity.session
 
 
-def proven_by(identity: Identity, hello: Hello) -> Seen | None:
+def proven_by(identity: Identity, hello: Hello) -> ReportedTerm | None:
     """The term and session that the agent proves to have received; None without a valid proof."""
     key = identity.proof_key
     if hello.told is None or key is None:
         return None
-    received = Seen(hello.told.term, hello.told.session)
+    received = ReportedTerm(hello.told.term, hello.told.session)
     return received if is_proven(key, identity.id, received, hello.told.proof) else None
 
 
@@ -55,8 +55,8 @@ async def raise_term(database: Database, identity: Identity, hello: Hello) -> No
         # Where proofs cannot be read, agents are believed like agents that never had one.
         if proven is None and not ledger.unproven and identity.proof_key is not None:
             return
-        agent = proven or Seen(hello.highest_term, hello.highest_session)
-        passed = term_to_pass(Seen(ledger.term, ledger.session), agent, None if proven else ledger.last_s)
+        agent = proven or ReportedTerm(hello.highest_term, hello.highest_session)
+        passed = term_to_pass(ReportedTerm(ledger.term, ledger.session), agent, None if proven else ledger.last_s)
         term = None if passed is None else await go_above(connection, passed)
         if term is None:
             return

@@ -20,13 +20,13 @@ from controller.store.core.database import Database
 from schemas.wire import (
     AgentMessage,
     CommandResult,
-    DeviceFacts,
     Goodbye,
     Heartbeat,
     Hello,
     Inventory,
     InventoryChanged,
     ProcessReport,
+    ReportedGpu,
     Samples,
 )
 from schemas.worker_labels import TRUSTED_LABELS
@@ -112,7 +112,7 @@ class MessageHandler:
                 raise MalformedMessageError("hello: sent twice on one connection")
 
     async def _write_change(
-        self, session: Session, report: Inventory | tuple[DeviceFacts, ...] | None, error: str
+        self, session: Session, report: Inventory | tuple[ReportedGpu, ...] | None, error: str
     ) -> None:
         session.budget.charge(CHANGE_S)
         if not await devices.write_device_change(self._database, session, report, error, trusted=self._trusted):

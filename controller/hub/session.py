@@ -10,7 +10,7 @@ import structlog
 from aiohttp import ClientConnectionResetError, WSMsgType, web
 from msgspec.structs import replace
 
-from controller.decide.lost_history import Seen
+from controller.decide.lost_history import ReportedTerm
 from controller.hub.agent_messages import Doubts, MalformedMessageError, read_message
 from controller.hub.worker_budget import MAX_UNSENT, Frames, WorkerBudget
 from schemas.process_figures import ProcessFigures
@@ -19,9 +19,9 @@ from schemas.wire import (
     AgentMessage,
     Command,
     ControllerMessage,
-    DeviceFacts,
     ProcessReport,
     Rejected,
+    ReportedGpu,
     Welcome,
     encode,
 )
@@ -89,7 +89,7 @@ class Session:
         since: datetime,
         boot_id: str,
         protocol: int = HIGHEST_PROTOCOL,
-        gpus: tuple[DeviceFacts, ...] | None,
+        gpus: tuple[ReportedGpu, ...] | None,
     ) -> None:
         self.worker_id = worker_id
         self.name = name
@@ -112,7 +112,7 @@ class Session:
         self.gpus_error = ""
         self.held_elsewhere: frozenset[str] = frozenset()
         self.welcome: Welcome | None = None
-        self.prove: Callable[[Seen], str] | None = None
+        self.prove: Callable[[ReportedTerm], str] | None = None
         self.takes_proxy_secrets = False
         self.unread: frozenset[tuple[str, int, int]] = frozenset()
         self.held_until: float | None = None
@@ -168,7 +168,7 @@ class Session:
         """Repeats the welcome before the first command of a later term, with the proof that the agent received it."""
         if self.welcome is None or self.prove is None or term <= self.welcome.term or self.protocol < _PROOFS_SINCE:
             return
-        proof = self.prove(Seen(term, self.welcome.session))
+        proof = self.prove(ReportedTerm(term, self.welcome.session))
         self.welcome = replace(self.welcome, term=term, proof=proof)
         self._outgoing.append(self.welcome)
 

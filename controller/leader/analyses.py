@@ -15,7 +15,7 @@ import orjson
 import structlog
 
 from controller.decide.instances.decide import Finished
-from controller.domain.instances import RevisionFacts
+from controller.domain.instances import Revision
 from controller.domain.model_facts import COMMITS
 from controller.domain.placement import Need
 from controller.engines.base import Analysis
@@ -91,7 +91,7 @@ def fresh_for_s(source: Mapping[str, Any], branch_s: float = BRANCH_FRESH_S) -> 
 
 @dataclass(frozen=True, slots=True)
 class _Running:
-    revision: RevisionFacts
+    revision: Revision
     analysis: Analysis
     source: str
 
@@ -128,7 +128,7 @@ class Analyses:
     def running(self, uid: str) -> bool:
         return uid in self._running
 
-    def under_way(self, uid: str) -> RevisionFacts | None:
+    def under_way(self, uid: str) -> Revision | None:
         """The revision of this deployment that is being analyzed."""
         running = self._running.get(uid)
         return None if running is None else running.revision
@@ -141,7 +141,7 @@ class Analyses:
         """The result of the last analysis; kept until `forget` or the next start."""
         return self._finished.get(uid)
 
-    def start(self, uid: str, revision: RevisionFacts) -> None:
+    def start(self, uid: str, revision: Revision) -> None:
         """Starts the analysis of the revision unless it is running already."""
         analysis = engine_for(revision.spec).analysis(revision.spec)
         if analysis is None:
@@ -193,7 +193,7 @@ class Analyses:
         self._hint(uid)
 
 
-def _finish(revision: RevisionFacts, result: Any) -> Finished:
+def _finish(revision: Revision, result: Any) -> Finished:
     if isinstance(result, Exception) and (need := assumed_need(revision.spec, _text(result))) is not None:
         return Finished(revision.input_hash, need=need)
     if isinstance(result, BaseException):
@@ -271,7 +271,7 @@ async def analyse_now(known: ModelCache, spec: DeploymentSpec) -> Need:
     return need
 
 
-def known_need(revision: RevisionFacts) -> Need | None:
+def known_need(revision: Revision) -> Need | None:
     """The need of a revision without a stored need, if it needs no analysis."""
     if revision.need is not None:
         return None

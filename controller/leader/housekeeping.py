@@ -135,9 +135,9 @@ class History(_Rounds):
             await forget_spans(connection, keep_days=self._keep_days)
 
     async def _pack(self) -> None:
-        began = self._clock.monotonic()
+        started = self._clock.monotonic()
         all_packed = False
-        while not all_packed and self._clock.monotonic() - began < _PACKING_S:
+        while not all_packed and self._clock.monotonic() - started < _PACKING_S:
             async with self._transaction() as connection:
                 all_packed = await pack_hours(connection)
 

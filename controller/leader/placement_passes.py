@@ -183,7 +183,7 @@ class PlacementPasses:
         self._arrivals = 0  # rises whenever an instance may have become pending
         self._ports: defaultdict[str, set[int]] = defaultdict(set)  # of gangs placed since the refresh, by host device
         self._cleared_at: int | None = None  # its value when a full pass began that left no instance pending
-        self._began = 0.0
+        self._started = 0.0
 
     @property
     def inventory(self) -> Inventory:
@@ -203,7 +203,7 @@ class PlacementPasses:
     async def one_pass(self) -> AsyncIterator[None]:
         """The inventory for one pass, its commits included; after a failure its reservations are taken back."""
         async with self._lock:
-            self._began = self._clock.monotonic()
+            self._started = self._clock.monotonic()
             self.inventory.begin_pass()
             try:
                 yield
@@ -361,7 +361,7 @@ class PlacementPasses:
         lost = [s for s in starts if s.waiting.id not in done]
         for start in lost:
             self.inventory.unreserve(start.placed)
-        elapsed = self._clock.monotonic() - self._began
+        elapsed = self._clock.monotonic() - self._started
         for start in kept:
             self._metrics.placement_seconds(start.waiting.waited_s + elapsed)
         self._metrics.placed("placed", len(kept))

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from controller.decide.policies.actions import is_judged, known_low_since
 from controller.decide.policies.windows import low_after
-from controller.domain.policies import GpuClaim, PolicyFacts, WatchedInstance
+from controller.domain.policies import GpuClaim, PolicySnapshot, WatchedInstance
 from controller.domain.telemetry.series import MeanSeries, Series
 from controller.domain.telemetry.utilization import NO_LEAPS, GpuUse, InstanceUse
 from controller.store.telemetry.minutes import Stretch
@@ -57,21 +57,21 @@ class Telemetry:
         """The number of samples in memory."""
         return sum(len(s) for s in (*self._gpus.values(), *self._own.values()))
 
-    def watch(self, facts: PolicyFacts) -> None:
+    def watch(self, snapshot: PolicySnapshot) -> None:
         """Keeps the samples that this deployment's policy needs. The past is `missing` until `put_past`."""
-        holds = _needs(facts)
-        for hold in self._holds.get(facts.uid, {}).keys() - holds.keys():
+        holds = _needs(snapshot)
+        for hold in self._holds.get(snapshot.uid, {}).keys() - holds.keys():
             self._drop(hold)
-        self._holds[facts.uid] = holds
+        self._holds[snapshot.uid] = holds
         for hold, need in holds.items():
             # No more than is kept: a window that shrinks and grows again lacks the trimmed samples.
             self._loaded[hold] = min(self._loaded.get(hold, 0.0), need.seconds)
-            self._watchers[hold[2]][hold] = facts.uid
+            self._watchers[hold[2]][hold] = snapshot.uid
             self._gpus.setdefault(hold[2], Series())
             self._own.setdefault(hold, Series())
             self._requests.setdefault(hold[:2], {})
         if not holds:
-            del self._holds[facts.uid]
+            del self._holds[snapshot.uid]
 
     def forget(self, uid: str) -> None:
         for hold in self._holds.pop(uid, {}):
@@ -189,14 +189,14 @@ def _known(value: float | None) -> float:
     return nan if value is None else value
 
 
-def _needs(facts: PolicyFacts) -> dict[Hold, _Need]:
-    if facts.policy is None or facts.deleted:
+def _needs(snapshot: PolicySnapshot) -> dict[Hold, _Need]:
+    if snapshot.policy is None or snapshot.deleted:
         return {}
-    rule = facts.policy.spec
+    rule = snapshot.policy.spec
     seconds = rule.time_window + _MARGIN_S
     return {
         (i.id, i.epoch, c.device): _Need(seconds, rule, c.exclusive)
-        for i in facts.instances if is_judged(i) for c in i.claims
+        for i in snapshot.instances if is_judged(i) for c in i.claims
     }  # fmt: skip
 
 
@@ -212,25 +212,25 @@ class HistoryGap(NamedTuple):
     stretch: Stretch
 
 
-def oldest_known(facts: PolicyFacts) -> dict[str, float]:
+def oldest_known(snapshot: PolicySnapshot) -> dict[str, float]:
     """Since when GPUs are low by stored verdicts; GPUs without such a verdict are missing."""
     since: dict[str, float] = {}
-    for instance in facts.instances:
-        low_since = _low_since(facts, instance)
+    for instance in snapshot.instances:
+        low_since = _low_since(snapshot, instance)
         if low_since is not None:
             since |= {c.device: min(low_since, since.get(c.device, low_since)) for c in instance.claims}
     return since
 
 
-def history_gaps(facts: PolicyFacts, read: Mapping[str, float]) -> list[HistoryGap]:
+def history_gaps(snapshot: PolicySnapshot, read: Mapping[str, float]) -> list[HistoryGap]:
     """The time that verdicts cover and samples do not. `read`: by GPU, the time since which its samples were read."""
     gaps: list[HistoryGap] = []
-    for instance in facts.instances:
-        low_since = _low_since(facts, instance)
+    for instance in snapshot.instances:
+        low_since = _low_since(snapshot, instance)
         claims = [c for c in instance.claims if c.device in read]
-        if low_since is None or facts.policy is None or not claims:
+        if low_since is None or snapshot.policy is None or not claims:
             continue
-        rule = facts.policy.spec
+        rule = snapshot.policy.spec
         for together in [instance.claims] if rule.gpus == "mean" else [[c] for c in claims]:
             until = min(read[c.device] for c in together if c.device in read)
             parts = [_part(instance, c) for c in together]
@@ -249,10 +249,10 @@ def minutes_of(seconds: float) -> float:
     return max(seconds, 0.0) / _MINUTE_S
 
 
-def _low_since(facts: PolicyFacts, instance: WatchedInstance) -> float | None:
-    if facts.policy is None or facts.deleted or not is_judged(instance):
+def _low_since(snapshot: PolicySnapshot, instance: WatchedInstance) -> float | None:
+    if snapshot.policy is None or snapshot.deleted or not is_judged(instance):
         return None
-    return known_low_since(facts.policy, instance)
+    return known_low_since(snapshot.policy, instance)
 
 
 def _part(instance: WatchedInstance, claim: GpuClaim) -> tuple[str, str]:

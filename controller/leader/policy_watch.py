@@ -14,7 +14,7 @@ from typing import Any, Final
 import structlog
 
 from controller.decide.policies.actions import is_judged, judge_again
-from controller.domain.policies import EffectivePolicy, PolicyFacts, WatchedInstance
+from controller.domain.policies import EffectivePolicy, PolicySnapshot, WatchedInstance
 from controller.domain.telemetry.utilization import InstanceUse
 from controller.leader.policy_samples import Telemetry, Watched, history_gaps, minutes_of, oldest_known, start_of_minute
 from controller.runtime.clock import JUMP_S, Clock
@@ -165,17 +165,17 @@ class PolicyWatch:
             await self._read_new(connection)
             yield connection
 
-    async def read_past(self, connection: Any, observed: Mapping[str, PolicyFacts]) -> None:
+    async def read_past(self, connection: Any, observed: Mapping[str, PolicySnapshot]) -> None:
         """Watches these deployments, and reads past samples that their windows lack.
 
         One step reads a limited number of GPUs, and at least one, so that all are read in the end.
         """
-        for uid, facts in observed.items():
+        for uid, snapshot in observed.items():
             self._forget_judged(uid)  # its instances may have changed
-            self._telemetry.watch(facts)
-        now = max((facts.now for facts in observed.values()), default=0.0)
+            self._telemetry.watch(snapshot)
+        now = max((snapshot.now for snapshot in observed.values()), default=0.0)
         missing = {gpu: s for uid in observed for gpu, s in self._telemetry.missing(uid).items()}
-        known = {gpu: at for facts in observed.values() for gpu, at in oldest_known(facts).items()}
+        known = {gpu: at for snapshot in observed.values() for gpu, at in oldest_known(snapshot).items()}
         old = [gpu for gpu, reach_s in missing.items() if known.get(gpu, now) < now - reach_s]
         unrolled = await read_unrolled(connection, old) if old else {}
         wanted: set[str] = set()
@@ -193,9 +193,11 @@ class PolicyWatch:
             self._telemetry.put_past(observed.keys(), wanted, furthest_s, samples)
             await self._examine_gaps(connection, observed.values(), dict.fromkeys(wanted, since))
 
-    async def _examine_gaps(self, connection: Any, observed: Iterable[PolicyFacts], read: Mapping[str, float]) -> None:
+    async def _examine_gaps(
+        self, connection: Any, observed: Iterable[PolicySnapshot], read: Mapping[str, float]
+    ) -> None:
         """Finds use and missing samples in the time that verdicts cover and memory does not."""
-        gaps = [gap for facts in observed for gap in history_gaps(facts, read)]
+        gaps = [gap for snapshot in observed for gap in history_gaps(snapshot, read)]
         for gap, at in zip(gaps, await read_low_since(connection, [g.stretch for g in gaps]), strict=True):
             if at is not None:
                 self._telemetry.put_low_after(gap.instance, gap.devices, at)
@@ -204,13 +206,13 @@ class PolicyWatch:
         """Whether the past of all the deployment's GPUs has been read."""
         return not self._telemetry.missing(uid)
 
-    def uses_of(self, facts: PolicyFacts) -> dict[str, InstanceUse]:
+    def uses_of(self, snapshot: PolicySnapshot) -> dict[str, InstanceUse]:
         """The telemetry of every instance of the deployment that its policy judges."""
-        if facts.policy is None or facts.deleted:
+        if snapshot.policy is None or snapshot.deleted:
             return {}
-        judged = {i.id: i for i in facts.instances if is_judged(i)}
-        self._known[facts.uid] = _Known(facts.policy, judged)
-        self._judged_at |= dict.fromkeys(((facts.uid, name) for name in judged), facts.now)
+        judged = {i.id: i for i in snapshot.instances if is_judged(i)}
+        self._known[snapshot.uid] = _Known(snapshot.policy, judged)
+        self._judged_at |= dict.fromkeys(((snapshot.uid, name) for name in judged), snapshot.now)
         return {name: self._telemetry.use_of(i) for name, i in judged.items()}
 
     def forget(self, uid: str) -> None:

@@ -15,7 +15,7 @@ import structlog
 
 from controller.decide.scaling.decide import decide_scaling, judge_cap, rule_of, scaling_evidence
 from controller.decide.scaling.history import ScalingHistory
-from controller.domain.scaling import Demand, GatewayLoad, ScalingFacts, ScalingRule, ScalingStep, ScalingView, Wish
+from controller.domain.scaling import Demand, GatewayLoad, ScalingRule, ScalingSnapshot, ScalingStep, ScalingView, Wish
 from controller.domain.wanted import is_put_to_sleep
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
@@ -39,7 +39,7 @@ _NO_LOADS: Final[Mapping[str, GatewayLoad]] = {}
 class _Watched:
     """A deployment, as its last step read it, with its past."""
 
-    facts: ScalingFacts
+    snapshot: ScalingSnapshot
     rule: ScalingRule
     history: ScalingHistory
     written_at: float
@@ -127,30 +127,30 @@ class ScalingWatch:
         watched.history.observe(view, now)
         wish = decide_scaling(view, watched.history, now)
         watched.history.note(wish.needed, now)
-        if watched.facts.cap is not None and view.known:
-            watched.history.compare_to_cap(watched.facts.cap.number, wish.needed, watched.rule.down_window_s, now)
+        if watched.snapshot.cap is not None and view.known:
+            watched.history.compare_to_cap(watched.snapshot.cap.number, wish.needed, watched.rule.down_window_s, now)
         watched.decided = view, wish
 
-    def know(self, observed: Mapping[str, ScalingFacts], keys: Collection[str]) -> None:
+    def know(self, observed: Mapping[str, ScalingSnapshot], keys: Collection[str]) -> None:
         """Watches these deployments in their observed state; forgets those keys that were not observed."""
         now = self._monotonic()
         for uid in keys:
-            facts = observed.get(uid)
-            if facts is None:
+            snapshot = observed.get(uid)
+            if snapshot is None:
                 self._watched.pop(uid, None)
                 continue
-            rule = rule_of(facts.spec, facts.engine, facts.sequences)
+            rule = rule_of(snapshot.spec, snapshot.engine, snapshot.sequences)
             known = self._watched.get(uid)
             if known is None:
-                present = ScalingView(rule, facts.number).present
+                present = ScalingView(rule, snapshot.number).present
                 history = ScalingHistory(now, present, at_min=present == rule.min)
                 before = None
-                known = self._watched[uid] = _Watched(facts, rule, history, float("-inf"))
+                known = self._watched[uid] = _Watched(snapshot, rule, history, float("-inf"))
             else:
-                before = known.facts.cap
-                known.facts, known.rule, known.decided = facts, rule, None
-            if facts.cap is not None and (before is None or before.set_at != facts.cap.set_at):
-                known.history.cap_set(now, facts.cap.outgrown_s)
+                before = known.snapshot.cap
+                known.snapshot, known.rule, known.decided = snapshot, rule, None
+            if snapshot.cap is not None and (before is None or before.set_at != snapshot.cap.set_at):
+                known.history.cap_set(now, snapshot.cap.outgrown_s)
 
     def steps(self, uids: Iterable[str]) -> list[ScalingStep]:
         """The steps to write for these deployments, after `know`, `read` and `decide`."""
@@ -166,7 +166,7 @@ class ScalingWatch:
         """Records that these steps took effect."""
         now = self._monotonic()
         for step in steps:
-            if (watched := self._watched.get(step.facts.uid)) is not None:
+            if (watched := self._watched.get(step.snapshot.uid)) is not None:
                 watched.written_at = now
                 if step.applies and step.wish.saturated:
                     watched.history.raised(now)
@@ -181,14 +181,14 @@ class ScalingWatch:
 
     def _is_due(self, watched: _Watched, wish: Wish, now: float) -> bool:
         """Whether fields that are only shown must be written: the reason, and the graph while it is not flat."""
-        passed_s, stored = now - watched.written_at, watched.facts.stored
+        passed_s, stored = now - watched.written_at, watched.snapshot.stored
         if stored is not None and stored.reason != str(wish.reason) and passed_s >= _REASON_EVERY_S:
             return True
         return passed_s >= _STATUS_EVERY_S and any(watched.history.graph())
 
     def _differs(self, watched: _Watched, view: ScalingView, wish: Wish, now: float) -> bool:
         """Whether the step must be written at once: another number or cap, or another gateway that is silent."""
-        stored, cap = watched.facts.stored, watched.facts.cap
+        stored, cap = watched.snapshot.stored, watched.snapshot.cap
         verdict = judge_cap(cap, view, watched.history, now, wish)
         return (
             verdict.lifts
@@ -202,11 +202,11 @@ class ScalingWatch:
         )
 
     def _step(self, watched: _Watched, view: ScalingView, wish: Wish, now: float) -> ScalingStep:
-        facts = watched.facts
-        requests = self._reports.wakes.get(facts.uid, ())
-        cap = judge_cap(facts.cap, view, watched.history, now, wish)
+        snapshot = watched.snapshot
+        requests = self._reports.wakes.get(snapshot.uid, ())
+        cap = judge_cap(snapshot.cap, view, watched.history, now, wish)
         step = ScalingStep(
-            facts=facts,
+            snapshot=snapshot,
             wish=wish,
             evidence=scaling_evidence(view, watched.history, now, wish),
             silent=view.demand.silent,
@@ -219,16 +219,16 @@ class ScalingWatch:
         return replace(step, applies=wish.number != step.number_before or step.lifts_policy or step.lifts_cap)
 
     def _view(self, uid: str, watched: _Watched) -> ScalingView:
-        reports, facts = self._reports, watched.facts
+        reports, snapshot = self._reports, watched.snapshot
         return ScalingView(
             rule=watched.rule,
-            number=facts.number,
-            replicas=facts.replicas,
+            number=snapshot.number,
+            replicas=snapshot.replicas,
             demand=self._demand(reports.loads.get(uid, _NO_LOADS)),
             engines=tuple(reports.engines.get(uid, ())),
             wakes=len(reports.wakes.get(uid, ())),
             awake_for_s=reports.awake_for_s.get(uid, 0.0),
-            slept_by_policy=is_put_to_sleep(facts.spec, facts.intents),
+            slept_by_policy=is_put_to_sleep(snapshot.spec, snapshot.intents),
         )
 
     def _demand(self, loads: Mapping[str, GatewayLoad]) -> Demand:

@@ -1,27 +1,16 @@
-"""Passes change notifications on, and counts watchers. Bounded and coalescing; an overflow means "read everything"."""
+"""Passes change notifications on. Bounded and coalescing; an overflow means "read everything"."""
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 from controller.store.core.events import ENDS, MAX_IDS, PLACES
 
 MAX_PENDING: Final = MAX_IDS  # distinct changes; a subscriber further behind reads everything again
-MAX_SUBSCRIBERS: Final = 256
-MAX_OF_KEY: Final = 64  # so that a key cannot take all of them
 _EVERY_KIND: Final = "*"
 _BETWEEN_GATEWAYS: Final = (PLACES, ENDS)  # no row that watchers read has changed
-
-
-class TooManySubscribersError(Exception):
-    """The limit of concurrent subscribers is reached."""
-
-
-class TooManyOfKeyError(TooManySubscribersError):
-    """One key's limit of concurrent subscribers is reached."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +58,7 @@ class ChangeFanout:
     """The subscriptions. Publishing never blocks."""
 
     def __init__(self) -> None:
-        self._watchers: set[object] = set()
         self._listening: set[Subscription] = set()
-        self._of_key: Counter[str] = Counter()
         self._wakes: list[tuple[str, Callable[[], None]]] = []
 
     def publish(self, kind: str, object_id: str | None) -> None:
@@ -97,36 +84,11 @@ class ChangeFanout:
             self._wakes.remove(entry)
 
     @contextmanager
-    def admitted(self, key_id: str, watcher: object) -> Iterator[None]:
-        """Counts a watcher of this key while the context lasts, without a subscription.
-
-        Raises:
-            TooManyOfKeyError: beyond `MAX_OF_KEY`.
-            TooManySubscribersError: beyond `MAX_SUBSCRIBERS`.
-        """
-        if self._of_key[key_id] >= MAX_OF_KEY:
-            raise TooManyOfKeyError(f"{MAX_OF_KEY} watches of this key are open, the most allowed; close some or poll")
-        if len(self._watchers) >= MAX_SUBSCRIBERS:
-            raise TooManySubscribersError(f"{MAX_SUBSCRIBERS} watches are open, the most allowed; close some or poll")
-        self._watchers.add(watcher)
-        self._of_key[key_id] += 1
-        try:
-            yield
-        finally:
-            self._watchers.discard(watcher)
-            self._of_key -= Counter((key_id,))  # drops keys at zero
-
-    @contextmanager
-    def subscribe(self, key_id: str | None = None) -> Iterator[Subscription]:
-        """Subscribes while the context lasts; `key_id` None: a part of the server itself, which is not counted.
-
-        Raises:
-            TooManyOfKeyError, TooManySubscribersError: a bound of `admitted` is reached.
-        """
+    def subscribe(self) -> Iterator[Subscription]:
+        """Subscribes a part of the server itself while the context lasts."""
         subscription = Subscription()
-        with nullcontext() if key_id is None else self.admitted(key_id, subscription):
-            self._listening.add(subscription)
-            try:
-                yield subscription
-            finally:
-                self._listening.discard(subscription)
+        self._listening.add(subscription)
+        try:
+            yield subscription
+        finally:
+            self._listening.discard(subscription)

@@ -90,20 +90,13 @@ class ObjectFeed(SharedFeed[Batch]):
         self, database: Database, changes: ChangeFanout, redaction: Redactions = lambda: NOTHING_REDACTED
     ) -> None:
         super().__init__(lambda: _ObjectReading(database, changes, redaction))
-        self._changes = changes
 
     @asynccontextmanager
-    async def watch(self, key_id: str, wanted: Wanted) -> AsyncIterator[ObjectStream]:
-        """Yields a watcher's stream while the context lasts.
-
-        Raises:
-            WatchEndedError: the objects cannot be read.
-            TooManyOfKeyError, TooManySubscribersError: see `ChangeFanout.admitted`.
-        """
+    async def watch(self, wanted: Wanted) -> AsyncIterator[ObjectStream]:
+        """Yields a watcher's stream while the context lasts. Raises `WatchEndedError`: the objects cannot be read."""
         stream = ObjectStream(wanted)
-        with self._changes.admitted(key_id, stream):
-            async with self.attached(stream):
-                yield stream
+        async with self.attached(stream):
+            yield stream
 
 
 async def _read_deployments(connection: Reader, scope: Scope, redaction: Redaction, *, full: bool) -> list[Shown]:

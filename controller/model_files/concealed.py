@@ -61,10 +61,10 @@ def concealed(source: Mapping[str, Any], read: Callable[[], T]) -> T:
     path = local_path(source)
     if path is None:
         return read()
-    began_s = time.monotonic()
+    started_s = time.monotonic()
     try:
         result = read()
-    except Exception as error:
+    except Exception as error:  # of any reader: its kind would show what is at the path
         if _is_model(place_of(path), gguf="gguf" in source):
             raise
         detail = str(error) or type(error).__name__
@@ -72,7 +72,7 @@ def concealed(source: Mapping[str, Any], read: Callable[[], T]) -> T:
         if _is_model(place_of(path), gguf="gguf" in source):
             return result
         detail = f"{path}: neither a config nor a header shows that it is a model"
-    taken_s = time.monotonic() - began_s
+    taken_s = time.monotonic() - started_s
     time.sleep(_STEP_S - taken_s % _STEP_S)
     raise UnreadError(path, detail)
 

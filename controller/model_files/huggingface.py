@@ -90,12 +90,12 @@ class HubFiles:
             yield from pool.map(function, names)
 
 
-def head_of(repo: str, revision: str, endpoint: str | None = None) -> str | None:
+def head_of(repo: str, revision: str) -> str | None:
     """The present commit of a branch or tag. Raises `MetadataError` as `HubFiles`."""
-    with _as_metadata_error(f"hf:{repo}@{revision}", endpoint):
+    with _as_metadata_error(f"hf:{repo}@{revision}", None):
         from huggingface_hub import HfApi  # noqa: PLC0415 - see the module's docstring
 
-        info = HfApi(endpoint=endpoint).model_info(repo, revision=revision, timeout=_REQUEST_TIMEOUT_S)
+        info = HfApi().model_info(repo, revision=revision, timeout=_REQUEST_TIMEOUT_S)
         return info.sha
 
 

@@ -57,7 +57,7 @@ class AdoptionReconciler:
                 state.deployments,
                 state.devices,
                 owners=state.owners,
-                told=state.reported if unsettled else (),  # later on starts may be on their way
+                reporting=state.reported if unsettled else (),  # later on starts may be on their way
             )
             if plan.adopted or plan.refused:
                 await adoption.carry_out_adoption(connection, plan, state)

@@ -11,7 +11,7 @@ revision count, which cannot be undone. Stops are left to the instances' step.
 from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime
 
-from controller.domain.instances import RevisionFacts
+from controller.domain.instances import Revision
 from controller.leader.analyses import Analyses
 from controller.runtime.outcome import Done, Outcome
 from controller.store.core.database import Database
@@ -47,7 +47,7 @@ class CancellingReconciler:
         return dict.fromkeys(keys, Done())
 
 
-def obsolete_since(running: RevisionFacts, current: CurrentInput) -> datetime | None:
+def obsolete_since(running: Revision, current: CurrentInput) -> datetime | None:
     """Returns when the analysis of `running` became obsolete; None if a revision needs it, also one of equal input."""
     if current.deleted_at is not None:
         return current.deleted_at

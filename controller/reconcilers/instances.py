@@ -9,7 +9,7 @@ from controller.decide.start_command import start_payload
 from controller.domain.access.grants import Grant
 from controller.domain.admission import new_instance
 from controller.domain.effects import DeploymentEffects
-from controller.domain.instances import DeploymentFacts
+from controller.domain.instances import DeploymentSnapshot
 from controller.domain.restart_delays import RestartSettings
 from controller.leader.analyses import Analyses, known_need
 from controller.leader.placement_passes import NewInstance, PlacementPasses
@@ -65,7 +65,7 @@ class InstancesReconciler:
             observed = await observe(connection, keys)
         for uid in set(keys) - observed.keys():
             self._analyses.cancel(uid, committed_at=None)
-        steps = [self._decide(facts) for facts in observed.values()]
+        steps = [self._decide(snapshot) for snapshot in observed.values()]
         for step in steps:
             self._cancel_obsolete(step)
         placed = await self._apply([step for step in steps if step.effects.writes])
@@ -75,23 +75,23 @@ class InstancesReconciler:
         outcomes: dict[str, Outcome] = dict.fromkeys(keys, Done())
         for step in steps:
             if placed.intersection(step.names):
-                outcomes[step.facts.uid] = Requeue(0.0)
+                outcomes[step.snapshot.uid] = Requeue(0.0)
             elif step.effects.requeue_after_s is not None:
-                outcomes[step.facts.uid] = Requeue(step.effects.requeue_after_s)
+                outcomes[step.snapshot.uid] = Requeue(step.effects.requeue_after_s)
         return outcomes
 
-    def _decide(self, facts: DeploymentFacts) -> DeploymentStep:
-        known, finished = known_need(facts.revisions[facts.revision]), self._analyses.finished(facts.uid)
-        effects = decide(facts, self._settings, finished, known, self._operators_may)
-        names = tuple(new_instance_id(facts.name) for _ in effects.creates)
-        return DeploymentStep(facts, effects, _restart_payloads(facts, effects), names)
+    def _decide(self, snapshot: DeploymentSnapshot) -> DeploymentStep:
+        known, finished = known_need(snapshot.revisions[snapshot.revision]), self._analyses.finished(snapshot.uid)
+        effects = decide(snapshot, self._settings, finished, known, self._operators_may)
+        names = tuple(new_instance_id(snapshot.name) for _ in effects.creates)
+        return DeploymentStep(snapshot, effects, _restart_payloads(snapshot, effects), names)
 
     def _cancel_obsolete(self, step: DeploymentStep) -> None:
         """Cancels an analysis that the deployment no longer needs, before anything is written."""
-        if step.effects.analyse is None and self._analyses.running(step.facts.uid):
-            facts = step.facts
-            since = facts.deleted_at or facts.revisions[facts.revision].created_at
-            self._analyses.cancel(facts.uid, committed_at=since)
+        if step.effects.analyse is None and self._analyses.running(step.snapshot.uid):
+            snapshot = step.snapshot
+            since = snapshot.deleted_at or snapshot.revisions[snapshot.revision].created_at
+            self._analyses.cancel(snapshot.uid, committed_at=since)
 
     async def _apply(self, steps: Sequence[DeploymentStep]) -> set[str]:
         """Writes all effects in one transaction; returns ids of instances that it created and placed."""
@@ -109,15 +109,15 @@ class InstancesReconciler:
         new_instances: list[NewInstance] = []
         if any(s.effects.releases or s.effects.restarts for s in steps):
             return new_instances  # these lock devices, after which no workers may be locked
-        for step in sorted(steps, key=lambda s: -s.facts.spec.priority):
+        for step in sorted(steps, key=lambda s: -s.snapshot.spec.priority):
             for name, create in zip(step.names, step.effects.creates, strict=True):
-                facts, stored = step.facts, step.effects.store_need
-                revision = facts.revisions[create.revision]
-                newest = create.revision == facts.revision
+                snapshot, stored = step.snapshot, step.effects.store_need
+                revision = snapshot.revisions[create.revision]
+                newest = create.revision == snapshot.revision
                 need = stored.need if stored is not None and newest else revision.need
                 # The full pass places a relocation's replacement, which has its destination already.
                 if need is not None and create.relocation is None:
-                    new = new_instance(name, facts.uid, facts.name, create.revision)
+                    new = new_instance(name, snapshot.uid, snapshot.name, create.revision)
                     commits = {**(stored.commits if stored is not None and newest else {}), **revision.commits}
                     new_instances.append(NewInstance(new, revision.spec, need, commits))
         return new_instances
@@ -130,35 +130,35 @@ class InstancesReconciler:
                 self._metrics.started(event.evidence["durations"])
         for change in step.effects.phase_changes:
             if change.restarts is not None:
-                self._metrics.restarted(step.facts.name)
+                self._metrics.restarted(step.snapshot.name)
         if step.effects.finish:
-            self._metrics.finished(step.facts.name)
+            self._metrics.finished(step.snapshot.name)
 
     def _follow_up(self, step: DeploymentStep, placed: Collection[str]) -> None:
-        effects, facts = step.effects, step.facts
+        effects, snapshot = step.effects, step.snapshot
         if effects.store_need is not None:
-            self._analyses.forget(facts.uid)
+            self._analyses.forget(snapshot.uid)
         if effects.analyse is not None:
-            self._analyses.start(facts.uid, facts.revisions[effects.analyse])
+            self._analyses.start(snapshot.uid, snapshot.revisions[effects.analyse])
         if any(change.stop_reason == ROLLOUT for change in effects.phase_changes):
             self._passes.mark_backlog()  # the successor, which is created later, comes before lower priorities
         if effects.wake_placement:
-            if effects.phase_changes or facts.instances or not set(step.names) <= set(placed):
+            if effects.phase_changes or snapshot.instances or not set(step.names) <= set(placed):
                 self._passes.mark_backlog()
             self._wake_placement()
 
 
-def _restart_payloads(facts: DeploymentFacts, effects: DeploymentEffects) -> dict[str, dict[str, Any]]:
+def _restart_payloads(snapshot: DeploymentSnapshot, effects: DeploymentEffects) -> dict[str, dict[str, Any]]:
     """The start commands of restarts in place, by instance."""
     payloads: dict[str, dict[str, Any]] = {}
     for restart in effects.restarts:
-        instance = facts.by_id[restart.instance]
+        instance = snapshot.by_id[restart.instance]
         gpus = [c for c in instance.claims if c.kind == "gpu"]
-        revision = facts.revisions[instance.revision]
+        revision = snapshot.revisions[instance.revision]
         payloads[instance.id] = start_payload(
             revision.spec,
-            deployment=facts.name,
-            deployment_uid=facts.uid,
+            deployment=snapshot.name,
+            deployment_uid=snapshot.uid,
             gpus=gpus,
             engine=instance.engine,
             layout=instance.layout,

@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 
 from controller.decide.policies.actions import decide_policy
-from controller.domain.policies import PolicyEffects, PolicyFacts
+from controller.domain.policies import PolicyEffects, PolicySnapshot
 from controller.leader.policy_watch import PolicyWatch
 from controller.runtime.lease import term_transaction
 from controller.runtime.metrics import Metrics
@@ -36,11 +36,11 @@ class PoliciesReconciler:
             await self.watch.read_past(connection, observed)
         outcomes: dict[str, Outcome] = dict.fromkeys(keys, Done())
         steps: list[PolicyStep] = []
-        for uid, facts in observed.items():
+        for uid, snapshot in observed.items():
             if self.watch.is_complete(uid):
-                steps.append((facts, self._decide(facts)))
-                if facts.policy is not None and facts.awake_for_s > 0:  # no sample announces its end
-                    outcomes[uid] = Requeue(facts.awake_for_s)
+                steps.append((snapshot, self._decide(snapshot)))
+                if snapshot.policy is not None and snapshot.awake_for_s > 0:  # no sample announces its end
+                    outcomes[uid] = Requeue(snapshot.awake_for_s)
             else:
                 outcomes[uid] = Requeue(0.0)
         for uid in gone:
@@ -48,8 +48,8 @@ class PoliciesReconciler:
         await self._apply([step for step in steps if step[1].writes], unended)
         return outcomes
 
-    def _decide(self, facts: PolicyFacts) -> PolicyEffects:
-        effects = decide_policy(facts, self.watch.uses_of(facts))
+    def _decide(self, snapshot: PolicySnapshot) -> PolicyEffects:
+        effects = decide_policy(snapshot, self.watch.uses_of(snapshot))
         for verdict in effects.judged:
             self._metrics.judged(verdict)
         return effects

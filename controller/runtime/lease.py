@@ -115,7 +115,7 @@ async def expire_lease(connection: Any) -> None:
     await connection.execute(_EXPIRE_SQL)
 
 
-async def go_above(connection: Any, term: int, *, channel: str = CHANNEL) -> int | None:
+async def go_above(connection: Any, term: int) -> int | None:
     """Ends the present term and raises the lease's above `term`: the ledger lost commits that agents have received.
 
     In an open transaction. It waits for those of the present leader, and fences its later ones, as a takeover does.
@@ -124,7 +124,7 @@ async def go_above(connection: Any, term: int, *, channel: str = CHANNEL) -> int
         The lease's new term, which no controller leads; None if it is above `term` already.
     """
     await connection.execute(_LOCK_SQL)
-    raised: int | None = await connection.fetchval(_GO_ABOVE_SQL, term, channel)
+    raised: int | None = await connection.fetchval(_GO_ABOVE_SQL, term, CHANNEL)
     return raised
 
 
@@ -239,14 +239,14 @@ class Lease:
             if await self._is_unfit(connection):  # it may have changed while the lock was awaited
                 return None
             # The lease counts from here: the wait for the lock may have been long.
-            began = self._clock.monotonic()
+            started = self._clock.monotonic()
             timelines = await connection.fetchrow(_TIMELINES_SQL)
             term: int | None = await connection.fetchval(_ACQUIRE_SQL, self._holder, self._ttl_s)
             if term is not None:
                 await self._note_timeline(connection, *timelines)
         if term is not None:
             self._term = term
-            self._valid_until = began + self._ttl_s - self._margin_s
+            self._valid_until = started + self._ttl_s - self._margin_s
         return term
 
     async def _note_timeline(self, connection: Any, before: int | None, now: int | None) -> None:
@@ -293,12 +293,12 @@ class Lease:
         pause_s = self._renew_s
         while (left_s := self._valid_until - self._clock.monotonic()) > 0:
             await self._clock.sleep(min(left_s, pause_s))
-            began = self._clock.monotonic()
-            if began >= self._valid_until:
+            started = self._clock.monotonic()
+            if started >= self._valid_until:
                 break
             try:
                 # Bounded, so that after a hung attempt there is time for another attempt, on a new connection.
-                async with asyncio.timeout(min(self._valid_until - began, self._renew_s)):
+                async with asyncio.timeout(min(self._valid_until - started, self._renew_s)):
                     connection = await self._connected()
                     renewed = await connection.fetchval(_RENEW_SQL, term)
             except DATABASE_ERRORS as error:
@@ -310,7 +310,7 @@ class Lease:
                 self._valid_until = 0.0
                 log.error("lost leadership: another term or timeline has started", holder=self._holder, term=term)
                 return
-            self._valid_until = began + self._ttl_s - self._margin_s
+            self._valid_until = started + self._ttl_s - self._margin_s
             pause_s = self._renew_s * self._rng.uniform(0.8, 1.0)
         log.error("lost leadership: lease not renewed in time", holder=self._holder, term=term)
 

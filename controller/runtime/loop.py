@@ -148,11 +148,11 @@ class ReconcileLoop(Generic[K]):
         """Steps `keys`, acts on their outcomes and removes them from `left`; False: the batch failed."""
         reconcile_id = f"{self._rng.getrandbits(48):012x}"
         with structlog.contextvars.bound_contextvars(kind=self._kind, reconcile_id=reconcile_id):
-            began = self._clock.monotonic()
+            started = self._clock.monotonic()
             answers = await self._step(keys, last_resort=last_resort)
             if answers is None:
                 return False
-            seconds = self._clock.monotonic() - began
+            seconds = self._clock.monotonic() - started
             for key in keys:
                 answer = answers.get(key) or Retry("the step returned no outcome for this key", "NoAnswer")
                 self._metrics.observed(self._kind, type(answer).__name__.strip("_").lower(), seconds)
@@ -176,7 +176,7 @@ class ReconcileLoop(Generic[K]):
             failure = Retry(_sentence(error), type(error).__name__, counts=not is_disk_full(error))
             if deadline.expired():
                 failure = Retry(f"the step took longer than {self._settings.step_timeout_s:g} s", "StepTimeout")
-        except Exception as error:
+        except Exception as error:  # the loop's guard
             if not is_database_trouble(error):
                 # Not classified: most likely a bug, so the trace is logged.
                 log.exception("reconcile step failed unexpectedly", keys=len(keys))

@@ -36,10 +36,10 @@ class Tries:
             self._tries.popitem(last=False)
         return 0
 
-    def take_back(self, name: str, began_s: float) -> None:
+    def take_back(self, name: str, started_s: float) -> None:
         tries = self._tries.get(name)
-        if tries is not None and began_s in tries:
-            tries.remove(began_s)
+        if tries is not None and started_s in tries:
+            tries.remove(started_s)
             if not tries:
                 del self._tries[name]
 

@@ -25,7 +25,7 @@ class _Work(Protocol):
     def payload(self) -> Mapping[str, Any]: ...
 
 
-class EngineFacts(Protocol):
+class EstimatedEngine(Protocol):
     """An engine as far as the estimate needs it."""
 
     name: str
@@ -39,7 +39,7 @@ class EngineFacts(Protocol):
     def gpu_counts(self, spec: DeploymentSpec) -> tuple[int, ...]:
         """The GPU counts to try on each worker where the spec leaves them open."""
 
-    def chosen(self, name: str) -> "EngineFacts":
+    def chosen(self, name: str) -> "EstimatedEngine":
         """The engine of that name among those that it represents. An empty name means its default."""
 
 
@@ -54,7 +54,7 @@ class AnalysingEngine(Protocol):
 def asks_for(
     spec: DeploymentSpec,
     need: Need,
-    engine: EngineFacts,
+    engine: EstimatedEngine,
     *,
     instance: str,
     deployment_uid: str,
@@ -78,7 +78,7 @@ def asks_for(
     return ask
 
 
-def _ask(spec: DeploymentSpec, need: Need, engine: EngineFacts, blank: Ask) -> Ask:
+def _ask(spec: DeploymentSpec, need: Need, engine: EstimatedEngine, blank: Ask) -> Ask:
     layouts, tried = _layouts(spec, need, engine)
     resources, compatibility = spec.resources, engine.compatibility(spec)
     if spec.runtime == "docker":
@@ -108,7 +108,7 @@ def _ask(spec: DeploymentSpec, need: Need, engine: EngineFacts, blank: Ask) -> A
 
 
 def _layouts(
-    spec: DeploymentSpec, need: Need, engine: EngineFacts
+    spec: DeploymentSpec, need: Need, engine: EstimatedEngine
 ) -> tuple[tuple[Layout, ...], tuple[tuple[Layout, Reason], ...]]:
     """The layouts to try, and those that heads or vocabulary rule out, with their reasons."""
     possible = splits(spec, engine.gpu_counts(spec))

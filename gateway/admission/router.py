@@ -28,11 +28,11 @@ from gateway.requests.shared import Shared
 from gateway.requests.upload import Upload
 from gateway.routing.routing_table import ServedName
 from http1.daemon.log_limit import MalformedLog
-from http1.forwarded import TrustedProxies
+from http1.forwarded import Origin, TrustedProxies
 from http1.protocol.connection_rules import ADMINISTRATOR, KEY
 from http1.protocol.framing import MessageError
 from http1.protocol.handler import DROPPED, Handler
-from http1.protocol.heads import Fields, RequestHead, values
+from http1.protocol.heads import RequestHead, values
 from http1.protocol.server_connection import ServerConnection
 from schemas.api.models import FORM_PATHS, MODEL_PATHS, MODEL_ROLES, MODELS_PATH, ModelList, ModelState, ModelView
 from schemas.api.view import to_json
@@ -84,7 +84,7 @@ class Router:
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         path, request_id = head.target.partition(b"?")[0], request_id_of(head.named)
-        if self._hsts and self._scheme(head, connection) == "https":
+        if self._hsts and _scheme(origin_of(self._proxies, connection.address, head.fields)[0], connection) == "https":
             connection.add_lines(self._hsts)
         if path.startswith(_MODELS) or path in _ALLOWED or mistaken_base(path) is not None:
             if self._answers_page(head, connection):
@@ -215,24 +215,20 @@ class Router:
             self._fail(error, head.path, connection, request_id)
             return DROPPED
         origin, proxied = origin_of(self._proxies, connection.address, head.fields)
-        fields = self._fields(origin.address, self._scheme(head, connection), request_id, proxied=proxied)
-        passed = Passed(self._controller, head, connection, fields, known=principal is not None)
-        passed.begin()
-        return passed
-
-    def _scheme(self, head: RequestHead, connection: ServerConnection) -> str:
-        origin, _ = origin_of(self._proxies, connection.address, head.fields)
-        return origin.scheme or ("https" if connection.secure else "http")
-
-    def _fields(self, address: str, scheme: str, request_id: str, *, proxied: bool) -> Fields:
         fields = [
-            (b"x-forwarded-for", address.encode("latin-1", "replace")),
-            (b"x-forwarded-proto", scheme.encode()),
+            (b"x-forwarded-for", origin.address.encode("latin-1", "replace")),
+            (b"x-forwarded-proto", _scheme(origin, connection).encode()),
             (b"x-request-id", request_id.encode()),
         ]
         if proxied:
             fields.append((BEHIND_PROXY_FIELD, b"1"))
-        return fields
+        passed = Passed(self._controller, head, connection, fields, known=principal is not None)
+        passed.begin()
+        return passed
+
+
+def _scheme(origin: Origin, connection: ServerConnection) -> str:
+    return origin.scheme or ("https" if connection.secure else "http")
 
 
 def request_id_of(named: Mapping[bytes, bytes]) -> str:

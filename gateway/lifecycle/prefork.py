@@ -32,12 +32,12 @@ class _Child:
     number: int
     pid: int | None = None
     due: float = 0.0  # when it is forked
-    began: float = 0.0
+    started: float = 0.0
     delay_s: float = _AGAIN_S
 
     def ended(self, now: float) -> None:
         """Forks the next child of this number after a delay."""
-        self.delay_s = _AGAIN_S if now - self.began > _LIVED_S else min(self.delay_s * 2, _LONGEST_S)
+        self.delay_s = _AGAIN_S if now - self.started > _LIVED_S else min(self.delay_s * 2, _LONGEST_S)
         self.due = now + self.delay_s
 
 
@@ -95,7 +95,7 @@ def serve_forked(serve: Serve, count: int, *, parents: int | None, handover: Han
         now = time.monotonic()
         for child in children:
             if child.pid is None and now >= child.due:
-                child.pid, child.began = _fork(serve, child.number, own, handover), now
+                child.pid, child.started = _fork(serve, child.number, own, handover), now
         came = signal.sigtimedwait(_SIGNALS, _POLL_S if all(child.pid for child in children) else _AGAIN_S)
         if came is not None and came.si_signo != signal.SIGCHLD:
             if handover is not None:

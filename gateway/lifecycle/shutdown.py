@@ -24,7 +24,7 @@ _STOP_LIMIT_S: Final = 20.0  # of all steps of a stop together; each has a limit
 _UNWIND_S: Final = 0.2  # for what was cancelled
 _LAST_MARGIN_S: Final = 10.0
 _TICK_S: Final = 0.25
-_SAY_S: Final = 2.0  # the longest wait for the last words to be written
+_LOG_S: Final = 2.0  # the longest wait for the last words to be written
 
 Step = Callable[[], Awaitable[None] | None]
 
@@ -148,15 +148,15 @@ def _end_unless(ended: threading.Event, limit_s: float) -> None:
     for _ in range(math.ceil(limit_s / _TICK_S)):
         if ended.wait(_TICK_S):
             return
-    saying = threading.Thread(target=_say_where, args=(limit_s,), name="last-words", daemon=True)
+    writing = threading.Thread(target=_log_stacks, args=(limit_s,), name="last-words", daemon=True)
     try:
-        saying.start()
-        saying.join(_SAY_S)  # what reads them may hang
+        writing.start()
+        writing.join(_LOG_S)  # what reads them may hang
     finally:
         os._exit(1)
 
 
-def _say_where(limit_s: float) -> None:
+def _log_stacks(limit_s: float) -> None:
     if sys.stderr is None:
         return
     names = {thread.ident: thread.name for thread in threading.enumerate()}

@@ -77,17 +77,17 @@ class LeaseClient(Generic[T]):
                 self._poked.clear()
 
     async def _exchange(self) -> None:
-        asks, asked_at = self._places.asks(), asyncio.get_running_loop().time()
+        asks, sent_at = self._places.asks(), asyncio.get_running_loop().time()
         if not asks and not self._places.away:
             return
         away = self._places.away
         try:
             async with asyncio.timeout(_ANSWER_S):
                 grants = await self._reports.lease_places(asks, self._in_touch_s())
-            refused = self._places.granted(grants, asked_at)
+            refused = self._places.granted(grants, sent_at)
         except _ERRORS as error:
             # A full disk answers no gateway, though the controller still reads.
-            alone = not is_disk_full(error) and await self._is_alone(asked_at)
+            alone = not is_disk_full(error) and await self._is_alone(sent_at)
             if not away or alone is not self._places.alone:
                 why = str(error) or type(error).__name__
                 log.warning("places in queues not leased", lets_wait="none new" if alone else "its part", error=why)

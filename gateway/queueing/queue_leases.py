@@ -154,8 +154,8 @@ class QueueLeases(Generic[T]):
             asks.append(PlacesAsk(uid, places.length, placed, places.requested, now - since))
         return asks
 
-    def granted(self, grants: Sequence[PlacesGrant], asked_at: float) -> list[tuple[str, T]]:
-        """Takes the grants of a request at `asked_at`; returns, by deployment, what gets no place."""
+    def granted(self, grants: Sequence[PlacesGrant], sent_at: float) -> list[tuple[str, T]]:
+        """Takes the grants of a request at `sent_at`; returns, by deployment, what gets no place."""
         self.away = self.alone = False
         now = self._clock()
         refused: list[tuple[str, T]] = []
@@ -165,7 +165,7 @@ class QueueLeases(Generic[T]):
             places.listed = bool(grant.held or places.requested)
             places.promote()
             # What others returned before is known. Requests that came later were not part of it.
-            decided = min(asked_at, max(asked_at - grant.known_s, now - DECIDED_S))
+            decided = min(sent_at, max(sent_at - grant.known_s, now - DECIDED_S))
             # A loop's clock does not advance within a round: what came at that time may have come after the request.
             late = [request for request, since in places.applying.items() if since < decided]
             if late:

@@ -28,8 +28,8 @@ class Share:
     """
 
     __slots__ = (
-        *("_alone_since", "_asked", "_denied_at", "_granted", "_key", "_level", "_measured", "_rate", "_taken"),
-        *("_told_at", "capacity", "days", "held", "kind", "minted", "reserved", "spent", "waiting"),
+        *("_alone_since", "_denied_at", "_granted", "_granted_at", "_key", "_level", "_measured", "_rate"),
+        *("_requested", "_taken", "capacity", "days", "held", "kind", "minted", "reserved", "spent", "waiting"),
     )
 
     def __init__(self, key: str, kind: LimitKind, capacity: int) -> None:
@@ -44,11 +44,11 @@ class Share:
         self.days = 0
         self._taken = 0.0  # as `spent`, without subtracting what came back
         self._level: float | None = None  # what was left at the store at its last report
-        self._told_at = 0.0
+        self._granted_at = 0.0
         self._granted = 0.0  # what this gateway held then
         self._denied_at = float("-inf")
         self._alone_since: float | None = None  # time of its last refill by itself; None: the store answers
-        self._asked: ShareAsk | None = None
+        self._requested: ShareAsk | None = None
         self._rate = 0.0  # the use in a second
         self._measured = (0.0, 0.0)  # when, and `taken` then
 
@@ -104,7 +104,7 @@ class Share:
         """What the store has, as far as it is known."""
         if self._level is None or self._alone_since is not None:
             return 0.0
-        return self._level + self.kind.per_second(self.capacity) * (now - self._told_at)
+        return self._level + self.kind.per_second(self.capacity) * (now - self._granted_at)
 
     # The store
 
@@ -113,7 +113,7 @@ class Share:
         self._measure(now)
         want = self._want()
         idle = want == self.held and not self.waiting
-        if idle and self._asked is not None and self._asked.spent == self.spent:
+        if idle and self._requested is not None and self._requested.spent == self.spent:
             return None
         if idle and self.spent == 0:
             return None
@@ -130,9 +130,9 @@ class Share:
         """Applies the store's grant."""
         used_since = 0.0 if self.kind is LimitKind.PARALLEL else self.spent - ask.spent
         self.held = grant.held - used_since + (self.minted - ask.minted)
-        self._level, self._told_at = grant.level, now
+        self._level, self._granted_at = grant.level, now
         self._granted = grant.held
-        self._asked = ask
+        self._requested = ask
         self._alone_since = None
         self._cap(now)
         if not self.has():

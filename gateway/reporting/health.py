@@ -90,7 +90,7 @@ class Health:
         self._certificate = certificate
         self._reader = reader
         self._asking = asyncio.Lock()
-        self._asked_at = -math.inf
+        self._polled_at = -math.inf
         self._kept: Mapping[int, bytes | None] = {}
 
     def answers(self) -> dict[str, Callable[[], Awaitable[bytes]]]:
@@ -188,9 +188,9 @@ class Health:
         """The state of each process, by number; None without an answer."""
         loop = asyncio.get_running_loop()
         async with self._asking:  # requests need no key: one query of the other processes at a time
-            if loop.time() - self._asked_at >= _KEPT_S:
+            if loop.time() - self._polled_at >= _KEPT_S:
                 self._kept = await self._others(_STATE)
-                self._asked_at = loop.time()
+                self._polled_at = loop.time()
         states = {number: None if text is None else orjson.loads(text) for number, text in self._kept.items()}
         return {self._number: self._state(), **states}
 

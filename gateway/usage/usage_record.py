@@ -77,8 +77,8 @@ class UsageRecord:
     """
 
     __slots__ = (
-        *("_answer", "_answers", "_batches", "_began", "_ended", "_first_at", "_history", "_model", "_now"),
-        *("_prompt_bytes", "_size", "_size_of_answer", "_status", "_streams", "counts", "expected", "key"),
+        *("_answer", "_answers", "_batches", "_ended", "_first_at", "_history", "_model", "_now"),
+        *("_prompt_bytes", "_size", "_size_of_answer", "_started", "_status", "_streams", "counts", "expected", "key"),
         *("path", "streamed", "ticket", "use"),
     )
 
@@ -102,7 +102,7 @@ class UsageRecord:
         self._now = now
         self._batches = batches
         self._ended = ended
-        self._began = now()
+        self._started = now()
         self._model = ""
         self._size = 0
         self._streams = False
@@ -170,9 +170,9 @@ class UsageRecord:
         self.counts = counts = Counts(1, int(failed))
         counts.prompt_tokens, counts.cached_tokens = tokens.prompt, tokens.cached
         counts.completion_tokens, counts.estimated = tokens.completion, int(tokens.estimated)
-        counts.in_flight_s = self._now() - self._began
+        counts.in_flight_s = self._now() - self._started
         if first and self._first_at is not None:
-            counts.first_tokens, counts.first_token_s = 1, self._first_at - self._began
+            counts.first_tokens, counts.first_token_s = 1, self._first_at - self._started
         self._batches.add(self.key, self.path, self._model, counts)
         if self._ended is not None:
             self._ended(self.key)

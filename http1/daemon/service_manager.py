@@ -41,7 +41,7 @@ class ServiceManager:
         watched = interval.isdecimal() and int(interval) > 0 and pid in {"", str(os.getpid())}
         return cls(address, int(interval) / 1e6 if watched else None)
 
-    def tell(self, *states: str) -> None:
+    def notify(self, *states: str) -> None:
         """Sends states, such as `READY`. Does nothing without a service manager, or where its socket is gone."""
         if not self.address:
             return
@@ -56,7 +56,7 @@ class ServiceManager:
         if self.watchdog_s is None:
             return
         while True:
-            self.tell(ALIVE)
+            self.notify(ALIVE)
             await asyncio.sleep(max(_LEAST_INTERVAL_S, self.watchdog_s / 3))
 
 
@@ -71,7 +71,7 @@ async def until_signalled(manager: ServiceManager, run: Callable[[asyncio.Event]
     loop = asyncio.get_running_loop()
 
     def end() -> None:
-        manager.tell(STOPPING)
+        manager.notify(STOPPING)
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):

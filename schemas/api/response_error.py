@@ -1,7 +1,10 @@
 """What every error response of controller and gateway is made of."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
+
+import orjson
 
 
 class ResponseError(Exception):
@@ -22,3 +25,11 @@ class ResponseError(Exception):
         self.message = message
         self.details = dict(details or {})
         self.headers = dict(headers or {})
+
+
+def error_json(form: dict[str, Any]) -> bytes:
+    """An error response's body."""
+    try:
+        return orjson.dumps(form)
+    except orjson.JSONEncodeError:  # a message may quote a header that is not UTF-8; json escapes it
+        return json.dumps(form, default=str).encode()

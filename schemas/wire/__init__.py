@@ -21,9 +21,9 @@ from schemas.wire.commands import (
     StartOrder,
     StopOrder,
 )
-from schemas.wire.containers import PULLING, RUNTIME_DOCKER, ContainerOrder, RuntimeFacts
+from schemas.wire.containers import PULLING, RUNTIME_DOCKER, ContainerOrder, ReportedRuntime
 from schemas.wire.gpu_details import ForeignProcess, GpuDetails
-from schemas.wire.inventory import DeviceFacts, Health, HostFacts, Inventory, InventoryChanged, Vendor
+from schemas.wire.inventory import Health, Inventory, InventoryChanged, ReportedGpu, ReportedHost, Vendor
 from schemas.wire.join import (
     CA_PATH,
     CREDENTIAL_FORM,

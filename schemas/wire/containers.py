@@ -24,7 +24,7 @@ class ContainerOrder(Wire, frozen=True, kw_only=True):
     host_network: bool = False  # for gangs: ports are bound to 127.0.0.1 or the gang's address
 
 
-class RuntimeFacts(Wire, frozen=True, kw_only=True):
+class ReportedRuntime(Wire, frozen=True, kw_only=True):
     """A runtime of a host, in addition to its own processes."""
 
     name: WireName  # RUNTIME_DOCKER

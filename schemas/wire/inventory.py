@@ -5,14 +5,14 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from schemas.wire.base import MAX_ENTRIES, MAX_GPUS, GpuUuid, Int, Mib, Percent, Since, Wire, WireName, WireText
-from schemas.wire.containers import RuntimeFacts
+from schemas.wire.containers import ReportedRuntime
 from schemas.wire.gpu_details import GpuDetails
 
 Health = Literal["ok", "unhealthy", "unknown"]
 Vendor = Literal["nvidia", "amd", "apple"]
 
 
-class DeviceFacts(Wire, frozen=True, kw_only=True):
+class ReportedGpu(Wire, frozen=True, kw_only=True):
     """One GPU. Sizes in MiB, utilization in percent; None is unknown, never zero.
 
     `reserved_mib` of `memory_mib` is reserved by the host's operator: placement must not use it.
@@ -34,10 +34,10 @@ class DeviceFacts(Wire, frozen=True, kw_only=True):
     details: Annotated[GpuDetails | None, Since(4)] = None  # occasionally; None: as last reported
 
 
-Gpus = Annotated[tuple[DeviceFacts, ...], Meta(max_length=MAX_GPUS)]
+Gpus = Annotated[tuple[ReportedGpu, ...], Meta(max_length=MAX_GPUS)]
 
 
-class HostFacts(Wire, frozen=True, kw_only=True):
+class ReportedHost(Wire, frozen=True, kw_only=True):
     """The host itself. Placement must not use `reserved_mib` of its memory."""
 
     os: WireName
@@ -52,13 +52,13 @@ class HostFacts(Wire, frozen=True, kw_only=True):
     # Installed model servers, by the names in manifests; None: unknown.
     engines: Annotated[tuple[WireName, ...], Meta(max_length=MAX_ENTRIES)] | None = None
     # Runtimes for processes in containers.
-    runtimes: Annotated[tuple[RuntimeFacts, ...], Meta(max_length=MAX_ENTRIES), Since(4)] = ()
+    runtimes: Annotated[tuple[ReportedRuntime, ...], Meta(max_length=MAX_ENTRIES), Since(4)] = ()
 
 
 class Inventory(Wire, frozen=True, kw_only=True):
     """Host and GPUs. `gpus` None: the GPUs could not be read, so they are unknown; `gpus_error` has the reason."""
 
-    host: HostFacts
+    host: ReportedHost
     gpus: Gpus | None
     gpus_error: Annotated[WireText, Since(4)] = ""
 

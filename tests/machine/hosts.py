@@ -30,12 +30,12 @@ from controller.hub.session import Session
 from schemas.wire import (
     Command,
     CommandResult,
-    DeviceFacts,
     Hello,
-    HostFacts,
     Inventory,
     ProcessReport,
     ReportAck,
+    ReportedGpu,
+    ReportedHost,
     StartOrder,
     Welcome,
 )
@@ -143,7 +143,7 @@ class Host:
         return link
 
     def inventory(self) -> Inventory:
-        host = HostFacts(
+        host = ReportedHost(
             os="linux", arch="x86_64", hostname=self.name, driver="580.95", memory_mib=1024 * GIB, cpu_milli=64_000,
             simulated=True,
         )  # fmt: skip
@@ -263,8 +263,8 @@ class Host:
         assert self.journal is not None
         self.send_queue.add_report(self.journal.record(replace(record, **changes)).report())
 
-    def _look(self) -> dict[str, DeviceFacts]:
+    def _look(self) -> dict[str, ReportedGpu]:
         return {
-            uuid: DeviceFacts(uuid=uuid, index=n, model="H100", memory_mib=mib, compute_capability="9.0")
+            uuid: ReportedGpu(uuid=uuid, index=n, model="H100", memory_mib=mib, compute_capability="9.0")
             for n, (uuid, mib) in enumerate(sorted(self.gpus.items()))
         }

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.decide.adoption import plan_adoption
-from controller.domain.adoption import AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim
-from controller.domain.instances import ClaimFacts, DeploymentFacts, InstanceFacts, ProcessFacts
+from controller.domain.adoption import AdoptionPlan, DeviceRoom, HeldClaim, OrphanProcess
+from controller.domain.instances import DeploymentSnapshot, InstanceClaim, InstanceState, ReportedProcess
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import Layout, PlannedClaim
 from controller.domain.start_receipts import StartReceipt
@@ -29,28 +29,28 @@ amounts = st.sampled_from([2, 4, 6, MIB])  # of a GPU; all of it is exclusive
 
 @dataclass(frozen=True)
 class World:
-    deployments: dict[str, DeploymentFacts]
+    deployments: dict[str, DeploymentSnapshot]
     devices: dict[str, DeviceRoom]
-    found: list[FoundProcess]
-    told: frozenset[str]
+    found: list[OrphanProcess]
+    reporting: frozenset[str]
 
     @property
     def owners(self) -> dict[str, str]:
         return {i.id: uid for uid, facts in self.deployments.items() for i in facts.instances}
 
     def plan(self) -> AdoptionPlan:
-        return plan_adoption(self.found, self.deployments, self.devices, owners=self.owners, told=self.told)
+        return plan_adoption(self.found, self.deployments, self.devices, owners=self.owners, reporting=self.reporting)
 
 
-def gpu_claim(gpu: str, mib: int, epoch: int) -> ClaimFacts:
-    return ClaimFacts(gpu, gpu.split("-")[1], "gpu", epoch, 0, mib, 0, mib == MIB, 0)
+def gpu_claim(gpu: str, mib: int, epoch: int) -> InstanceClaim:
+    return InstanceClaim(gpu, gpu.split("-")[1], "gpu", epoch, 0, mib, 0, mib == MIB, 0)
 
 
 @st.composite
-def ledgers(draw: st.DrawFn) -> dict[str, list[InstanceFacts]]:
+def ledgers(draw: st.DrawFn) -> dict[str, list[InstanceState]]:
     """Instances whose claims fit."""
     free: Counter[str] = Counter(dict.fromkeys(GPUS, MIB))
-    of: dict[str, list[InstanceFacts]] = {"d0": [], "d1": []}
+    of: dict[str, list[InstanceState]] = {"d0": [], "d1": []}
     for n in range(draw(st.integers(0, 5))):
         uid, epoch = draw(st.sampled_from(sorted(of))), draw(st.integers(1, 2))
         gpu, mib = draw(st.sampled_from(GPUS)), draw(amounts)
@@ -60,18 +60,18 @@ def ledgers(draw: st.DrawFn) -> dict[str, list[InstanceFacts]]:
         free[gpu] -= mib
         worker = gpu.split("-")[1]
         states = draw(st.lists(st.sampled_from(["running", "exited"]), max_size=1))
-        processes = tuple(ProcessFacts(epoch, 0, worker, state, None, None, "") for state in states)  # type: ignore[arg-type]
+        processes = tuple(ReportedProcess(epoch, 0, worker, state, None, None, "") for state in states)  # type: ignore[arg-type]
         one = instance(f"i{n}", draw(st.sampled_from(HOLDING)), epoch=epoch, claims=(gpu_claim(gpu, mib, epoch),))
-        of[uid].append(InstanceFacts(**{**fields(one), "processes": processes}))
+        of[uid].append(InstanceState(**{**fields(one), "processes": processes}))
     return of
 
 
-def fields(one: InstanceFacts) -> dict[str, object]:
+def fields(one: InstanceState) -> dict[str, object]:
     return {name: getattr(one, name) for name in one.__slots__}
 
 
 @st.composite
-def starts(draw: st.DrawFn, uids: list[str], names: list[str]) -> list[FoundProcess]:
+def starts(draw: st.DrawFn, uids: list[str], names: list[str]) -> list[OrphanProcess]:
     """The processes of one start; some of a gang may be missing."""
     ranks = draw(st.sampled_from([1, 1, 1, 2]))
     workers = draw(st.permutations(WORKERS))[:ranks]
@@ -87,7 +87,7 @@ def starts(draw: st.DrawFn, uids: list[str], names: list[str]) -> list[FoundProc
             (PlannedClaim(gpu, mib, 0, mib == MIB, 0, rank),),
         )  # fmt: skip
         state = draw(st.sampled_from(["running", "running", "starting", "unhealthy", "stopping"]))
-        found.append(FoundProcess(receipt, worker, draw(st.sampled_from([True, True, True, False])), {"state": state}))
+        found.append(OrphanProcess(receipt, worker, draw(st.sampled_from([True, True, True, False])), {"state": state}))
     return found[: draw(st.integers(1, ranks))]
 
 
@@ -120,17 +120,17 @@ def worlds(draw: st.DrawFn) -> World:
     for one in draw(st.lists(starts(sorted(of), names), max_size=5)):
         for process in one:
             found[process.receipt.key] = process  # the table has each process once
-    told = frozenset(draw(st.sets(st.sampled_from(WORKERS))))
-    return World(deployments, devices, list(found.values()), told)
+    reporting = frozenset(draw(st.sets(st.sampled_from(WORKERS))))
+    return World(deployments, devices, list(found.values()), reporting)
 
 
-def is_idle(world: World, one: InstanceFacts, facts: DeploymentFacts) -> bool:
+def is_idle(world: World, one: InstanceState, facts: DeploymentSnapshot) -> bool:
     """Nothing of it runs, for certain, and it leaves anyway or is not a task."""
     if one.phase in (P.PENDING, P.ANALYZING):
         return True
     if one.phase not in map(P, HOLDING):
         return False
-    ended = all(p.state == "exited" for p in one.processes) and {c.worker_id for c in one.claims} <= world.told
+    ended = all(p.state == "exited" for p in one.processes) and {c.worker_id for c in one.claims} <= world.reporting
     return ended and (one.phase in LEAVING or facts.spec.restart == "always")
 
 
@@ -149,7 +149,7 @@ class After:
                 held = HeldClaim(one.receipt.instance, claim.memory_mib, claim.cpu_milli, claim.exclusive)
                 self.claims[claim.device].append(held)
 
-    def replicas(self, facts: DeploymentFacts) -> set[str]:
+    def replicas(self, facts: DeploymentSnapshot) -> set[str]:
         staying = {i.id for i in facts.instances if i.phase not in LEAVING} - self.removed
         return staying | {id_ for id_, one in self.adopted.items() if one.receipt.deployment_uid == facts.uid}
 
@@ -162,7 +162,7 @@ class After:
             if is_idle(self.world, i, facts) and i.id not in self.removed | self.adopted.keys()
         }
 
-    def could_adopt(self, ranks: Sequence[FoundProcess]) -> bool:
+    def could_adopt(self, ranks: Sequence[OrphanProcess]) -> bool:
         """By a plainer rule: whether it is wanted, and fits once all that is idle is gone."""
         receipt = ranks[0].receipt
         facts = self.world.deployments.get(receipt.deployment_uid)
@@ -172,17 +172,17 @@ class After:
             return False
         return self.is_wanted(receipt, facts) and self.fits(ranks)
 
-    def is_wanted(self, receipt: StartReceipt, facts: DeploymentFacts) -> bool:
+    def is_wanted(self, receipt: StartReceipt, facts: DeploymentSnapshot) -> bool:
         if receipt.instance not in self.world.owners:
             others = self.replicas(facts) - self.idle()
             return len(others) < facts.spec.replica_bounds[1]
         before = next((i for i in facts.instances if i.id == receipt.instance), None)
         if before is None or before.id in self.removed or before.phase in (*LEAVING, P.FAILED):
             return False
-        runs = any(p.state != "exited" and p.worker_id in self.world.told for p in before.processes)
+        runs = any(p.state != "exited" and p.worker_id in self.world.reporting for p in before.processes)
         return before.epoch < receipt.epoch and not runs
 
-    def fits(self, ranks: Iterable[FoundProcess]) -> bool:
+    def fits(self, ranks: Iterable[OrphanProcess]) -> bool:
         for process, claim in ((p, c) for p in ranks for c in p.receipt.claims):
             room = self.world.devices[claim.device]
             gone = self.idle() | {process.receipt.instance}
@@ -223,6 +223,6 @@ def test_nothing_is_owned_twice_and_nothing_wanted_is_refused(world: World) -> N
 
 @given(worlds())
 @examples()
-def test_the_order_in_which_agents_told_decides_nothing(world: World) -> None:
-    backwards = World(world.deployments, world.devices, world.found[::-1], world.told)
+def test_the_order_in_which_agents_report_decides_nothing(world: World) -> None:
+    backwards = World(world.deployments, world.devices, world.found[::-1], world.reporting)
     assert world.plan() == backwards.plan()

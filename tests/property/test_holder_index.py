@@ -83,7 +83,7 @@ def test_the_holders_in_the_way_are_bounded_from_below(
     number, weight = index.bounds(candidates, fewest, allowed)
     groups = inventory.groups.worker.tolist()
     for group, worker in enumerate(groups):
-        name = inventory.workers.facts[worker].name
+        name = inventory.workers.entries[worker].name
         here = Ask("p", "d", (layout,), host_memory_mib=host_memory, cpu_milli=cpu, workers=(name,))
         sets = enough(inventory, [one for one in holders if one.level <= 2 * below], here)
         if not sets:

@@ -149,7 +149,7 @@ def spoil(cache: InventoryCache) -> None:
     placed = place(cache.inventory, [ask.for_instance(f"p{n}") for n in range(3)])
     cache.inventory.exclude([c for one in placed if isinstance(one, Placed) for c in one.claims])
     cache.inventory.remove_load([f"i{n}" for n in range(4)])
-    cache.inventory.remove_workers([worker.id for worker in cache.inventory.workers.facts[:1]])
+    cache.inventory.remove_workers([worker.id for worker in cache.inventory.workers.entries[:1]])
     list(cache.holdings.replace(list(cache.inventory.gpus.uuid), []))
 
 

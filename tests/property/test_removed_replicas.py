@@ -5,9 +5,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain.instances import InstanceFacts, IntentFacts
+from controller.domain.instances import InstanceState, Intent
 from controller.domain.phases import HOLDS_CLAIMS, InstancePhase
-from controller.domain.rollouts import RolloutFacts, RolloutRecord, RolloutState
+from controller.domain.rollouts import RolloutRecord, RolloutSnapshot, RolloutState
 from support.builders.facts import host, instance, intent, process, spec
 from support.decisions import effects_of
 from support.profiles import examples
@@ -22,7 +22,7 @@ _REPLICA = st.tuples(
 )  # fmt: skip
 
 
-def _instance(number: int, drawn: tuple[str, int, int, int, bool]) -> InstanceFacts:
+def _instance(number: int, drawn: tuple[str, int, int, int, bool]) -> InstanceState:
     phase, revision, requests, age_s, _ = drawn
     name = f"i{number}"
     processes = (process(_REPORTS[phase]),) if phase in _REPORTS else ()
@@ -45,14 +45,14 @@ def test_none_that_serves_goes_while_one_that_does_not_stays(
 ) -> None:  # fmt: skip
     some = [_instance(number, one if newest == 2 else (one[0], 1, *one[2:])) for number, one in enumerate(drawn)]
     named = tuple(one.id for one, (*_, is_named) in zip(some, drawn, strict=True) if is_named)
-    limits = () if cap is None else (IntentFacts(by, cap, "limited", named, cap if by == "autoscaler" else 0),)
+    limits = () if cap is None else (Intent(by, cap, "limited", named, cap if by == "autoscaler" else 0),)
     bounded = {"surge": bounds[0], "unavailable": bounds[1], "canary": {"weight": 30, "for": 60}}
     replicas: object = {"min": 0, "max": 8} if by == "autoscaler" else wanted
     given_spec = spec(replicas=replicas, update=update, rollout=bounded)
     stored = RolloutRecord(newest, 1, state=state if newest == 2 else RolloutState.COMPLETE)
     effects = effects_of(
         *some, spec=given_spec, revision=newest, intents=limits, hosts=(host(), host("w2", phase="unreachable")),
-        rollout=RolloutFacts(stored, paused=paused) if update == "rolling" else None,
+        rollout=RolloutSnapshot(stored, paused=paused) if update == "rolling" else None,
     )  # fmt: skip
     reasons = {change.instance: change.stop_reason for change in effects.phase_changes if change.to is P.STOPPING}
     reasons |= {one.instance: "new_revision" for one in effects.removals}  # these held nothing

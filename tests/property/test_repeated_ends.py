@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.domain.instances import InstanceFacts, RunFacts
+from controller.domain.instances import EndedStart, InstanceState
 from controller.domain.restart_delays import BLAMELESS, ENDED_REPEATEDLY, ORDERLY, RestartSettings
 from support.builders.facts import NOW, host, instance, process
 from support.decisions import effects_of, phases_of
@@ -22,7 +22,7 @@ LASTED = st.one_of(st.floats(0, 5), st.floats(0, STABLE_S - 1), st.floats(STABLE
 ENDS = st.lists(st.tuples(LASTED, st.sampled_from(sorted(BLAMELESS))), min_size=1, max_size=60)
 
 
-def after_end(runs: list[RunFacts], reason: str, now: datetime) -> tuple[InstanceFacts, float]:
+def after_end(runs: list[EndedStart], reason: str, now: datetime) -> tuple[InstanceState, float]:
     """The instance in backoff after the newest of its runs, and how many seconds it stays there."""
     one = instance("a", "running", epoch=len(runs), processes=(process("exited", reason, epoch=len(runs)),))
     one = replace(one, runs=tuple(reversed(runs[-32:])))
@@ -43,12 +43,12 @@ def after_end(runs: list[RunFacts], reason: str, now: datetime) -> tuple[Instanc
 @given(ENDS)
 @examples()
 def test_delays_grow_within_bounds_until_a_stable_run(ends: list[tuple[float, str]]) -> None:
-    now, runs, delays = NOW, list[RunFacts](), list[float]()
+    now, runs, delays = NOW, list[EndedStart](), list[float]()
     in_a_row = 0
     for lasted_s, reason in ends:
-        began, now = now, now + timedelta(seconds=lasted_s)
+        started, now = now, now + timedelta(seconds=lasted_s)
         orderly = reason == ORDERLY
-        runs.append(RunFacts(began, now, orderly))
+        runs.append(EndedStart(started, now, orderly))
         _, delay_s = after_end(runs, reason, now)
         in_a_row = 0 if lasted_s >= STABLE_S else in_a_row + (not orderly)
         if in_a_row <= SETTINGS.blameless_at_once or orderly:
@@ -64,13 +64,13 @@ def test_delays_grow_within_bounds_until_a_stable_run(ends: list[tuple[float, st
 @given(st.lists(st.floats(0, 0.1), min_size=60, max_size=90))
 @examples()
 def test_restarts_in_an_hour_are_few_however_fast_it_is_ended(lasting: list[float]) -> None:
-    now, runs = NOW, list[RunFacts]()
+    now, runs = NOW, list[EndedStart]()
     for lasted_s in lasting:
-        began, now = now, now + timedelta(seconds=lasted_s)
-        runs.append(RunFacts(began, now))
+        started, now = now, now + timedelta(seconds=lasted_s)
+        runs.append(EndedStart(started, now))
         _, delay_s = after_end(runs, "gone", now)
         now += timedelta(seconds=delay_s)
-    begins = [run.began for run in runs]
+    begins = [run.started for run in runs]
     most = max(sum(begin <= other < begin + timedelta(hours=1) for other in begins) for begin in begins)
     assert most <= SETTINGS.blameless_at_once + 5 + 3600 / SETTINGS.cap_s
 
@@ -79,7 +79,7 @@ def test_restarts_in_an_hour_are_few_however_fast_it_is_ended(lasting: list[floa
 @examples()
 def test_a_delay_lasts_wherever_its_worker_goes(ends: int, waited_s: float, phase: str) -> None:
     """An agent that falls silent after each end evades no delay, and one that a clock made too long is dropped."""
-    runs = [RunFacts(NOW - timedelta(seconds=n), NOW - timedelta(seconds=n)) for n in range(ends, 0, -1)]
+    runs = [EndedStart(NOW - timedelta(seconds=n), NOW - timedelta(seconds=n)) for n in range(ends, 0, -1)]
     waits, delay_s = after_end(runs, "gone", NOW)
     effects = effects_of(waits, hosts=(host(phase=phase),), now=NOW + timedelta(seconds=waited_s))
     left_s = delay_s - waited_s

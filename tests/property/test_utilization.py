@@ -16,7 +16,7 @@ from controller.decide.policies.idle_verdict import judge
 from controller.domain.telemetry.series import MeanSeries, Series
 from controller.domain.telemetry.utilization import InstanceUse, Verdict
 from schemas.manifest.policy import UtilizationPolicy
-from schemas.wire import DeviceFacts
+from schemas.wire import ReportedGpu
 from support.builders.telemetry import NOW, PERIOD_S, gpu, policy, use
 from support.profiles import examples
 
@@ -195,7 +195,7 @@ def readings(draw: st.DrawFn) -> Reading:
             close_at += period_s
         if at < math.inf:
             percent = 90.0 if at in high else 3.0
-            facts = DeviceFacts(uuid="GPU-a", index=0, model="m", memory_mib=1, utilization=percent)
+            facts = ReportedGpu(uuid="GPU-a", index=0, model="m", memory_mib=1, utilization=percent)
             accumulator.add(at, facts, GpuWork(), {})
     return Reading(tuple(times), high, period_s, tuple(samples))
 

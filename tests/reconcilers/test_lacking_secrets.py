@@ -9,12 +9,13 @@ from controller.domain.restart_delays import RestartSettings
 from controller.runtime.outcome import Requeue
 from controller.store.access.secrets import delete_secret, put_secret, scope_secret
 from controller.store.core.database import Database
-from controller.store.deployments.commands import refuse_unsent
+from controller.store.deployments.commands import Answer, write_answers
 from controller.store.views.attention import read_attention
 from support.database.ledger import add_deployment, add_host, report, rows
 from support.leading.leader_term import LeaderTerm
 
 ENV = {"TOKEN": {"secret": "hf"}, "OTHER": {"secret": "other"}, "PLAIN": "x"}
+NEWEST_START = "update commands set sent_at = clock_timestamp() where state = 'open' returning id, worker_id"
 
 
 @pytest.fixture
@@ -28,8 +29,9 @@ async def term(db: Database) -> Any:
 async def refuse(db: Database, code: str = LacksSecret.MISSING) -> None:
     """What the hub does with the newest start, whose secret it cannot have."""
     async with db.transaction() as c:
-        id_ = await c.fetchval("update commands set sent_at = clock_timestamp() where state = 'open' returning id")
-        await refuse_unsent(c, id_, code, "secret 'hf' does not exist; set it with: gpuward secret set hf")
+        row = await c.fetchrow(NEWEST_START)
+        why = "secret 'hf' does not exist; set it with: gpuward secret set hf"
+        await write_answers(c, [Answer(row["id"], str(row["worker_id"]), "refused", code, why)])
 
 
 async def instance(db: Database) -> dict[str, Any]:
@@ -77,10 +79,10 @@ async def test_a_secret_that_is_set_while_the_start_is_refused_counts(db: Databa
     await add_deployment(db, "d", env=ENV, resources={"gpus": 1})
     await term.settle()
     async with db.transaction() as c:
-        id_ = await c.fetchval("update commands set sent_at = clock_timestamp() where state = 'open' returning id")
+        row = await c.fetchrow(NEWEST_START)
     await put_secret(db, "hf", "value")
     async with db.transaction() as c:
-        await refuse_unsent(c, id_, LacksSecret.MISSING, "secret 'hf' does not exist")
+        await write_answers(c, [Answer(row["id"], str(row["worker_id"]), "refused", LacksSecret.MISSING, "missing")])
     (uid,) = await term.instances.list_keys()
     (outcome,) = (await term.instances.step([uid])).values()
     assert isinstance(outcome, Requeue)

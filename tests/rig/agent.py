@@ -22,7 +22,6 @@ from schemas.wire import (
     SPOKEN,
     Command,
     CommandResult,
-    DeviceFacts,
     GpuSample,
     Heartbeat,
     Hello,
@@ -31,6 +30,7 @@ from schemas.wire import (
     Readings,
     Rejected,
     ReportAck,
+    ReportedGpu,
     SamplePeriod,
     Samples,
     SamplesAck,
@@ -145,7 +145,7 @@ class AgentDouble:
     async def answer(self, command: Command, outcome: Any = "accepted", **fields: Any) -> None:
         await self.send(CommandResult(command_id=command.command_id, outcome=outcome, **fields))
 
-    async def beat(self, gpus: Sequence[DeviceFacts] | None = ()) -> None:
+    async def beat(self, gpus: Sequence[ReportedGpu] | None = ()) -> None:
         await self.send(Heartbeat(seq=1, gpus=None if gpus is None else tuple(gpus)))
 
     async def next(self) -> Any:
@@ -247,10 +247,10 @@ class AgentDouble:
             sent_s=time.monotonic(),
         )
 
-    def devices(self) -> list[DeviceFacts]:
+    def devices(self) -> list[ReportedGpu]:
         held = self._held()
         return [
-            DeviceFacts(
+            ReportedGpu(
                 uuid=uuid, index=n, model=self._model, memory_mib=self._mib, compute_capability="9.0",
                 utilization=self._percent(uuid, held), used_mib=self._used_mib(uuid),
             )

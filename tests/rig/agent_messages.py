@@ -3,18 +3,18 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from schemas.wire import DeviceFacts, Hello, HostFacts, Inventory, ProcessReport
+from schemas.wire import Hello, Inventory, ProcessReport, ReportedGpu, ReportedHost
 
 GIB = 1024
 
 
-def gpu(uuid_: str, gib: int = 80, **fields: Any) -> DeviceFacts:
-    return DeviceFacts(uuid=uuid_, index=0, model="H100", memory_mib=gib * GIB, compute_capability="9.0", **fields)
+def gpu(uuid_: str, gib: int = 80, **fields: Any) -> ReportedGpu:
+    return ReportedGpu(uuid=uuid_, index=0, model="H100", memory_mib=gib * GIB, compute_capability="9.0", **fields)
 
 
-def inventory(gpus: Sequence[DeviceFacts] | None = (), *, host_gib: int = 1024, **host: Any) -> Inventory:
+def inventory(gpus: Sequence[ReportedGpu] | None = (), *, host_gib: int = 1024, **host: Any) -> Inventory:
     defaults = {"os": "linux", "arch": "x86_64", "hostname": "h", "driver": "580.95", "cpu_milli": 64_000}
-    shape = HostFacts(**{**defaults, "memory_mib": host_gib * GIB, **host})
+    shape = ReportedHost(**{**defaults, "memory_mib": host_gib * GIB, **host})
     return Inventory(host=shape, gpus=None if gpus is None else tuple(gpus))
 
 
@@ -24,7 +24,7 @@ def process(instance: str, state: str = "running", *, seq: int = 1, epoch: int =
 
 
 def hello(
-    gpus: Sequence[DeviceFacts] | None = (),
+    gpus: Sequence[ReportedGpu] | None = (),
     *,
     processes: Iterable[ProcessReport] = (),
     boot_id: str = "boot-1",

@@ -5,7 +5,7 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
-from controller.domain.instances import RevisionFacts
+from controller.domain.instances import Revision
 from controller.leader.analyses import Analyses
 from controller.runtime.clock import SystemClock
 from schemas.manifest.deployment import DeploymentSpec
@@ -24,12 +24,12 @@ class Metrics:
         self.started += outcome == "started"
 
 
-def revision(folder: Path, n: int) -> RevisionFacts:
+def revision(folder: Path, n: int) -> Revision:
     """Each of another input hash, since each gives its server other args."""
     spec = DeploymentSpec.model_validate(
         {"engine": "transformers", "model": f"path:{folder}", "args": {"seed": n}, "env": {"N": str(n)}}
     )
-    return RevisionFacts(generation=1, spec=spec, input_hash=f"hash {n}", created_at=datetime(2026, 1, 1, tzinfo=UTC))
+    return Revision(generation=1, spec=spec, input_hash=f"hash {n}", created_at=datetime(2026, 1, 1, tzinfo=UTC))
 
 
 async def test_a_model_is_read_once_for_all_deployments(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from controller.decide.attention import find_attention
-from controller.domain.attention import AttentionFacts
+from controller.domain.attention import AttentionSnapshot
 from controller.serving_tls import ServingTls, serving_tls
 from controller.settings import ControllerSettings
 from http1.tls.authority import Authority
@@ -26,7 +26,7 @@ def own(folder: Path, issued: Issued, authority: Issued) -> ServingTls:
 
 
 def codes(tls: ServingTls) -> list[str]:
-    facts = AttentionFacts(NOW, certificates=tls.certificates(tls.authority_ends()))
+    facts = AttentionSnapshot(NOW, certificates=tls.certificates(tls.authority_ends()))
     return sorted(entry.code for entry in find_attention(facts))
 
 

@@ -1,1 +1,1 @@
-"""What `gpuward doctor` makes of the facts of a host. Pure."""
+"""The findings of `gpuward doctor` from its probes of a host. Pure."""

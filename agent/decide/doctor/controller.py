@@ -14,7 +14,7 @@ _BAD_REQUEST: Final = 400
 
 
 @dataclass(frozen=True, slots=True)
-class ControllerFacts:
+class ControllerProbe:
     """Responses of the controller's address."""
 
     url: str | None  # None: not given
@@ -28,28 +28,28 @@ class ControllerFacts:
     token: bool = False  # a join token was given
 
 
-def judge_controller(facts: ControllerFacts) -> Iterator[Finding]:
-    if facts.url is None:
+def judge_controller(probe: ControllerProbe) -> Iterator[Finding]:
+    if probe.url is None:
         yield warning("controller", "no address given", "Name it: --controller URL, or GPUWARD_AGENT_CONTROLLER_URL.")
         return
-    error = facts.error
-    if facts.status == _BAD_REQUEST and facts.url.startswith("http:"):
-        error = needs_tls(facts.url)  # only a port that speaks TLS answers 400 to the simplest request
+    error = probe.error
+    if probe.status == _BAD_REQUEST and probe.url.startswith("http:"):
+        error = needs_tls(probe.url)  # only a port that speaks TLS answers 400 to the simplest request
     if error is not None:
         yield fails("controller", error.why, error.remedy)
         return
-    if facts.status != 200:  # noqa: PLR2004 - HTTP's
+    if probe.status != 200:  # noqa: PLR2004 - HTTP's
         remedy = "See the controller's log. If this is not a Gpuward controller, correct the address."
-        yield fails("controller", f"{facts.url} answers {facts.status} to /healthz", remedy)
+        yield fails("controller", f"{probe.url} answers {probe.status} to /healthz", remedy)
         return
-    yield ok("controller", f"{facts.url} answers")
-    yield from _credential(facts)
+    yield ok("controller", f"{probe.url} answers")
+    yield from _credential(probe)
 
 
-def _credential(facts: ControllerFacts) -> Iterator[Finding]:
+def _credential(probe: ControllerProbe) -> Iterator[Finding]:
     join = "Join again: give the agent a new token from `gpuward join-token create`."
-    match facts.credential:
-        case "none" if facts.token:
+    match probe.credential:
+        case "none" if probe.token:
             yield ok("credential", "this host has not joined yet; the agent joins with its token")
         case "none":
             remedy = "Give the agent a token from `gpuward join-token create`: --join-token-file FILE."
@@ -58,33 +58,33 @@ def _credential(facts: ControllerFacts) -> Iterator[Finding]:
             remedy = "Run `gpuward doctor` as the agent's user, such as root."
             yield warning("credential", "the agent's credential is not readable for this user", remedy)
         case "refused":
-            yield fails("credential", f"the controller refuses this worker: {facts.refusal}", join)
+            yield fails("credential", f"the controller refuses this worker: {probe.refusal}", join)
         case "accepted":
             yield ok("credential", "the controller accepts this worker's credential")
-            yield _protocol(facts)
+            yield _protocol(probe)
         case "unasked":
             remedy = "Run `gpuward doctor` again in a moment."
-            yield warning("credential", f"not checked: {facts.refusal or 'the controller did not answer'}", remedy)
+            yield warning("credential", f"not checked: {probe.refusal or 'the controller did not answer'}", remedy)
 
 
-def _protocol(facts: ControllerFacts) -> Finding:
-    if facts.protocol is None:
+def _protocol(probe: ControllerProbe) -> Finding:
+    if probe.protocol is None:
         remedy = "Upgrade the older one of agent and controller: the controller first."
         return fails("protocol", f"the controller speaks none of this agent's protocols ({SPOKEN})", remedy)
-    if facts.protocol < SPOKEN.highest:
+    if probe.protocol < SPOKEN.highest:
         text = (
-            f"protocol {facts.protocol}: the controller is older than this agent, which speaks up to {SPOKEN.highest}"
+            f"protocol {probe.protocol}: the controller is older than this agent, which speaks up to {SPOKEN.highest}"
         )
         return warning("protocol", text, "Upgrade the controller, so that it takes all that this agent reports.")
-    return ok("protocol", f"protocol {facts.protocol}")
+    return ok("protocol", f"protocol {probe.protocol}")
 
 
-def judge_clock(facts: ControllerFacts) -> Finding | None:
+def judge_clock(probe: ControllerProbe) -> Finding | None:
     """None if the clocks cannot be compared."""
-    if facts.ahead_s is None:
+    if probe.ahead_s is None:
         return None
-    off_s = abs(facts.ahead_s)
-    way = "behind" if facts.ahead_s > 0 else "ahead of"
+    off_s = abs(probe.ahead_s)
+    way = "behind" if probe.ahead_s > 0 else "ahead of"
     if off_s < _WARN_S:
         return ok("clock", "this host's clock agrees with the controller's")
     text = f"this host's clock is {off_s:.0f} s {way} the controller's"

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from agent.decide.containers import NO_TOOLKIT
 from agent.decide.doctor.finding import Finding, fails, ok, warning
 from schemas.status_reasons import REASONS
-from schemas.wire import RUNTIME_DOCKER, DeviceFacts, RuntimeFacts
+from schemas.wire import RUNTIME_DOCKER, ReportedGpu, ReportedRuntime
 
 _SIMULATE: Final = "On a host without GPUs, an agent runs with --simulate FILE."
 _RELOAD: Final = "Restart the host, or unload and load the driver's kernel modules while nothing uses the GPUs."
@@ -18,7 +18,7 @@ _TOOLKIT: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class DriverFacts:
+class DriverProbe:
     """NVIDIA's driver, as the kernel shows it."""
 
     module: str | None = None  # version of the loaded kernel module; None: not loaded, or hidden by a container
@@ -29,16 +29,16 @@ class DriverFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class NvmlFacts:
+class NvmlProbe:
     """A reading by NVML: the driver's version and the GPUs, or an error (a code, a colon and a text)."""
 
     driver: str | None = None
-    gpus: tuple[DeviceFacts, ...] = ()
+    gpus: tuple[ReportedGpu, ...] = ()
     error: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class DockerFacts:
+class DockerProbe:
     """The Docker engine of the host."""
 
     # `absent`: no socket; `denied`: this user may not use it; `silent`: no response
@@ -54,7 +54,7 @@ class DockerFacts:
         return self.toolkit is not None or "nvidia" in self.runtimes or any("nvidia" in name for name in self.cdi)
 
 
-def judge_driver(driver: DriverFacts, nvml: NvmlFacts) -> Finding:
+def judge_driver(driver: DriverProbe, nvml: NvmlProbe) -> Finding:
     if not nvml.error and nvml.driver is not None:
         if driver.module is not None and driver.module != nvml.driver:
             text = f"the kernel has driver {driver.module}, but its library is of {nvml.driver}"
@@ -71,7 +71,7 @@ def judge_driver(driver: DriverFacts, nvml: NvmlFacts) -> Finding:
     return ok("driver", f"NVIDIA driver {driver.module}")
 
 
-def _without_driver(driver: DriverFacts) -> Finding:
+def _without_driver(driver: DriverProbe) -> Finding:
     if driver.on_bus:
         text = f"{_number(driver.on_bus, 'NVIDIA GPU')} on the PCI bus, but no driver is loaded"
         remedy = "Install NVIDIA's driver; if it is installed, load it: `modprobe nvidia`, and read `dmesg`."
@@ -80,7 +80,7 @@ def _without_driver(driver: DriverFacts) -> Finding:
     return fails("driver", text, f"Put in a GPU and install NVIDIA's driver. {_SIMULATE}")
 
 
-def judge_nvml(driver: DriverFacts, nvml: NvmlFacts) -> Finding:
+def judge_nvml(driver: DriverProbe, nvml: NvmlProbe) -> Finding:
     if nvml.error:
         code = nvml.error.partition(":")[0]
         remedy = {
@@ -103,7 +103,7 @@ def judge_nvml(driver: DriverFacts, nvml: NvmlFacts) -> Finding:
     return ok("nvml", text)
 
 
-def judge_gpus(nvml: NvmlFacts) -> Iterator[Finding]:
+def judge_gpus(nvml: NvmlProbe) -> Iterator[Finding]:
     """A finding for each GPU that is not well, and one for all others."""
     sliced = {gpu.parent for gpu in nvml.gpus if gpu.parent is not None}
     well = 0
@@ -133,7 +133,7 @@ def judge_condemned(condemned: Mapping[str, str]) -> Iterator[Finding]:
         yield fails("gpu", f"{uuid}: {reason}", remedy)
 
 
-def judge_containers(docker: DockerFacts, nvml: NvmlFacts) -> Finding:
+def judge_containers(docker: DockerProbe, nvml: NvmlProbe) -> Finding:
     """Whether Docker can give GPUs to containers. Engines that run as processes need no Docker."""
     match docker.state:
         case "absent":
@@ -153,7 +153,7 @@ def judge_containers(docker: DockerFacts, nvml: NvmlFacts) -> Finding:
             return ok("docker", f"Docker {docker.version}")
 
 
-def docker_runtime(docker: DockerFacts) -> RuntimeFacts:
+def docker_runtime(docker: DockerProbe) -> ReportedRuntime:
     """The report of the Docker engine to the controller."""
     reason = {
         "absent": "no Docker engine on this host; install one, or run the agent where its socket is",
@@ -163,7 +163,7 @@ def docker_runtime(docker: DockerFacts) -> RuntimeFacts:
     }[docker.state]
     usable = docker.state == "running"
     gpus = usable and docker.gives_gpus
-    return RuntimeFacts(name=RUNTIME_DOCKER, usable=usable, gpus=gpus, reason=reason, version=docker.version)
+    return ReportedRuntime(name=RUNTIME_DOCKER, usable=usable, gpus=gpus, reason=reason, version=docker.version)
 
 
 def _remedy(reason: str) -> str:

@@ -20,7 +20,7 @@ _INSTALL: Final = "Install one where the agent runs, such as `pip install vllm`,
 
 
 @dataclass(frozen=True, slots=True)
-class CgroupFacts:
+class CgroupProbe:
     """Control groups."""
 
     unified: bool  # version 2 is mounted
@@ -29,7 +29,7 @@ class CgroupFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class IsolationFacts:
+class IsolationProbe:
     """The accounts of engines."""
 
     root: bool  # the agent's user is root
@@ -40,7 +40,7 @@ class IsolationFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class EnvironmentFacts:
+class EnvironmentProbe:
     """Variables of the agent that engines do not get."""
 
     held_back: tuple[str, ...]  # sorted names
@@ -49,7 +49,7 @@ class EnvironmentFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class AgentFacts:
+class AgentProbe:
     """The agent of a data folder."""
 
     data_dir: str
@@ -61,7 +61,7 @@ class AgentFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class PortFacts:
+class PortProbe:
     """One port of this host."""
 
     port: int  # 0: the agent takes any free port
@@ -82,7 +82,7 @@ class EnginePorts:
 
 
 @dataclass(frozen=True, slots=True)
-class DiskFacts:
+class DiskProbe:
     """The disk of a folder."""
 
     what: str  # the folder's purpose
@@ -93,7 +93,7 @@ class DiskFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class LimitFacts:
+class LimitProbe:
     """Open files of a process, the size of /dev/shm (None: missing), and the number of GPUs."""
 
     open_files: int
@@ -102,7 +102,7 @@ class LimitFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineFacts:
+class EngineProbe:
     """An engine's program, with its version or the error."""
 
     name: str
@@ -112,33 +112,33 @@ class EngineFacts:
     on_cpu: bool = False  # the build uses no GPU
 
 
-def judge_cgroups(facts: CgroupFacts) -> Finding:
+def judge_cgroups(probe: CgroupProbe) -> Finding:
     """Whether the kernel can enforce engines' claims of host memory."""
     without = "engines run in process groups, and no limit of memory holds them"
-    if not facts.unified:
+    if not probe.unified:
         remedy = "Start the kernel with systemd.unified_cgroup_hierarchy=1, or use a newer distribution."
         return warning("cgroups", f"no cgroup v2: {without}", remedy)
-    missing = [name for name in _WANTED_CONTROLLERS if name not in facts.controllers]
+    missing = [name for name in _WANTED_CONTROLLERS if name not in probe.controllers]
     if missing:
         remedy = "Give version 2 all controllers: start the kernel with systemd.unified_cgroup_hierarchy=1."
         return warning("cgroups", f"cgroup v2 lacks {' and '.join(missing)}: {without}", remedy)
-    if facts.delegated is False:
+    if probe.delegated is False:
         remedy = "Run it by its systemd unit (systemd 254 or newer), or name a folder: GPUWARD_AGENT_CGROUP."
         return warning("cgroups", f"no control group was delegated to the running agent: {without}", remedy)
     return ok("cgroups", "cgroup v2 with limits of memory and processes")
 
 
-def judge_isolation(facts: IsolationFacts) -> Finding:
+def judge_isolation(probe: IsolationProbe) -> Finding:
     """Whether engines cannot read what the agent can."""
-    if facts.error:
-        return fails("isolation", facts.error, "Correct --engine-user, or GPUWARD_AGENT_ENGINE_USER.")
-    if facts.stopped_at:
-        remedy = f"Let other accounts pass (`chmod o+x {facts.stopped_at}`), or move it by --data-dir or --cache-dir."
-        return fails("isolation", f"engines run as {facts.engine_user}, which may not enter {facts.stopped_at}", remedy)
-    if facts.engine_user is not None:
-        each = ", each instance as one of its own" if facts.each else ", all as the same: they can read one another"
-        return ok("isolation", f"engines run as {facts.engine_user}{each}")
-    if facts.root:
+    if probe.error:
+        return fails("isolation", probe.error, "Correct --engine-user, or GPUWARD_AGENT_ENGINE_USER.")
+    if probe.stopped_at:
+        remedy = f"Let other accounts pass (`chmod o+x {probe.stopped_at}`), or move it by --data-dir or --cache-dir."
+        return fails("isolation", f"engines run as {probe.engine_user}, which may not enter {probe.stopped_at}", remedy)
+    if probe.engine_user is not None:
+        each = ", each instance as one of its own" if probe.each else ", all as the same: they can read one another"
+        return ok("isolation", f"engines run as {probe.engine_user}{each}")
+    if probe.root:
         text = "engines run as root: a deployment's program can read the agent's credential and every file of this host"
         remedy = f"Give each instance an account of its own: --engine-user {UNUSED_UIDS}. See docs/access.md."
         return warning("isolation", text, remedy)
@@ -146,19 +146,19 @@ def judge_isolation(facts: IsolationFacts) -> Finding:
     return warning("isolation", text, "Run the agent as root with --engine-user. See docs/access.md.")
 
 
-def judge_environment(facts: EnvironmentFacts) -> Finding:
+def judge_environment(probe: EnvironmentProbe) -> Finding:
     """Variables that engines do not get; most engines need few."""
-    if not facts.readable:
+    if not probe.readable:
         text = "the running agent's environment is not readable for this user"
         return warning("environment", text, "Run `gpuward doctor` as the agent's user, such as root.")
-    where = "of the running agent's variables" if facts.running else "of the variables here"
-    if not facts.held_back:
+    where = "of the running agent's variables" if probe.running else "of the variables here"
+    if not probe.held_back:
         return ok("environment", f"engines get all {where}")
-    text = f"{where}, engines do not get {format_names(facts.held_back)}; list what one needs in {SETTING}"
+    text = f"{where}, engines do not get {format_names(probe.held_back)}; list what one needs in {SETTING}"
     return ok("environment", text)
 
 
-def judge_agent(agent: AgentFacts) -> Finding:
+def judge_agent(agent: AgentProbe) -> Finding:
     if not agent.readable:
         remedy = "Run `gpuward doctor` as the agent's user, such as root, or name its --data-dir."
         return warning("agent", f"{agent.data_dir} is not readable for this user", remedy)
@@ -171,7 +171,7 @@ def judge_agent(agent: AgentFacts) -> Finding:
     return ok("agent", f"the agent runs (pid {agent.pid}, {name})" + (", connected" if agent.connected else ""))
 
 
-def judge_port(port: PortFacts, agent: AgentFacts) -> Finding:
+def judge_port(port: PortProbe, agent: AgentProbe) -> Finding:
     """Whether the agent's proxy can have its port, which its running agent may hold."""
     if port.port == 0:
         return ok("port", "the agent takes any free port at its first start, and that one again later")
@@ -200,7 +200,7 @@ def judge_engine_ports(ports: EnginePorts) -> Finding:
     return ok("ports", f"engines have ports {ports.first} to {ports.last}; {ports.in_use} are in use")
 
 
-def judge_disk(disk: DiskFacts) -> Finding:
+def judge_disk(disk: DiskProbe) -> Finding:
     free = f"{disk.free_bytes / _GIB:.1f} GiB free"
     where = f"{disk.folder} ({disk.what})"
     if not disk.writable:
@@ -216,7 +216,7 @@ def judge_disk(disk: DiskFacts) -> Finding:
     return ok("disk", f"{where}: {free}")
 
 
-def judge_limits(limits: LimitFacts) -> Iterator[Finding]:
+def judge_limits(limits: LimitProbe) -> Iterator[Finding]:
     if limits.open_files < _LEAST_FILES:
         text = f"a process may open {limits.open_files} files: the agent's proxy needs two for each request"
         yield warning("limits", text, "Set LimitNOFILE=65536 in the unit, or `ulimit -n 65536`.")
@@ -228,7 +228,7 @@ def judge_limits(limits: LimitFacts) -> Iterator[Finding]:
         yield warning("limits", text, "Mount it with 1 GiB for each GPU or more; in a container: --shm-size.")
 
 
-def judge_engines(engines: Sequence[EngineFacts]) -> Iterator[Finding]:
+def judge_engines(engines: Sequence[EngineProbe]) -> Iterator[Finding]:
     if not engines:
         text = "no model server found; only `custom` and `simulated` can run"
         yield warning("engine", text, _INSTALL)

@@ -69,7 +69,7 @@ def _view(watch: CandidateWatch, inventory: Inventory, effect: ManifestEffect, a
     order = np.lexsort((gpus.index[:count], gpus.worker[:count])).tolist()
     owners = sorted(set(gpus.worker[:count].tolist()))
     number = {worker: n for n, worker in enumerate(owners)}
-    names = [inventory.workers.facts[worker].name for worker in owners]
+    names = [inventory.workers.entries[worker].name for worker in owners]
     worker = [number[row] for row in gpus.worker[order].tolist()]
     uuid = [gpus.uuid[row] for row in order]
     if isinstance(effect.need, str):

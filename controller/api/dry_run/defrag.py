@@ -106,7 +106,7 @@ def _consolidate(
     copies = [Movable(row.instance, row.workers, row.claims, _ask(row), row.priority) for row in may_move]
     asks = [ask for ask, _ in wanted]
     plan = consolidate(inventory, asks, copies, leaving=leaving, priorities=priorities, promised=promised)
-    names = {worker.id: worker.name for worker in inventory.workers.facts}
+    names = {worker.id: worker.name for worker in inventory.workers.entries}
     return _Outcome(plan, {row.instance: row for row in may_move}, names, frozenset(inventory.gpus.uuid))
 
 

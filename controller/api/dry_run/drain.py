@@ -13,7 +13,7 @@ from controller.api.route import Access, Route
 from controller.decide.instances.gang import is_finished
 from controller.decide.instances.relocate import drained_now, starts_elsewhere, until_drained_s
 from controller.decide.policies.texts import duration_text
-from controller.domain.instances import DeploymentFacts, InstanceFacts
+from controller.domain.instances import DeploymentSnapshot, InstanceState
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import Ask, Unplaced
 from controller.domain.workers import Drain, drain_of
@@ -34,13 +34,13 @@ _LEAVING: Final = frozenset({InstancePhase.STOPPING, InstancePhase.REPLACED})
 class _Step:
     """One instance on a drained worker. `ask`: its need elsewhere; None: it has none, or that is unknown."""
 
-    facts: DeploymentFacts
-    instance: InstanceFacts
+    snapshot: DeploymentSnapshot
+    instance: InstanceState
     ask: Ask | None
 
     @property
     def order(self) -> tuple[int, float, str]:
-        return -self.facts.spec.priority, self.instance.created_at.timestamp(), self.instance.id
+        return -self.snapshot.spec.priority, self.instance.created_at.timestamp(), self.instance.id
 
 
 async def post(request: web.Request) -> web.Response:
@@ -50,37 +50,39 @@ async def post(request: web.Request) -> web.Response:
         rows = await live_workers(connection, dict.fromkeys(body.workers))
         drains = {str(row["id"]): drain_of(body, row["read_at"], drain_in(row)) for row in rows}
         observed = await observe(connection, sorted(await deployments_on(connection, list(drains))))
-    steps = sorted((step for facts in observed.values() for step in _steps(facts, drains)), key=lambda step: step.order)
+    steps = sorted(
+        (step for snapshot in observed.values() for step in _steps(snapshot, drains)), key=lambda step: step.order
+    )
     return json_response(await request.app[PASSES].run(_plan, snapshot.cache.inventory, steps, frozenset(drains)))
 
 
-def _steps(facts: DeploymentFacts, drains: Mapping[str, Drain]) -> Iterator[_Step]:
+def _steps(snapshot: DeploymentSnapshot, drains: Mapping[str, Drain]) -> Iterator[_Step]:
     """A deployment's instances on these workers, as the next step would observe them."""
     hosts = {
         id_: replace(host, draining=True, drain_until=drain.until, drain_restarts_tasks=drain.restarts_tasks)
         if (drain := drains.get(id_)) is not None
         else host
-        for id_, host in facts.hosts.items()
+        for id_, host in snapshot.hosts.items()
     }
-    drained = replace(facts, hosts=hosts)
-    for instance in facts.instances:
+    drained = replace(snapshot, hosts=hosts)
+    for instance in snapshot.instances:
         drained_workers = drains.keys() & {claim.worker_id for claim in instance.claims}
-        if drained_workers and instance.phase not in _LEAVING and not is_finished(facts, instance):
+        if drained_workers and instance.phase not in _LEAVING and not is_finished(snapshot, instance):
             yield _Step(drained, instance, _ask(drained, instance))
 
 
-def _ask(facts: DeploymentFacts, instance: InstanceFacts) -> Ask | None:
-    revision = facts.revisions[instance.revision]
-    if revision.need is None or not starts_elsewhere(facts, instance):
+def _ask(snapshot: DeploymentSnapshot, instance: InstanceState) -> Ask | None:
+    revision = snapshot.revisions[instance.revision]
+    if revision.need is None or not starts_elsewhere(snapshot, instance):
         return None
     spec = revision.spec
-    return asks_for(spec, revision.need, engine_for(spec), instance=instance.id, deployment_uid=facts.uid)
+    return asks_for(spec, revision.need, engine_for(spec), instance=instance.id, deployment_uid=snapshot.uid)
 
 
 def _plan(inventory: Inventory, steps: Sequence[_Step], drained: Collection[str]) -> DrainPlanView:
-    workers = [worker for worker in inventory.workers.facts if worker.id in drained]
+    workers = [worker for worker in inventory.workers.entries if worker.id in drained]
     inventory.upsert_workers([replace(worker, schedulable=False) for worker in workers])
-    names = {worker.id: worker.name for worker in inventory.workers.facts}
+    names = {worker.id: worker.name for worker in inventory.workers.entries}
     decided = iter(place(inventory, [step.ask for step in steps if step.ask is not None]))
     items = []
     for step in steps:
@@ -93,13 +95,13 @@ def _plan(inventory: Inventory, steps: Sequence[_Step], drained: Collection[str]
 
 
 def _view(step: _Step, workers: list[str], to: list[str], why: str) -> DrainStepView:
-    facts, instance = step.facts, step.instance
+    snapshot, instance = step.snapshot, step.instance
     fits = None if step.ask is None else bool(to)
-    after = duration_text(round(until_drained_s(facts, instance.id)))
+    after = duration_text(round(until_drained_s(snapshot, instance.id)))
     nowhere = f"; fits nowhere now: {why}" if why else ""
-    task = facts.revisions[instance.revision].spec.restart == "never"
+    task = snapshot.revisions[instance.revision].spec.restart == "never"
     action: Literal["moves", "stops", "stays"]
-    if drained_now(facts, instance) is not None:
+    if drained_now(snapshot, instance) is not None:
         action, message = "stops", "stops at once, and starts elsewhere where there is a place"
         if task:
             message = "stops at once, and starts elsewhere from its beginning (restart: never)"
@@ -110,7 +112,7 @@ def _view(step: _Step, workers: list[str], to: list[str], why: str) -> DrainStep
     else:
         action, message = "stays", f"runs until it ends; after {after} it stops and starts elsewhere from its beginning"
     return DrainStepView(
-        instance=instance.id, deployment=facts.name, workers=workers, action=action, to_workers=to, fits=fits,
+        instance=instance.id, deployment=snapshot.name, workers=workers, action=action, to_workers=to, fits=fits,
         message=message + nowhere,
     )  # fmt: skip
 

@@ -47,8 +47,8 @@ def plan_items(
     inventory = present.inventory
     rehearsal = Rehearsal(present, effects, reserve, watch)
     rehearsal.run()
-    names = {worker.id: worker.name for worker in inventory.workers.facts}
-    paused = {uid for uid, facts in present.facts.items() if facts.rollout is not None and facts.rollout.paused}
+    names = {worker.id: worker.name for worker in inventory.workers.entries}
+    paused = {uid for uid, known in present.deployments.items() if known.rollout is not None and known.rollout.paused}
     items: list[PlanItem] = []
     advised = 0
     for effect in effects:

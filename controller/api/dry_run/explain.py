@@ -39,7 +39,7 @@ async def get(request: web.Request) -> web.Response:
 
 def explain_instance(inventory: Inventory, standing: Standing, holders: Sequence[Holder] = ()) -> Explain:
     """Places the instance in memory, and computes advice if it does not fit."""
-    workers, gpus = len(inventory.workers.facts), len(inventory.gpus.uuid)
+    workers, gpus = len(inventory.workers.entries), len(inventory.gpus.uuid)
     if standing.need is None:
         message = f"{Reason.METADATA_UNKNOWN}: {standing.message or 'the analysis of its need is running'}"
         return Explain(workers=workers, gpus=gpus, message=message)

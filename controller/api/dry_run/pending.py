@@ -32,7 +32,7 @@ from controller.store.core.database import view_of
 from controller.store.placement.pass_reads import read_awaited, read_holders, read_pending, read_planned_copies
 from controller.store.placement.plan_reads import count_queued
 from controller.store.views.paging import read_time
-from controller.store.views.pending import MOST_UNQUEUED, PendingFacts, read_pending_facts, read_unqueued
+from controller.store.views.pending import MOST_UNQUEUED, StoredPending, read_stored_pending, read_unqueued
 from schemas.api.pending import PendingList, PendingView
 from schemas.api.view import from_json, to_json
 
@@ -58,8 +58,8 @@ class _Snapshot:
     at: datetime
     queued: Sequence[str]
     of: int
-    rows: Mapping[str, PendingFacts]
-    unqueued: Sequence[PendingFacts]
+    rows: Mapping[str, StoredPending]
+    unqueued: Sequence[StoredPending]
     pass_input: _PassInput | None = None
 
 
@@ -90,7 +90,7 @@ async def _read(inventory: InventorySnapshot, reserve: ReserveTimes, keys: Secre
     queued = [one.id for one in pending.instances]
     of = await count_queued(connection) if len(queued) == MAX_QUEUED else len(queued)
     at = await read_time(connection)
-    rows = await read_pending_facts(connection, queued) if queued else {}
+    rows = await read_stored_pending(connection, queued) if queued else {}
     unqueued = await read_unqueued(connection, queued, more=of > len(queued))
     if not queued:
         return _Snapshot(at, queued, of, rows, unqueued)
@@ -144,7 +144,7 @@ def _list(snapshot: _Snapshot, reserved_on: Mapping[str, Sequence[str]]) -> Pend
     return PendingList(at=snapshot.at, of=snapshot.of, more=more, items=[*queued, *unqueued])
 
 
-def _view(row: PendingFacts, of: int, place: int | None = None, reserved_on: Sequence[str] = ()) -> PendingView:
+def _view(row: StoredPending, of: int, place: int | None = None, reserved_on: Sequence[str] = ()) -> PendingView:
     line = row.explain.message if row.explain is not None and row.phase == "pending" else ""
     return view_of(
         PendingView,

@@ -99,9 +99,9 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
     async with app[KEPT_INVENTORY].snapshot() as snapshot:
         connection, cache = snapshot.connection, snapshot.cache
         queue = await read_queue(connection, without=replaced, keys=context.secret_keys)
-        facts = await read_deployments(connection, effects)
+        deployments = await read_deployments(connection, effects)
         preempts = any(effect.spec.preempt for effect in effects) or any(pending.preempt for pending in queue.waiting)
-        needed = name_blockers or preempts or bool(facts)
+        needed = name_blockers or preempts or bool(deployments)
         needed |= any(may_reserve(pending, context.reserve.after_s) for pending in queue.waiting)
         holders = await read_holders(connection, cache.holdings, only_leaving=not needed)
         successors = await read_successors(connection, holders, cache.holdings) if preempts else {}
@@ -110,14 +110,14 @@ async def _plan(app: web.Application, body: PlanBody, caller: DryRunCaller) -> P
         if caller.knows_secrets:
             no_preemption = await check_specs(connection, specs, context.secret_keys)
     unable = {effect.uid: no_preemption[effect.name] for effect in effects if effect.name in no_preemption}
-    present = Present(cache.inventory, cache.holdings, holders, queue, facts, successors, unable)
+    present = Present(cache.inventory, cache.holdings, holders, queue, deployments, successors, unable)
     items, candidates = await caller.passes.run(
         _rehearse, present, effects, absences, reserve=context.reserve, name_blockers=name_blockers
     )
     changes = {effect.name: effect.change for effect in effects}
     return PlanView(
         items=items, changes=changes, policy_changes=dict(policies.changes), warnings=warnings,
-        policies=dict(policies.effective), rollouts=planned_rollouts(facts, effects),
+        policies=dict(policies.effective), rollouts=planned_rollouts(deployments, effects),
         field_changes={effect.name: list(effect.fields) for effect in effects if effect.fields},
         replaces={effect.name: effect.replaces for effect in effects if effect.replaces},
         generations={effect.name: effect.generation or 0 for effect in effects},

@@ -14,8 +14,8 @@ from controller.api.apply import Documents
 from controller.api.dry_run.allowances import DryRunCaller
 from controller.api.dry_run.policy_effects import PolicyEffects, effective_after
 from controller.decide.policies.actions import is_judged
-from controller.decide.policies.foresight import NOTHING, Foreseen, changed_facts, foresee, stops_more
-from controller.domain.policies import EffectivePolicy, PolicyFacts
+from controller.decide.policies.foresight import NOTHING, Forecast, changed_snapshot, foresee, stops_more
+from controller.domain.policies import EffectivePolicy, PolicySnapshot
 from controller.domain.spec_changes import change_between
 from controller.domain.telemetry.utilization import ClockLeaps
 from controller.leader.policy_samples import Telemetry, start_of_minute
@@ -33,7 +33,7 @@ _GPU_S_AT_ONCE: Final = 2_000 * SAMPLE_S  # parsing the samples of one read bloc
 _RECENT_S: Final = 120.0
 JUDGE_S: Final = 10.0  # including the wait for other plans; the plan itself has 30 s
 _LATE: Final = "judging policies took too long; plan fewer deployments or policies at a time, or try again later"
-_UNREAD: Final = Foreseen(message="its window holds more samples than one plan reads", unknown=True)
+_UNREAD: Final = Forecast(message="its window holds more samples than one plan reads", unknown=True)
 
 
 async def policy_stops(
@@ -81,14 +81,14 @@ class _Change:
         both = (self.policies.before, self.policies.after)
         return any(name in known and known[name].spec.default for name in self.changed for known in both)
 
-    def after(self, facts: PolicyFacts) -> PolicyFacts | None:
+    def after(self, snapshot: PolicySnapshot) -> PolicySnapshot | None:
         """The deployment after the apply; None: it and its policy do not change."""
-        spec = self.specs.get(facts.name, facts.spec)
-        changes = facts.name in self.specs and change_between(facts.spec, spec) != "unchanged"
-        policy = self._policy(spec, facts.generation + changes)
+        spec = self.specs.get(snapshot.name, snapshot.spec)
+        changes = snapshot.name in self.specs and change_between(snapshot.spec, spec) != "unchanged"
+        policy = self._policy(spec, snapshot.generation + changes)
         if changes:
-            return changed_facts(facts, spec, policy)
-        return None if _same(facts.policy, policy) else replace(facts, policy=policy)
+            return changed_snapshot(snapshot, spec, policy)
+        return None if _same(snapshot.policy, policy) else replace(snapshot, policy=policy)
 
     def _policy(self, spec: DeploymentSpec, generation: int) -> EffectivePolicy | None:
         planned = effective_after(spec, self.policies.after)
@@ -107,32 +107,32 @@ def _same(one: EffectivePolicy | None, other: EffectivePolicy | None) -> bool:
 async def _stops_of(reader: "_Reader", change: _Change, uids: Sequence[str]) -> list[PolicyStop]:
     observed = await observe_policies(reader.connection, uids)
     today = {uid: observed[uid] for uid in uids if uid in observed}
-    planned = {uid: after for uid, facts in today.items() if (after := change.after(facts)) is not None}
-    foreseen: dict[str, Foreseen] = {}
+    planned = {uid: after for uid, snapshot in today.items() if (after := change.after(snapshot)) is not None}
+    forecasts: dict[str, Forecast] = {}
     for recent_s in (0.0, _RECENT_S, None):  # from the cheapest reading to the most expensive one
-        foreseen = await reader.foresee(list(planned.values()), recent_s)
-        planned = {uid: facts for uid, facts in planned.items() if foreseen[uid].matters}
-    acting = [today[uid] for uid in planned if foreseen[uid].limit is not None]
+        forecasts = await reader.foresee(list(planned.values()), recent_s)
+        planned = {uid: snapshot for uid, snapshot in planned.items() if forecasts[uid].matters}
+    acting = [today[uid] for uid in planned if forecasts[uid].limit is not None]
     before = await reader.foresee(acting)
     return [
-        _stop(facts, foreseen[uid])
-        for uid, facts in planned.items()
-        if foreseen[uid].unknown or stops_more(foreseen[uid], before[uid])
+        _stop(snapshot, forecasts[uid])
+        for uid, snapshot in planned.items()
+        if forecasts[uid].unknown or stops_more(forecasts[uid], before[uid])
     ]
 
 
-def _stop(facts: PolicyFacts, foreseen: Foreseen) -> PolicyStop:
-    policy = facts.policy
+def _stop(snapshot: PolicySnapshot, forecast: Forecast) -> PolicyStop:
+    policy = snapshot.policy
     name = "" if policy is None else policy.name
-    if policy is None or foreseen.limit is None:
-        return PolicyStop(deployment=facts.name, policy=name, action="unknown", message=foreseen.message)
+    if policy is None or forecast.limit is None:
+        return PolicyStop(deployment=snapshot.name, policy=name, action="unknown", message=forecast.message)
     return PolicyStop(
-        deployment=facts.name,
+        deployment=snapshot.name,
         policy=name,
         action="scale_down" if policy.spec.action == "scale_down" else "stop",
-        stops=foreseen.stops,
-        replicas=foreseen.limit.max_replicas,
-        message=foreseen.message,
+        stops=forecast.stops,
+        replicas=forecast.limit.max_replicas,
+        message=forecast.message,
     )
 
 
@@ -151,31 +151,33 @@ class _Reader:
     leaps: ClockLeaps
     left: int
 
-    async def foresee(self, facts: Sequence[PolicyFacts], recent_s: float | None = None) -> dict[str, Foreseen]:
+    async def foresee(
+        self, deployments: Sequence[PolicySnapshot], recent_s: float | None = None
+    ) -> dict[str, Forecast]:
         """The effect of the next step on each deployment, by uid.
 
         `recent_s`: judges by the samples of the latest seconds; None: by those of the policies' windows.
         """
         telemetry, turn = Telemetry(), TimeSlice()
         telemetry.leaps = self.leaps
-        judged = [deployment for deployment in facts if deployment.policy is not None]
+        judged = [deployment for deployment in deployments if deployment.policy is not None]
         for deployment in judged:
             telemetry.watch(deployment)
         if recent_s != 0:
             await self._read(telemetry, judged, recent_s)
-        foreseen = dict.fromkeys((deployment.uid for deployment in facts), NOTHING)
+        forecasts = dict.fromkeys((deployment.uid for deployment in deployments), NOTHING)
         for deployment in judged:
             await turn.yield_if_over()
             if recent_s is None and telemetry.missing(deployment.uid):
-                foreseen[deployment.uid] = _UNREAD
+                forecasts[deployment.uid] = _UNREAD
             else:
                 use = {i.id: telemetry.use_of(i) for i in deployment.instances if is_judged(i)}
-                foreseen[deployment.uid] = foresee(deployment, use)
-        return foreseen
+                forecasts[deployment.uid] = foresee(deployment, use)
+        return forecasts
 
-    async def _read(self, telemetry: Telemetry, facts: Sequence[PolicyFacts], recent_s: float | None) -> None:
+    async def _read(self, telemetry: Telemetry, deployments: Sequence[PolicySnapshot], recent_s: float | None) -> None:
         """Reads samples of the GPUs of these deployments, the shortest windows first."""
-        uids, now = [one.uid for one in facts], max((one.now for one in facts), default=0.0)
+        uids, now = [one.uid for one in deployments], max((one.now for one in deployments), default=0.0)
         needs: dict[str, float] = {}
         for uid in uids:
             for gpu, seconds in telemetry.missing(uid).items():

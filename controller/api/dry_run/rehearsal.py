@@ -15,7 +15,7 @@ from controller.api.dry_run.manifests import ManifestEffect, Successors, instanc
 from controller.api.dry_run.queue import Queue
 from controller.api.dry_run.rollouts import Rollout
 from controller.domain.admission import Holder, Holders, Holdings, PendingInstance
-from controller.domain.instances import DeploymentFacts
+from controller.domain.instances import DeploymentSnapshot
 from controller.domain.placement import Ask, Need, Placed, Unplaced
 from controller.scheduling.admission.admit import AdmissionDecision, ReserveTimes, admit
 from controller.scheduling.explain.unplaced import headline
@@ -34,7 +34,7 @@ class Present:
     Attributes:
         holdings: the claims of each instance.
         holders: the instances with claims; only needed if instances may stop or be preempted.
-        facts: the existing deployments of the file, after the apply, by uid.
+        deployments: the existing deployments of the file, after the apply, by uid.
         successors: asks of the successors of preempted instances.
         no_preemption: why new instances of a deployment of the file may not preempt, by the deployment's uid.
     """
@@ -43,7 +43,7 @@ class Present:
     holdings: Holdings = field(default_factory=Holdings)
     holders: Holders = field(default_factory=Holders)
     queue: Queue = field(default_factory=Queue)
-    facts: Mapping[str, DeploymentFacts] = field(default_factory=dict)
+    deployments: Mapping[str, DeploymentSnapshot] = field(default_factory=dict)
     successors: Successors = field(default_factory=dict)
     no_preemption: Mapping[str, str] = field(default_factory=dict)
 
@@ -82,12 +82,14 @@ class Rehearsal:
         self._watch = watch or CandidateWatch({})
         self._inventory, self._holdings, self._reserve = present.inventory, present.holdings, reserve
         self._queue, self._successors, self._no_preemption = present.queue, present.successors, present.no_preemption
-        facts, holders = present.facts, present.holders
+        deployments, holders = present.deployments, present.holders
         self._uids: dict[str, str] = {}  # the deployments' uids of instances that this rehearsal placed
         self._gpus = frozenset(self._inventory.gpus.uuid)
         self._effects = {effect.uid: effect for effect in effects}
-        self._rollouts = {effect.uid: Rollout(facts[effect.uid]) for effect in effects if effect.uid in facts}
-        self._asks = {effect.uid: effect.ask(_known(facts.get(effect.uid))) for effect in effects}
+        self._rollouts = {
+            effect.uid: Rollout(deployments[effect.uid]) for effect in effects if effect.uid in deployments
+        }
+        self._asks = {effect.uid: effect.ask(_known(deployments.get(effect.uid))) for effect in effects}
         self.planned: dict[str, list[Rehearsed]] = {effect.uid: [] for effect in effects}
         self._waiting: dict[str, Rehearsed] = {}
         self.staying = {holder.instance: self._changed(holder) for holder in holders.staying}
@@ -104,7 +106,7 @@ class Rehearsal:
         uid = self._uid_of(holder.instance)
         if uid not in self._rollouts:
             return holder
-        spec = self._rollouts[uid].facts.spec
+        spec = self._rollouts[uid].snapshot.spec
         return replace(holder, priority=spec.priority, movable=spec.movable)
 
     def _uid_of(self, instance: str) -> str:
@@ -264,7 +266,7 @@ class Rehearsal:
             if (ask := self._asks[uid]) is not None:
                 for number in range(rollout.awaited()):
                     name = f"successor {number} of {uid}"
-                    yield PendingInstance(ask.for_instance(name), rollout.facts.spec.priority, awaited=True)
+                    yield PendingInstance(ask.for_instance(name), rollout.snapshot.spec.priority, awaited=True)
 
     def _relocating_now(self) -> tuple[Holder, ...]:
         return tuple(holder for holder in self._relocating if holder.instance in self.staying)
@@ -332,5 +334,5 @@ class Rehearsal:
                 self._inventory.remove_load([instance])
 
 
-def _known(facts: DeploymentFacts | None) -> Need | None:
-    return None if facts is None else facts.revisions[facts.revision].need
+def _known(snapshot: DeploymentSnapshot | None) -> Need | None:
+    return None if snapshot is None else snapshot.revisions[snapshot.revision].need

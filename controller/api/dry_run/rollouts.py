@@ -14,10 +14,10 @@ from controller.decide.instances.stop import NEW_REVISION
 from controller.decide.rollouts.judge import BLOCKED
 from controller.decide.rollouts.texts import planned_text
 from controller.domain.effects import Create, DeploymentEffects
-from controller.domain.instances import ClaimFacts, DeploymentFacts, InstanceFacts, ProcessFacts, RevisionFacts
+from controller.domain.instances import DeploymentSnapshot, InstanceClaim, InstanceState, ReportedProcess, Revision
 from controller.domain.phases import LIVE, InstancePhase
 from controller.domain.placement import Need, Placed
-from controller.domain.rollouts import RolloutFacts
+from controller.domain.rollouts import RolloutSnapshot
 from controller.store.deployments.observe import observe
 
 P = InstancePhase
@@ -34,106 +34,110 @@ class RolloutStep:
     creates: tuple[Create, ...]
 
 
-async def read_deployments(connection: Any, effects: Sequence[ManifestEffect]) -> dict[str, DeploymentFacts]:
+async def read_deployments(connection: Any, effects: Sequence[ManifestEffect]) -> dict[str, DeploymentSnapshot]:
     """The existing deployments among these effects, after the apply, by uid.
 
     The connection must be in one REPEATABLE READ transaction.
     """
     existing = {effect.uid: effect for effect in effects if effect.change != "create"}
     observed = await observe(connection, list(existing)) if existing else {}
-    return {uid: _applied(facts, existing[uid]) for uid, facts in observed.items()}
+    return {uid: _applied(snapshot, existing[uid]) for uid, snapshot in observed.items()}
 
 
-def planned_rollouts(facts: Mapping[str, DeploymentFacts], effects: Sequence[ManifestEffect]) -> dict[str, str]:
+def planned_rollouts(
+    deployments: Mapping[str, DeploymentSnapshot], effects: Sequence[ManifestEffect]
+) -> dict[str, str]:
     """Descriptions of the rollouts of deployments that get another revision, by name."""
     texts: dict[str, str] = {}
     for effect in effects:
-        if effect.change == "replace" and (known := facts.get(effect.uid)) is not None:
+        if effect.change == "replace" and (known := deployments.get(effect.uid)) is not None:
             paused = known.rollout is not None and known.rollout.paused
             wanted = wanted_replicas(known)
             texts[effect.name] = planned_text(effect.spec, wanted, back_to=effect.back_to, paused=paused)
     return texts
 
 
-def _applied(facts: DeploymentFacts, effect: ManifestEffect) -> DeploymentFacts:
+def _applied(snapshot: DeploymentSnapshot, effect: ManifestEffect) -> DeploymentSnapshot:
     if effect.change == "unchanged":
-        return facts
-    intents = tuple(intent for intent in facts.intents if intent.source not in _CLEARED)
+        return snapshot
+    intents = tuple(intent for intent in snapshot.intents if intent.source not in _CLEARED)
     # Time does not pass in a rehearsal, so a canary counts as over.
     spec = effect.spec.model_copy(update={"rollout": effect.spec.rollout.model_copy(update={"canary": None})})
-    changed = replace(facts, spec=spec, intents=intents)
+    changed = replace(snapshot, spec=spec, intents=intents)
     if effect.change == "update":
         return changed
-    number = facts.generation + 1
+    number = snapshot.generation + 1
     placed = sum(
         instance.phase in LIVE or (instance.phase is P.STOPPING and instance.stop_reason == NEW_REVISION)
-        for instance in facts.instances
+        for instance in snapshot.instances
     )
     changed = replace(changed, placed_before=placed)
-    if effect.back_to is not None and effect.back_to in facts.revisions:
+    if effect.back_to is not None and effect.back_to in snapshot.revisions:
         return replace(changed, generation=number, revision=effect.back_to)
     need = effect.need if isinstance(effect.need, Need) else None
-    revisions = {**facts.revisions, number: RevisionFacts(number, effect.spec, "", facts.now, need)}
+    revisions = {**snapshot.revisions, number: Revision(number, effect.spec, "", snapshot.now, need)}
     return replace(changed, generation=number, revision=number, revisions=revisions)
 
 
 class Rollout:
     """One deployment in a rehearsal."""
 
-    def __init__(self, facts: DeploymentFacts) -> None:
-        self.facts = facts
+    def __init__(self, snapshot: DeploymentSnapshot) -> None:
+        self.snapshot = snapshot
 
     def step(self) -> RolloutStep:
         """Chooses like a step of the reconciler, in its order. Stopping instances keep their claims until `end`."""
-        facts, wanted, effects = self.facts, wanted_replicas(self.facts), DeploymentEffects()
-        buckets = classify(facts)
-        rolling = rolling_of(facts, buckets, wanted) if facts.spec.update == "rolling" else None
-        leaving = stop_unwanted(facts, buckets, rolling, wanted, effects)
-        create_wanted(facts, buckets, rolling, wanted, leaving, effects)
+        snapshot, wanted, effects = self.snapshot, wanted_replicas(self.snapshot), DeploymentEffects()
+        buckets = classify(snapshot)
+        rolling = rolling_of(snapshot, buckets, wanted) if snapshot.spec.update == "rolling" else None
+        leaving = stop_unwanted(snapshot, buckets, rolling, wanted, effects)
+        create_wanted(snapshot, buckets, rolling, wanted, leaving, effects)
         if rolling is not None:
-            facts = replace(facts, rollout=replace(facts.rollout or RolloutFacts(), record=rolling.judgement.record))
+            snapshot = replace(
+                snapshot, rollout=replace(snapshot.rollout or RolloutSnapshot(), record=rolling.judgement.record)
+            )
         reasons = {change.instance: change.stop_reason for change in effects.phase_changes}
         removed = frozenset(removal.instance for removal in effects.removals)
         kept = (
             replace(instance, phase=P.STOPPING, stop_reason=reasons[instance.id])
             if instance.id in reasons
             else instance
-            for instance in facts.instances
+            for instance in snapshot.instances
             if instance.id not in removed
         )
-        self.facts = replace(facts, instances=tuple(kept))
+        self.snapshot = replace(snapshot, instances=tuple(kept))
         return RolloutStep(frozenset(reasons), removed, tuple(effects.creates))
 
     def awaited(self) -> int:
         """Number of successors that are created once the stopping outdated instances have ended."""
-        buckets = classify(self.facts)
+        buckets = classify(self.snapshot)
         stopping = sum(instance.stop_reason == NEW_REVISION for instance in buckets.stopping)
-        return min(stopping, max(wanted_replicas(self.facts) - len(buckets.replicas), 0))
+        return min(stopping, max(wanted_replicas(self.snapshot) - len(buckets.replicas), 0))
 
-    def pending(self) -> list[InstanceFacts]:
+    def pending(self) -> list[InstanceState]:
         """Its pending instances of the newest revision, oldest first."""
-        newest = [instance for instance in self.facts.instances if instance.revision == self.facts.revision]
+        newest = [instance for instance in self.snapshot.instances if instance.revision == self.snapshot.revision]
         return sorted((i for i in newest if i.phase in (P.PENDING, P.ANALYZING)), key=lambda i: i.created_at)
 
     def add(self, instance: str, create: Create) -> None:
-        now = self.facts.now
-        created = InstanceFacts(
+        now = self.snapshot.now
+        created = InstanceState(
             id=instance, revision=create.revision, phase=P.PENDING, phase_since=now, reason="", message="", epoch=1,
             restarts=0, failures=0, not_before=None, stop_reason=None, replaces=create.replaces,
             created_at=create.born or now,
         )  # fmt: skip
-        self.facts = replace(self.facts, instances=(*self.facts.instances, created))
+        self.snapshot = replace(self.snapshot, instances=(*self.snapshot.instances, created))
 
     def place(self, placed: Placed, gpus: Collection[str]) -> None:
         claims = tuple(
-            ClaimFacts(
+            InstanceClaim(
                 c.device, placed.workers[c.rank], "gpu" if c.device in gpus else "host", 1, c.rank, c.memory_mib,
                 c.cpu_milli, c.exclusive, n,
             )
             for n, c in enumerate(placed.claims)
         )  # fmt: skip
         processes = tuple(
-            ProcessFacts(1, rank, worker, "running", None, None, "") for rank, worker in enumerate(placed.workers)
+            ReportedProcess(1, rank, worker, "running", None, None, "") for rank, worker in enumerate(placed.workers)
         )
         self._change(placed.instance, phase=P.SCHEDULED, epoch=1, claims=claims, processes=processes)
 
@@ -146,11 +150,11 @@ class Rollout:
 
         `unplaced`: the reasons of instances that were not placed.
         """
-        kept = (self._later(i, unplaced.get(i.id)) for i in self.facts.instances if i.id not in ended)
-        self.facts = replace(self.facts, instances=tuple(kept))
+        kept = (self._later(i, unplaced.get(i.id)) for i in self.snapshot.instances if i.id not in ended)
+        self.snapshot = replace(self.snapshot, instances=tuple(kept))
 
-    def _later(self, instance: InstanceFacts, unplaced: str | None) -> InstanceFacts:
-        if instance.phase in LIVE and instance.revision == self.facts.revision:
+    def _later(self, instance: InstanceState, unplaced: str | None) -> InstanceState:
+        if instance.phase in LIVE and instance.revision == self.snapshot.revision:
             return replace(instance, phase=P.RUNNING, phase_since=_LONG_AGO)
         if instance.phase is P.PENDING and unplaced is not None:
             return replace(instance, reason=str(unplaced))
@@ -158,14 +162,14 @@ class Rollout:
 
     def blocked(self) -> str:
         """The reason why it is blocked by its own bounds; empty if it is not."""
-        if self.facts.spec.update != "rolling":
+        if self.snapshot.spec.update != "rolling":
             return ""
-        record = rolling_of(self.facts, classify(self.facts), wanted_replicas(self.facts)).judgement.record
+        record = rolling_of(self.snapshot, classify(self.snapshot), wanted_replicas(self.snapshot)).judgement.record
         return record.message if record.reason == BLOCKED else ""
 
     def outdated(self) -> frozenset[str]:
-        return frozenset(i.id for i in self.facts.instances if i.revision != self.facts.revision)
+        return frozenset(i.id for i in self.snapshot.instances if i.revision != self.snapshot.revision)
 
     def _change(self, instance: str, **fields: Any) -> None:
-        instances = (replace(i, **fields) if i.id == instance else i for i in self.facts.instances)
-        self.facts = replace(self.facts, instances=tuple(instances))
+        instances = (replace(i, **fields) if i.id == instance else i for i in self.snapshot.instances)
+        self.snapshot = replace(self.snapshot, instances=tuple(instances))

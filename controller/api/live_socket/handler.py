@@ -242,7 +242,7 @@ class _Session:
         try:
             await topic.follow(self._request, parameters, emit)
             last = {"type": "end", "reason": "finished"}
-        except Exception as error:
+        except Exception as error:  # a defect of a topic ends it alone
             known = as_api_error(error)
             if known is None:
                 log.warning("topic failed", exc_info=error)

@@ -18,7 +18,7 @@ from controller.api.merged_logs.frames import Line, LogItem, as_object
 from controller.api.merged_logs.merge import Key, Merge
 from controller.api.parameters import integer
 from controller.api.resources.logs import FOLLOWED, MERGES, opened_log, source_of
-from controller.api.resources.watch import OBJECTS, PARAMETERS, wanted_of
+from controller.api.resources.watch import PARAMETERS, admitted_watch, wanted_of
 from controller.api.route import Access
 from controller.live.event_feed import PAGE, EventFeed, NewEvents, concerns, event_message
 from controller.live.gpu_feed import GpuFeed, Round
@@ -70,7 +70,7 @@ async def feeds_context(app: web.Application) -> AsyncIterator[None]:
 
 async def objects(request: web.Request, parameters: Parameters, emit: Emit) -> None:
     """The messages of `GET /watch`."""
-    async with request.app[OBJECTS].watch(request[PRINCIPAL].key_id, wanted_of(parameters)) as stream:
+    async with admitted_watch(request, wanted_of(parameters)) as stream:
         await emit(stream.snapshot)
         while True:
             for batch in await stream.take():

@@ -10,7 +10,7 @@ from typing import Final
 from controller.api.agent_proxies import AgentProxies
 from controller.api.merged_logs.frames import Line, LogItem
 from controller.api.merged_logs.source import LogReading, size_of
-from controller.runtime.database import is_database_trouble
+from controller.runtime.database import DATABASE_ERRORS, is_database_trouble
 from controller.store.views.logs import DeploymentLogs, InstanceLog
 
 MOST_LOGS: Final = 64  # at once
@@ -100,7 +100,7 @@ class Merge:
             await asyncio.sleep(_REFRESH_S)
             try:
                 logs = await refresh()
-            except Exception as error:
+            except DATABASE_ERRORS as error:
                 if not is_database_trouble(error):
                     raise
                 continue

@@ -21,7 +21,7 @@ from controller.api.resources.fleet_metrics import fleet_families, gauge, gpu_fa
 from controller.api.route import Access, Route
 from controller.api.single_flight import SingleFlight, shared_context
 from controller.domain.phases import InstancePhase, WorkerPhase
-from controller.runtime.database import is_database_trouble
+from controller.runtime.database import DATABASE_ERRORS, is_database_trouble
 from controller.store.core.database import Database
 from controller.store.views.metrics import Figures, read_figures
 
@@ -85,7 +85,7 @@ async def _figures(database: Database, waits: DatabaseWaits) -> Figures | None:
             with waits.held(limit):
                 async with database.snapshot() as connection:
                     return await read_figures(connection)
-    except Exception as error:
+    except DATABASE_ERRORS as error:
         if not is_database_trouble(error):
             raise
         return None

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Final
 
 from aiohttp import web
@@ -9,6 +10,7 @@ from aiohttp import web
 from controller.api.body import as_shown
 from controller.api.context import CONTEXT, PRINCIPAL
 from controller.api.errors import invalid
+from controller.api.open_streams import OpenStreams
 from controller.api.parameters import parameters_of
 from controller.api.route import Access, Query, Route
 from controller.api.streams import SlowClientError, cut, write
@@ -20,6 +22,9 @@ from schemas.manifest.problems import FieldProblem
 
 HEARTBEAT_S: Final = 10.0
 OBJECTS: Final = web.AppKey("OBJECTS", ObjectFeed)
+WATCHES: Final = web.AppKey("WATCHES", OpenStreams)
+_WATCHES_OF_KEY: Final = 64  # so that a key cannot take all of them
+_MOST_WATCHES: Final = 256
 PARAMETERS: Final = ("kinds", "deployment")
 _HEADERS: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
@@ -27,6 +32,7 @@ _HEADERS: Final = {"Content-Type": "text/event-stream", "Cache-Control": "no-cac
 async def feed_context(app: web.Application) -> AsyncIterator[None]:
     context = app[CONTEXT]
     feed = app[OBJECTS] = ObjectFeed(context.database, context.changes, context.known_secrets.redaction)
+    app[WATCHES] = OpenStreams("watches", "too_many_watches", of_key=_WATCHES_OF_KEY, total=_MOST_WATCHES)
     try:
         yield
     finally:
@@ -43,10 +49,23 @@ def wanted_of(parameters: Mapping[str, str]) -> Wanted:
     return Wanted(kinds, parameters.get("deployment"))
 
 
+@asynccontextmanager
+async def admitted_watch(request: web.Request, wanted: Wanted) -> AsyncIterator[ObjectStream]:
+    """A watcher's stream, which counts as a watch of the caller's key.
+
+    Raises:
+        ApiError: 429 or 503: too many watches.
+        WatchEndedError: the objects cannot be read.
+    """
+    with request.app[WATCHES].admitted(request[PRINCIPAL].key_id):
+        async with request.app[OBJECTS].watch(wanted) as stream:
+            yield stream
+
+
 async def watch(request: web.Request) -> web.StreamResponse:
     """Streams until the client disconnects or is too slow, or the server stops."""
     wanted = wanted_of(parameters_of(request))
-    async with request.app[OBJECTS].watch(request[PRINCIPAL].key_id, wanted) as stream:
+    async with admitted_watch(request, wanted) as stream:
         response = web.StreamResponse(headers=_HEADERS)
         await response.prepare(request)
         try:

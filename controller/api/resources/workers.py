@@ -67,27 +67,14 @@ async def patch(request: web.Request) -> web.Response:
     return json_response(await state_worker(context.database, name, body.labels, body.advertise_networks))
 
 
-async def drain(request: web.Request) -> web.Response:
-    how = await read_model(request, DrainBody, optional=True)
-    name = request.match_info["name"]
-    await expect_first_generation(request, "worker", name, worker_by_name)
-    return json_response(await set_maintenance(request.app[CONTEXT].database, name, "drain", how))
-
-
 def _verb(verb: WorkerVerb) -> Handler:
     async def handler(request: web.Request) -> web.Response:
+        how = await read_model(request, DrainBody, optional=True) if verb == "drain" else None
         name = request.match_info["name"]
         await expect_first_generation(request, "worker", name, worker_by_name)
-        return json_response(await set_maintenance(request.app[CONTEXT].database, name, verb))
+        return json_response(await set_maintenance(request.app[CONTEXT].database, name, verb, how))
 
     return handler
-
-
-_PATH: Final = "/api/v1/workers"
-_SUMMARIES: Final[tuple[tuple[WorkerVerb, str], ...]] = (
-    ("cordon", "Place nothing new on a worker"),
-    ("uncordon", "Undo cordon and drain"),
-)
 
 
 def _gpu_verb(verb: GpuVerb) -> Handler:
@@ -99,7 +86,13 @@ def _gpu_verb(verb: GpuVerb) -> Handler:
     return handler
 
 
+_PATH: Final = "/api/v1/workers"
 _GPUS: Final = "/api/v1/gpus"
+_WORKER_VERBS: Final[tuple[tuple[WorkerVerb, str], ...]] = (
+    ("cordon", "Place nothing new on a worker"),
+    ("uncordon", "Undo cordon and drain"),
+    ("drain", "Place nothing new on a worker, and empty it"),
+)
 _GPU_VERBS: Final[tuple[tuple[GpuVerb, str], ...]] = (
     ("cordon", "Place nothing new on a GPU"),
     ("uncordon", "Undo the cordon of a GPU, and dismiss a grave Xid of it"),
@@ -216,12 +209,8 @@ ROUTES: Final = (
     ),
     *(
         Route("POST", f"{_PATH}/{{name}}/{verb}", _verb(verb), Access.OPERATE, summary, "workers", WorkerView,
-              expects="generation")
-        for verb, summary in _SUMMARIES
-    ),
-    Route(
-        "POST", _PATH + "/{name}/drain", drain, Access.OPERATE, "Place nothing new on a worker, and empty it",
-        "workers", WorkerView, DrainBody, expects="generation",
+              DrainBody if verb == "drain" else None, expects="generation")
+        for verb, summary in _WORKER_VERBS
     ),
     list_route(_GPUS, list_gpus, "List GPUs", Page[GpuView], (Query("worker", "only of this worker"),)),
     read_route(_GPUS, "uuid", gpu_by_uuid, "Read a GPU", GpuView),

@@ -10,7 +10,7 @@ from controller.decide.instances.liveness import GPU_LOST, is_silent, lost_gpu
 from controller.decide.instances.unreachable import await_return, end_replaced, leave_silent_worker
 from controller.domain.effects import DeploymentEffects, Progress
 from controller.domain.events import NewEvent
-from controller.domain.instances import DeploymentFacts, InstanceFacts, ProcessFacts
+from controller.domain.instances import DeploymentSnapshot, InstanceState, ReportedProcess
 from controller.domain.phases import LIVE, PHASE_OF_STATE, InstancePhase
 from controller.domain.restart_delays import RestartSettings
 from schemas.wire import NO_ANSWER, PULLING
@@ -26,52 +26,52 @@ _TENTHS_BELOW_S: Final = 10
 
 
 def advance(
-    facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects, settings: RestartSettings
+    snapshot: DeploymentSnapshot, instance: InstanceState, effects: DeploymentEffects, settings: RestartSettings
 ) -> None:
-    silent = instance.phase in LIVE and is_silent(facts, instance)
-    if silent and leave_silent_worker(facts, instance, effects, settings):
+    silent = instance.phase in LIVE and is_silent(snapshot, instance)
+    if silent and leave_silent_worker(snapshot, instance, effects, settings):
         return
     match instance.phase:
         case P.SCHEDULED | P.STARTING | P.RUNNING | P.UNHEALTHY:
-            _follow_process(facts, instance, effects, settings)
+            _follow_process(snapshot, instance, effects, settings)
         case P.BACKOFF:
-            end_backoff(facts, instance, effects, settings)
+            end_backoff(snapshot, instance, effects, settings)
         case P.UNREACHABLE:
-            await_return(facts, instance, effects, settings)
+            await_return(snapshot, instance, effects, settings)
         case P.REPLACED:
-            end_replaced(facts, instance, effects)
+            end_replaced(snapshot, instance, effects)
         case P.PENDING | P.ANALYZING | P.SUCCEEDED | P.FAILED | P.STOPPING:
             pass  # placement's, final, or `stop.py`'s
 
 
 def _follow_process(
-    facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects, settings: RestartSettings
+    snapshot: DeploymentSnapshot, instance: InstanceState, effects: DeploymentEffects, settings: RestartSettings
 ) -> None:
-    if stop_remaining_ranks(facts, instance, effects):
+    if stop_remaining_ranks(snapshot, instance, effects):
         return
     process, refused = leading_process(instance), refused_start(instance)
     if process is None:
         if refused is not None:
-            after_refusal(facts, instance, refused, effects, settings)
+            after_refusal(snapshot, instance, refused, effects, settings)
         return
     if process.state == "exited":
-        after_exit(facts, instance, process, effects, settings)
+        after_exit(snapshot, instance, process, effects, settings)
         return
     phase = PHASE_OF_STATE.get(process.state)
-    if phase is P.RUNNING and (why := lost_gpu(facts, instance)) is not None:
+    if phase is P.RUNNING and (why := lost_gpu(snapshot, instance)) is not None:
         if instance.phase is P.RUNNING:
             effects.change_phase(instance, P.UNHEALTHY, GPU_LOST, why)
             effects.requeue(0.0)  # the next step replaces it, where its spec allows that
         return
     if phase is not None and phase is not instance.phase:
-        _step_towards(facts, instance, phase, process, effects)
+        _step_towards(snapshot, instance, phase, process, effects)
     elif phase is P.STARTING:
         _record_progress(instance, effects)
     if instance.phase is P.RUNNING and phase is P.RUNNING and instance.failures:
-        forget_failures(facts, instance, effects, settings)
+        forget_failures(snapshot, instance, effects, settings)
 
 
-def _record_progress(instance: InstanceFacts, effects: DeploymentEffects) -> None:
+def _record_progress(instance: InstanceState, effects: DeploymentEffects) -> None:
     """Records whether a process that is not started yet waits for its model or its image."""
     processes = [p for rank in instance.ranks if (p := instance.process(rank)) is not None]
     message = next((p.message for p in processes if p.state == "starting" and p.message), "")
@@ -82,10 +82,10 @@ def _record_progress(instance: InstanceFacts, effects: DeploymentEffects) -> Non
 
 
 def _step_towards(
-    facts: DeploymentFacts,
-    instance: InstanceFacts,
+    snapshot: DeploymentSnapshot,
+    instance: InstanceState,
     phase: InstancePhase,
-    process: ProcessFacts,
+    process: ReportedProcess,
     effects: DeploymentEffects,
 ) -> None:
     """Takes one legal edge towards the reported phase. From `scheduled` it leads through `starting`."""
@@ -98,18 +98,18 @@ def _step_towards(
     reason = "no_answer" if message.startswith(f"{NO_ANSWER}:") else "probe_failed"
     effects.change_phase(instance, phase, reason if phase is P.UNHEALTHY else "", message)
     if phase is P.RUNNING and instance.phase is P.STARTING:
-        _record_start(facts, instance, effects)
+        _record_start(snapshot, instance, effects)
 
 
-def _record_start(facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects) -> None:
-    durations = start_durations(instance, facts.now)
+def _record_start(snapshot: DeploymentSnapshot, instance: InstanceState, effects: DeploymentEffects) -> None:
+    durations = start_durations(instance, snapshot.now)
     workers = dict.fromkeys(claim.worker_id for claim in instance.claims if claim.epoch == instance.epoch)
     objects = (f"instance:{instance.id}", *(f"worker:{worker}" for worker in workers))
     evidence = {"epoch": instance.epoch, "durations": durations}
     effects.events.append(NewEvent("running", story(instance.id, durations), objects, evidence))
 
 
-def start_durations(instance: InstanceFacts, now: datetime) -> dict[str, float]:
+def start_durations(instance: InstanceState, now: datetime) -> dict[str, float]:
     """Seconds of each phase of this start, in order, with the present phase, and their `total`."""
     spent = {phase: instance.start_phases[phase] for phase in _ORDER if phase in instance.start_phases}
     since = instance.start_phase_since or instance.phase_since
@@ -120,7 +120,7 @@ def start_durations(instance: InstanceFacts, now: datetime) -> dict[str, float]:
     return {**in_order, TOTAL: round(sum(spent.values()), 3)}
 
 
-def _present(instance: InstanceFacts) -> str | None:
+def _present(instance: InstanceState) -> str | None:
     if instance.phase is InstancePhase.STARTING and instance.reason in _ORDER:
         return instance.reason
     return instance.phase.value if instance.phase.value in _ORDER else None

@@ -12,7 +12,7 @@ from controller.domain.access.redaction import plain
 from controller.domain.access.secret_scopes import SECRET_REFUSALS
 from controller.domain.effects import DeploymentEffects, Restart
 from controller.domain.events import NewEvent
-from controller.domain.instances import CommandFacts, DeploymentFacts, InstanceFacts, ProcessFacts
+from controller.domain.instances import CommandState, DeploymentSnapshot, InstanceState, ReportedProcess
 from controller.domain.phases import InstancePhase
 from controller.domain.restart_delays import BLAMELESS, ENDED_REPEATEDLY, ORDERLY, RestartSettings, ends_in_a_row
 from schemas.exit_causes import Cause, cause_of, cause_of_failed_start
@@ -31,9 +31,9 @@ _EXIT_TEXTS: Final = {
 
 
 def after_exit(
-    facts: DeploymentFacts,
-    instance: InstanceFacts,
-    process: ProcessFacts,
+    snapshot: DeploymentSnapshot,
+    instance: InstanceState,
+    process: ReportedProcess,
     effects: DeploymentEffects,
     settings: RestartSettings,
 ) -> None:
@@ -42,7 +42,7 @@ def after_exit(
         effects.change_phase(instance, P.STARTING)
         effects.requeue(0.0)
         return
-    restart = facts.revisions[instance.revision].spec.restart
+    restart = snapshot.revisions[instance.revision].spec.restart
     reason = _reason(process)
     text = _exit_text(process, serves=restart == "always")
     objects = (f"instance:{instance.id}", f"worker:{process.worker_id}")
@@ -51,7 +51,7 @@ def after_exit(
         evidence |= {"rank": process.rank, "collateral_ranks": collateral}
     failures = instance.failures + 1
     completed = process.exit_code == 0 and reason == Cause.EXIT and restart != "always"
-    if completed or (reason in BLAMELESS and is_done_at_stop(facts, instance)):
+    if completed or (reason in BLAMELESS and is_done_at_stop(snapshot, instance)):
         effects.change_phase(instance, P.SUCCEEDED, "completed", text)
         effects.release(instance)
         effects.events.append(NewEvent("succeeded", text, objects, evidence))
@@ -64,7 +64,7 @@ def after_exit(
         effects.release(instance)
         effects.events.append(NewEvent("failed", text, objects, evidence))
     elif reason in BLAMELESS:
-        _after_blameless_end(facts, instance, NewEvent("ended", text, objects, evidence), effects, settings)
+        _after_blameless_end(snapshot, instance, NewEvent("ended", text, objects, evidence), effects, settings)
     else:
         delay_s = settings.delay_s(failures)
         effects.change_phase(
@@ -74,7 +74,7 @@ def after_exit(
             f"{text}; restarts in {delay_s:g} s",
             failures=failures,
             restarts=instance.restarts + 1,
-            not_before=facts.now + timedelta(seconds=delay_s),
+            not_before=snapshot.now + timedelta(seconds=delay_s),
         )
         delayed = {**evidence, "failures": failures, "wait_s": delay_s}
         effects.events.append(NewEvent("backoff", text, objects, delayed))
@@ -82,8 +82,8 @@ def after_exit(
 
 
 def _after_blameless_end(
-    facts: DeploymentFacts,
-    instance: InstanceFacts,
+    snapshot: DeploymentSnapshot,
+    instance: InstanceState,
     ended: NewEvent,
     effects: DeploymentEffects,
     settings: RestartSettings,
@@ -102,16 +102,16 @@ def _after_blameless_end(
         reason,
         message,
         restarts=instance.restarts + 1,
-        not_before=facts.now + timedelta(seconds=delay_s),
+        not_before=snapshot.now + timedelta(seconds=delay_s),
     )
     effects.events.append(ended)
     effects.requeue(delay_s)
 
 
 def after_refusal(
-    facts: DeploymentFacts,
-    instance: InstanceFacts,
-    refused: CommandFacts,
+    snapshot: DeploymentSnapshot,
+    instance: InstanceState,
+    refused: CommandState,
     effects: DeploymentEffects,
     settings: RestartSettings,
 ) -> None:
@@ -134,7 +134,7 @@ def after_refusal(
         refused.code or "refused",
         text,
         failures=failures,
-        not_before=None if orderly else facts.now + delay,
+        not_before=None if orderly else snapshot.now + delay,
     )
     if first_start:
         effects.release(instance)
@@ -143,14 +143,14 @@ def after_refusal(
 
 
 def end_backoff(
-    facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects, settings: RestartSettings
+    snapshot: DeploymentSnapshot, instance: InstanceState, effects: DeploymentEffects, settings: RestartSettings
 ) -> None:
     """Once its delay is over: restarts in place, or is placed again if its worker is unfit or failed it too often."""
-    delay_s = delay_left_s(facts, instance, settings)
+    delay_s = delay_left_s(snapshot, instance, settings)
     if delay_s > 0:
         effects.requeue(delay_s)
         return
-    host = facts.hosts.get(instance.host_of(0) or "")
+    host = snapshot.hosts.get(instance.host_of(0) or "")
     unfit = host is None or host.phase != "ready" or host.draining or not all(c.healthy for c in instance.claims)
     # A restart in place renews one rank's command, so all ranks of a gang are placed again.
     lacks_engine = instance.reason == Cause.ENGINE_MISSING  # its agent reports that, so another engine or worker is due
@@ -160,16 +160,16 @@ def end_backoff(
     effects.restarts.append(Restart(instance.id, instance.phase, instance.epoch))
 
 
-def delay_left_s(facts: DeploymentFacts, instance: InstanceFacts, settings: RestartSettings) -> float:
+def delay_left_s(snapshot: DeploymentSnapshot, instance: InstanceState, settings: RestartSettings) -> float:
     """Seconds that its delay still lasts; 0 if it is over, its user restarts it, or the clock was set back."""
     if instance.restarts_now or instance.mended or instance.not_before is None:
         return 0.0
-    left_s = (instance.not_before - facts.now).total_seconds()
+    left_s = (instance.not_before - snapshot.now).total_seconds()
     return left_s if 0 < left_s <= settings.cap_s else 0.0
 
 
 def requeue_for_placement(
-    instance: InstanceFacts, effects: DeploymentEffects, reason: str, not_before: datetime | None = None
+    instance: InstanceState, effects: DeploymentEffects, reason: str, not_before: datetime | None = None
 ) -> None:
     """Releases its claims and makes it pending; it is placed from `not_before` on."""
     effects.change_phase(instance, P.PENDING, reason, "is placed again", not_before=not_before)
@@ -178,10 +178,10 @@ def requeue_for_placement(
 
 
 def forget_failures(
-    facts: DeploymentFacts, instance: InstanceFacts, effects: DeploymentEffects, settings: RestartSettings
+    snapshot: DeploymentSnapshot, instance: InstanceState, effects: DeploymentEffects, settings: RestartSettings
 ) -> None:
     """Resets the failure count of an instance that has run long enough."""
-    stable_in_s = settings.stable_after_s - (facts.now - instance.phase_since).total_seconds()
+    stable_in_s = settings.stable_after_s - (snapshot.now - instance.phase_since).total_seconds()
     if stable_in_s > 0:
         effects.requeue(stable_in_s)
         return
@@ -190,7 +190,7 @@ def forget_failures(
     effects.forget_failures.append(instance.id)
 
 
-def _reason(process: ProcessFacts) -> str:
+def _reason(process: ReportedProcess) -> str:
     """The reason code. Of an end that nothing requested it is the cause that the last lines of output show."""
     reason, message = process.reason or "exit", plain(process.message)
     if reason == "spawn_failed":
@@ -199,12 +199,12 @@ def _reason(process: ProcessFacts) -> str:
     return cause.value if reason == "exit" or (reason == "gone" and cause is Cause.OOM_KILLED) else reason
 
 
-def _is_vain(instance: InstanceFacts, reason: str) -> bool:
+def _is_vain(instance: InstanceState, reason: str) -> bool:
     """Whether another start would end alike: the engine refused its arguments, for the second time in a row."""
     return reason == Cause.ENGINE_USAGE and instance.phase is P.STARTING and instance.failures > 0
 
 
-def _exit_text(process: ProcessFacts, *, serves: bool) -> str:
+def _exit_text(process: ReportedProcess, *, serves: bool) -> str:
     code = process.exit_code
     text = _EXIT_TEXTS.get(process.reason or "exit")
     if text is None:

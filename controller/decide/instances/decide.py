@@ -1,6 +1,6 @@
 """The next step of one deployment: its instances, its revision's need and its own status. Pure.
 
-`decide` lists the sub-steps in order. Each reads the facts and the buckets, and adds to the effects.
+`decide` lists the sub-steps in order. Each reads the snapshot and the buckets, and adds to the effects.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ from controller.decide.rollouts.judge import BLOCKED
 from controller.domain.access.grants import Grant
 from controller.domain.effects import ANALYZING_MESSAGE, DeploymentEffects, DeploymentStatus, StoreNeed
 from controller.domain.events import NewEvent
-from controller.domain.instances import DeploymentFacts, InstanceFacts
+from controller.domain.instances import DeploymentSnapshot, InstanceState
 from controller.domain.phases import DeploymentPhase, InstancePhase
 from controller.domain.placement import Need, NeedError
 from controller.domain.restart_delays import RestartSettings
@@ -73,7 +73,7 @@ class Finished:
 
 
 def decide(
-    facts: DeploymentFacts,
+    snapshot: DeploymentSnapshot,
     settings: RestartSettings,
     finished: Finished | None = None,
     known: Need | None = None,
@@ -84,57 +84,57 @@ def decide(
     `known`: the newest revision's need, where no analysis is needed for it. `finished`: an analysis that has ended.
     """
     effects = DeploymentEffects()
-    wanted, record = wanted_replicas(facts), None
-    buckets = classify(facts)
-    if facts.deleted_at is not None:
-        _delete(facts, buckets, effects)
+    wanted, record = wanted_replicas(snapshot), None
+    buckets = classify(snapshot)
+    if snapshot.deleted_at is not None:
+        _delete(snapshot, buckets, effects)
     else:
-        rolling = rolling_of(facts, buckets, wanted) if facts.spec.update == "rolling" else None
-        staying = _stop_and_advance(facts, buckets, rolling, wanted, effects, settings) if facts.instances else []
-        if not settle_need(facts, wanted, finished, known, settings, effects):
-            analyse(facts, staying, wanted, effects)
-        _create(facts, buckets, rolling, wanted, {i.id for i in staying}, effects)
+        rolling = rolling_of(snapshot, buckets, wanted) if snapshot.spec.update == "rolling" else None
+        staying = _stop_and_advance(snapshot, buckets, rolling, wanted, effects, settings) if snapshot.instances else []
+        if not settle_need(snapshot, wanted, finished, known, settings, effects):
+            analyse(snapshot, staying, wanted, effects)
+        _create(snapshot, buckets, rolling, wanted, {i.id for i in staying}, effects)
         if rolling is not None:
-            note_rollout(facts, rolling.judgement, effects)
+            note_rollout(snapshot, rolling.judgement, effects)
             record = rolling.judgement.record
         else:
-            effects.forget_rollout = facts.rollout is not None
-    if is_placeable(facts, effects):
+            effects.forget_rollout = snapshot.rollout is not None
+    if is_placeable(snapshot, effects):
         effects.wake_placement = True
-    derive_status(facts, wanted, effects, record, operators_may)
+    derive_status(snapshot, wanted, effects, record, operators_may)
     return effects
 
 
-def _delete(facts: DeploymentFacts, buckets: Buckets, effects: DeploymentEffects) -> None:
+def _delete(snapshot: DeploymentSnapshot, buckets: Buckets, effects: DeploymentEffects) -> None:
     for instance in buckets.stopping:
-        stop(facts, instance, effects, instance.reason or instance.stop_reason or "", instance.message)
-    for instance in facts.instances:
+        stop(snapshot, instance, effects, instance.reason or instance.stop_reason or "", instance.message)
+    for instance in snapshot.instances:
         if instance.phase is not P.STOPPING:
-            stop(facts, instance, effects, "deleted", "the deployment was deleted")
-    effects.finish = len(effects.removals) == len(facts.instances)
+            stop(snapshot, instance, effects, "deleted", "the deployment was deleted")
+    effects.finish = len(effects.removals) == len(snapshot.instances)
 
 
 def _stop_and_advance(
-    facts: DeploymentFacts,
+    snapshot: DeploymentSnapshot,
     buckets: Buckets,
     rolling: Rolling | None,
     wanted: int,
     effects: DeploymentEffects,
     settings: RestartSettings,
-) -> list[InstanceFacts]:
+) -> list[InstanceState]:
     """Stops unwanted instances, lets the remaining follow their processes, and returns the remaining."""
     for instance in buckets.stopping:
-        if not finish_done(facts, instance, effects):
-            stop(facts, instance, effects, instance.reason or instance.stop_reason or "", instance.message)
-    leaving = stop_unwanted(facts, buckets, rolling, wanted, effects)
-    staying = [i for i in facts.instances if i.id not in leaving]
+        if not finish_done(snapshot, instance, effects):
+            stop(snapshot, instance, effects, instance.reason or instance.stop_reason or "", instance.message)
+    leaving = stop_unwanted(snapshot, buckets, rolling, wanted, effects)
+    staying = [i for i in snapshot.instances if i.id not in leaving]
     for instance in staying:
-        advance(facts, instance, effects, settings)
+        advance(snapshot, instance, effects, settings)
     return staying
 
 
 def _create(
-    facts: DeploymentFacts,
+    snapshot: DeploymentSnapshot,
     buckets: Buckets,
     rolling: Rolling | None,
     wanted: int,
@@ -142,36 +142,36 @@ def _create(
     effects: DeploymentEffects,
 ) -> None:
     """Creates missing instances and replacements. `staying`: ids of the instances that do not stop."""
-    leaving = {i.id for i in facts.instances if i.id not in staying}
-    create_wanted(facts, buckets, rolling, wanted, leaving, effects)
+    leaving = {i.id for i in snapshot.instances if i.id not in staying}
+    create_wanted(snapshot, buckets, rolling, wanted, leaving, effects)
     if buckets.relocations:
-        relocate(facts, buckets.relocations, effects)
+        relocate(snapshot, buckets.relocations, effects)
     if replicas := [i for i in buckets.replicas if i.id in staying]:
-        start_replacements(facts, replicas, effects)
-        start_restarting(facts, replicas, stopping_outdated(facts, buckets, effects), wanted, effects)
-    if unblocks_next_step(facts, effects):
+        start_replacements(snapshot, replicas, effects)
+        start_restarting(snapshot, replicas, stopping_outdated(snapshot, buckets, effects), wanted, effects)
+    if unblocks_next_step(snapshot, effects):
         effects.requeue(0.0)
 
 
 def stop_unwanted(
-    facts: DeploymentFacts, buckets: Buckets, rolling: Rolling | None, wanted: int, effects: DeploymentEffects
+    snapshot: DeploymentSnapshot, buckets: Buckets, rolling: Rolling | None, wanted: int, effects: DeploymentEffects
 ) -> set[str]:
     """Stops evicted, outdated, surplus and restarting instances; returns the ids of all that stop."""
-    leaving = evict(facts, buckets, effects)
+    leaving = evict(snapshot, buckets, effects)
     if rolling is None:
-        leaving |= stop_outdated(facts, buckets, wanted, effects)
+        leaving |= stop_outdated(snapshot, buckets, wanted, effects)
     else:
-        leaving |= stop_rolling(facts, buckets, rolling.plan, leaving, effects)
-    leaving |= scale_down(facts, buckets, most_in_all(facts, buckets, rolling, wanted), leaving, effects)
+        leaving |= stop_rolling(snapshot, buckets, rolling.plan, leaving, effects)
+    leaving |= scale_down(snapshot, buckets, most_in_all(snapshot, buckets, rolling, wanted), leaving, effects)
     staying = [i for i in buckets.replicas if i.id not in leaving]
-    for instance in restarts_now(facts, staying, wanted):
-        stop(facts, instance, effects, RESTARTED, MESSAGE, stop_reason=NEW_REVISION)
+    for instance in restarts_now(snapshot, staying, wanted):
+        stop(snapshot, instance, effects, RESTARTED, MESSAGE, stop_reason=NEW_REVISION)
         leaving.add(instance.id)
     return leaving | {i.id for i in buckets.stopping}
 
 
 def create_wanted(
-    facts: DeploymentFacts,
+    snapshot: DeploymentSnapshot,
     buckets: Buckets,
     rolling: Rolling | None,
     wanted: int,
@@ -180,13 +180,13 @@ def create_wanted(
 ) -> None:
     """Creates missing instances. `leaving`: ids of the instances that stop."""
     if rolling is None:
-        create_missing(facts, buckets, wanted, leaving, effects)
+        create_missing(snapshot, buckets, wanted, leaving, effects)
     else:
-        create_rolling(facts, buckets, rolling.plan, leaving, effects)
+        create_rolling(snapshot, buckets, rolling.plan, leaving, effects)
 
 
 def settle_need(
-    facts: DeploymentFacts,
+    snapshot: DeploymentSnapshot,
     wanted: int,
     finished: Finished | None,
     known: Need | None,
@@ -194,7 +194,7 @@ def settle_need(
     effects: DeploymentEffects,
 ) -> bool:
     """Stores the newest revision's need, or the error of its analysis; returns whether the need is known now."""
-    revision = facts.revisions[facts.revision]
+    revision = snapshot.revisions[snapshot.revision]
     if revision.need is not None:
         return True
     if known is not None:
@@ -206,11 +206,11 @@ def settle_need(
         return False
     if finished.need is not None:
         effects.store_need = StoreNeed(revision.generation, finished.need, None, finished.commits)
-        effects.events.append(_analyzed(facts, finished.need))
+        effects.events.append(_analyzed(snapshot, finished.need))
         return True
     attempts = (revision.need_error.attempts if revision.need_error else 0) + 1
     delay = timedelta(seconds=settings.delay_s(attempts))
-    retry_at = facts.now + delay if finished.retryable else None
+    retry_at = snapshot.now + delay if finished.retryable else None
     error = NeedError(finished.error, finished.retryable, attempts, retry_at, str(finished.reason))
     effects.store_need = StoreNeed(revision.generation, None, error)
     evidence = {"attempts": attempts, "retryable": finished.retryable}
@@ -218,49 +218,51 @@ def settle_need(
     return False
 
 
-def _analyzed(facts: DeploymentFacts, need: Need) -> NewEvent:
+def _analyzed(snapshot: DeploymentSnapshot, need: Need) -> NewEvent:
     """The event, with the time for which the first instance has waited for the need."""
-    waiting = [i for i in facts.instances if i.phase is P.ANALYZING and i.revision == facts.revision]
-    spent = max(((facts.now - i.phase_since).total_seconds() for i in waiting), default=None)
+    waiting = [i for i in snapshot.instances if i.phase is P.ANALYZING and i.revision == snapshot.revision]
+    spent = max(((snapshot.now - i.phase_since).total_seconds() for i in waiting), default=None)
     evidence: dict[str, Any] = {"memory_mib": need.memory_mib}
     if spent is not None:
         evidence["durations"] = {"analyzing": round(max(spent, 0.0), 3)}
     return NewEvent("analyzed", "its need is known", (), evidence)
 
 
-def analyse(facts: DeploymentFacts, staying: Sequence[InstanceFacts], wanted: int, effects: DeploymentEffects) -> None:
+def analyse(
+    snapshot: DeploymentSnapshot, staying: Sequence[InstanceState], wanted: int, effects: DeploymentEffects
+) -> None:
     """While the need is unknown: lets the analysis run if an instance needs it, and moves the pending instances."""
-    waiting = [i for i in staying if i.phase in _WAITING and i.revision == facts.revision]
+    waiting = [i for i in staying if i.phase in _WAITING and i.revision == snapshot.revision]
     if not waiting and wanted == 0:
         return
-    error = effects.store_need.error if effects.store_need else facts.revisions[facts.revision].need_error
+    error = effects.store_need.error if effects.store_need else snapshot.revisions[snapshot.revision].need_error
     if error is not None and not error.retryable:
         for instance in waiting:
             effects.change_phase(instance, P.FAILED, error.reason, error.message)
         return
-    if error is not None and error.retry_at is not None and error.retry_at > facts.now:
+    if error is not None and error.retry_at is not None and error.retry_at > snapshot.now:
         for instance in waiting:
             if instance.phase is P.ANALYZING:
                 effects.change_phase(instance, P.PENDING, error.reason, error.message)
-        effects.requeue((error.retry_at - facts.now).total_seconds())
+        effects.requeue((error.retry_at - snapshot.now).total_seconds())
         return
-    effects.analyse = facts.revision
+    effects.analyse = snapshot.revision
     for instance in waiting:
         if instance.phase is P.PENDING:
             effects.change_phase(instance, P.ANALYZING, "", ANALYZING_MESSAGE)
 
 
-def is_placeable(facts: DeploymentFacts, effects: DeploymentEffects) -> bool:
+def is_placeable(snapshot: DeploymentSnapshot, effects: DeploymentEffects) -> bool:
     """Whether these effects give placement a new instance, or the need of a pending instance."""
     stored = effects.store_need
     stores_need = stored is not None and stored.need is not None
-    known = {generation for generation, revision in facts.revisions.items() if revision.need is not None}
+    known = {generation for generation, revision in snapshot.revisions.items() if revision.need is not None}
     if stores_need:
-        known.add(facts.revision)
+        known.add(snapshot.revision)
     return (
-        any(i.mended and i.phase is P.PENDING for i in facts.instances)
+        any(i.mended and i.phase is P.PENDING for i in snapshot.instances)
         or any(create.revision in known for create in effects.creates)
-        or (stores_need and any(i.phase in _WAITING for i in facts.instances))
+        or (stores_need and any(i.phase in _WAITING for i in snapshot.instances))
     )
 
 
@@ -275,41 +277,48 @@ class _After:
 
 
 def derive_status(
-    facts: DeploymentFacts,
+    snapshot: DeploymentSnapshot,
     wanted: int,
     effects: DeploymentEffects,
     rollout: RolloutRecord | None = None,
     operators_may: Collection[Grant] = frozenset(Grant),
 ) -> None:
     """Adds the deployment's status to the effects where it differs from the stored one."""
-    instances = _after(facts, effects)
-    current = all(i.revision == facts.revision for i in instances if i.phase is not P.REPLACED)
+    instances = _after(snapshot, effects)
+    current = all(i.revision == snapshot.revision for i in instances if i.phase is not P.REPLACED)
     phases: list[InstancePhase] = [i.phase for i in instances if i.phase is not P.REPLACED]
     phases += [P.PENDING] * len(effects.creates)
     ready = phases.count(P.RUNNING)
-    phase = _phase(facts, wanted, phases, ready)
+    phase = _phase(snapshot, wanted, phases, ready)
     if phase is D.RUNNING and not current:
         # All run between two replacements of a rollout, but not all as applied.
         halted = rollout is not None and rollout.state in _HALTED
         phase = D.DEGRADED if halted else D.PROGRESSING
-    reason, message = _why(facts, phase, instances, rollout if phase in (D.PROGRESSING, D.DEGRADED) else None)
+    reason, message = _why(snapshot, phase, instances, rollout if phase in (D.PROGRESSING, D.DEGRADED) else None)
     all_granted = _ALL_GRANTS.issubset(operators_may)
-    needs = "" if all_granted else next_change_needs(facts.spec, operators_may)
-    conditions = _conditions(facts, wanted, ready, phase, needs, current=current)
-    status = DeploymentStatus(phase, reason, message, ready, facts.generation, conditions)
-    stored = (facts.phase, facts.reason, facts.message, facts.ready, facts.observed_generation, facts.conditions)
-    if stored != (phase, reason, message, ready, facts.generation, conditions):
+    needs = "" if all_granted else next_change_needs(snapshot.spec, operators_may)
+    conditions = _conditions(snapshot, wanted, ready, phase, needs, current=current)
+    status = DeploymentStatus(phase, reason, message, ready, snapshot.generation, conditions)
+    stored = (
+        snapshot.phase,
+        snapshot.reason,
+        snapshot.message,
+        snapshot.ready,
+        snapshot.observed_generation,
+        snapshot.conditions,
+    )
+    if stored != (phase, reason, message, ready, snapshot.generation, conditions):
         effects.status = status
 
 
-def _after(facts: DeploymentFacts, effects: DeploymentEffects) -> list[_After]:
+def _after(snapshot: DeploymentSnapshot, effects: DeploymentEffects) -> list[_After]:
     """The remaining instances, in order of id."""
     changes = {c.instance: c for c in effects.phase_changes}
     progress = {p.instance: p for p in effects.progress}
     restarted = {r.instance for r in effects.restarts}
     removed = {r.instance for r in effects.removals}
     remaining: list[_After] = []
-    for i in sorted(facts.instances, key=lambda i: i.id):
+    for i in sorted(snapshot.instances, key=lambda i: i.id):
         if i.id in removed:
             continue
         if (change := changes.get(i.id)) is not None:
@@ -322,11 +331,11 @@ def _after(facts: DeploymentFacts, effects: DeploymentEffects) -> list[_After]:
     return remaining
 
 
-def _phase(facts: DeploymentFacts, wanted: int, phases: list[InstancePhase], ready: int) -> DeploymentPhase:
-    if facts.deleted_at is not None:
+def _phase(snapshot: DeploymentSnapshot, wanted: int, phases: list[InstancePhase], ready: int) -> DeploymentPhase:
+    if snapshot.deleted_at is not None:
         return D.DELETING
     if wanted == 0:
-        ended = D.ASLEEP if is_asleep(facts.spec, facts.intents) else D.STOPPED
+        ended = D.ASLEEP if is_asleep(snapshot.spec, snapshot.intents) else D.STOPPED
         return D.PROGRESSING if phases else ended
     staying = [p for p in phases if p is not P.STOPPING]
     settled = _settled(wanted, staying, ready)
@@ -351,13 +360,13 @@ def _settled(wanted: int, staying: Sequence[InstancePhase], ready: int) -> Deplo
 
 
 def _why(
-    facts: DeploymentFacts, phase: DeploymentPhase, instances: Sequence[_After], rollout: RolloutRecord | None
+    snapshot: DeploymentSnapshot, phase: DeploymentPhase, instances: Sequence[_After], rollout: RolloutRecord | None
 ) -> tuple[str, str]:
     if phase is D.ASLEEP:
-        intent = next((i for i in facts.intents if i.max_replicas == 0 and i.source != AUTOSCALER), None)
+        intent = next((i for i in snapshot.intents if i.max_replicas == 0 and i.source != AUTOSCALER), None)
         return (intent.reason if intent else "asleep"), "asleep; a request wakes it"
     if phase is D.STOPPED:
-        intent = next((i for i in facts.intents if i.max_replicas == 0), None)
+        intent = next((i for i in snapshot.intents if i.max_replicas == 0), None)
         return (intent.reason, f"stopped by {intent.source}") if intent else ("", "no replicas are wanted")
     if phase in (D.RUNNING, D.SUCCEEDED):
         return "", ""
@@ -380,7 +389,7 @@ def _of_rollout(of_instance: tuple[str, str], rollout: RolloutRecord | None) -> 
 
 
 def _conditions(
-    facts: DeploymentFacts, wanted: int, ready: int, phase: DeploymentPhase, needs: str, *, current: bool
+    snapshot: DeploymentSnapshot, wanted: int, ready: int, phase: DeploymentPhase, needs: str, *, current: bool
 ) -> tuple[Mapping[str, Any], ...]:
     states = {
         "Available": (ready > 0, "" if ready else "no_instance_runs", ""),
@@ -389,11 +398,11 @@ def _conditions(
     }
     if needs:  # an earlier version took it from an operator; the condition exists only while it is false
         states["OperatorsMayChange"] = (False, "grant_needed", needs)
-    before = {c["type"]: c for c in facts.conditions}
+    before = {c["type"]: c for c in snapshot.conditions}
     conditions: list[Mapping[str, Any]] = []
     for name, (holds, reason, message) in states.items():
         status = "true" if holds else "false"
         old = before.get(name)
-        since = old["since"] if old is not None and old["status"] == status else facts.now.isoformat()
+        since = old["since"] if old is not None and old["status"] == status else snapshot.now.isoformat()
         conditions.append({"type": name, "status": status, "reason": reason, "message": message, "since": since})
     return tuple(conditions)

@@ -21,7 +21,7 @@ from controller.domain.policies import (
     Limit,
     NewAction,
     PolicyEffects,
-    PolicyFacts,
+    PolicySnapshot,
     StoredVerdict,
     VerdictWrite,
     WatchedInstance,
@@ -29,6 +29,7 @@ from controller.domain.policies import (
 from controller.domain.telemetry.utilization import GpuUse, InstanceUse, Verdict
 from controller.domain.wanted import POLICY, is_put_to_sleep, wanted_replicas
 from schemas.manifest.policy import UtilizationPolicy
+from schemas.printing import first_of
 
 _ENDING: Final = frozenset({InstancePhase.STOPPING, InstancePhase.REPLACED})
 _JUDGED: Final = HOLDS_CLAIMS - _ENDING
@@ -50,39 +51,39 @@ class Judged:
     acted: str
 
 
-def decide_policy(facts: PolicyFacts, uses: Mapping[str, InstanceUse]) -> PolicyEffects:
-    end_actions = facts.open_actions and not _policy_limits(facts)
-    stored = {i.id for i in facts.instances if i.stored is not None}
-    if facts.policy is None or facts.deleted:
+def decide_policy(snapshot: PolicySnapshot, uses: Mapping[str, InstanceUse]) -> PolicyEffects:
+    end_actions = snapshot.open_actions and not _policy_limits(snapshot)
+    stored = {i.id for i in snapshot.instances if i.stored is not None}
+    if snapshot.policy is None or snapshot.deleted:
         return PolicyEffects(
-            forget=tuple(sorted(stored)), end_actions=facts.open_actions and (facts.deleted or end_actions)
+            forget=tuple(sorted(stored)), end_actions=snapshot.open_actions and (snapshot.deleted or end_actions)
         )
-    judged = judge_all(facts, facts.policy, uses)
-    actions = actions_on(facts, facts.policy, judged)
+    judged = judge_all(snapshot, snapshot.policy, uses)
+    actions = actions_on(snapshot, snapshot.policy, judged)
     done = {name for action in actions for name, _ in action.instances}
-    label = _label(facts.policy)
+    label = _label(snapshot.policy)
     writes = [
         write for j in judged
-        if (write := _write(facts, facts.policy, j, label if j.instance.id in done else j.acted)) is not None
+        if (write := _write(snapshot, snapshot.policy, j, label if j.instance.id in done else j.acted)) is not None
     ]  # fmt: skip
     forget = stored - {j.instance.id for j in judged}
     verdicts = tuple(j.verdict.verdict for j in judged)
     return PolicyEffects(verdicts, tuple(writes), tuple(sorted(forget)), tuple(actions), end_actions)
 
 
-def judge_all(facts: PolicyFacts, policy: EffectivePolicy, uses: Mapping[str, InstanceUse]) -> list[Judged]:
+def judge_all(snapshot: PolicySnapshot, policy: EffectivePolicy, uses: Mapping[str, InstanceUse]) -> list[Judged]:
     """The verdict of the policy on every instance that it judges. `uses`: the telemetry of each."""
-    resumed = facts.open_actions and all(i.source != POLICY for i in facts.intents)
-    return [_judged(policy, i, uses[i.id], facts.now, resumed=resumed) for i in facts.instances if is_judged(i)]
+    resumed = snapshot.open_actions and all(i.source != POLICY for i in snapshot.intents)
+    return [_judged(policy, i, uses[i.id], snapshot.now, resumed=resumed) for i in snapshot.instances if is_judged(i)]
 
 
-def _policy_limits(facts: PolicyFacts) -> bool:
+def _policy_limits(snapshot: PolicySnapshot) -> bool:
     """Whether a policy's intent keeps replicas away that are wanted otherwise: only then it frees something."""
-    limits = [i.max_replicas for i in facts.intents if i.source == POLICY]
-    others = [i for i in facts.intents if i.source != POLICY]
-    if is_put_to_sleep(facts.spec, facts.intents):
+    limits = [i.max_replicas for i in snapshot.intents if i.source == POLICY]
+    others = [i for i in snapshot.intents if i.source != POLICY]
+    if is_put_to_sleep(snapshot.spec, snapshot.intents):
         return True  # the autoscaler then wants no replica, because of it; a request ends both
-    return bool(limits) and min(limits) < wanted_replicas(facts.spec, others)
+    return bool(limits) and min(limits) < wanted_replicas(snapshot.spec, others)
 
 
 def judge_again(
@@ -123,12 +124,12 @@ def _judged(
     return Judged(instance, use, verdict, acted if verdict.verdict != "busy" else "")
 
 
-def _write(facts: PolicyFacts, policy: EffectivePolicy, judged: Judged, acted: str) -> VerdictWrite | None:
+def _write(snapshot: PolicySnapshot, policy: EffectivePolicy, judged: Judged, acted: str) -> VerdictWrite | None:
     """The verdict to store, if it differs from the stored one."""
     if _row(policy, judged, acted) == judged.instance.stored:
         return None
     idle = judged.verdict.verdict == "idle"
-    evidence = evidence_of(policy, {judged.instance.id: judged.use}, facts.now) if idle else {}
+    evidence = evidence_of(policy, {judged.instance.id: judged.use}, snapshot.now) if idle else {}
     return VerdictWrite(judged.instance.id, judged.instance.epoch, policy, judged.verdict, evidence, acted)
 
 
@@ -154,59 +155,62 @@ def _label(policy: EffectivePolicy) -> str:
     return f"dry_run:{policy.spec.action}" if policy.spec.dry_run else policy.spec.action
 
 
-def actions_on(facts: PolicyFacts, policy: EffectivePolicy, judged: Sequence[Judged]) -> list[NewAction]:
+def actions_on(snapshot: PolicySnapshot, policy: EffectivePolicy, judged: Sequence[Judged]) -> list[NewAction]:
     """The policy's actions on these verdicts of all instances that it judges."""
     idle = [j for j in judged if j.verdict.verdict == "idle"]
     fresh = [j for j in idle if j.acted != _label(policy)]
-    if not fresh or facts.awake_for_s > 0:  # a deployment that an operator keeps awake runs without requests
+    if not fresh or snapshot.awake_for_s > 0:  # a deployment that an operator keeps awake runs without requests
         return []
     match policy.spec.action:
         case "notify":
-            return [_action(facts, policy, [judgement], None) for judgement in fresh]
+            return [_action(snapshot, policy, [judgement], None) for judgement in fresh]
         case "stop":
-            if not _all_idle(facts, idle):
+            if not _all_idle(snapshot, idle):
                 return []
-            return [_action(facts, policy, idle, Limit(0, ()))]
+            return [_action(snapshot, policy, idle, Limit(0, ()))]
         case "scale_down":
-            victims = _victims(facts, judged, fresh)
+            victims = _victims(snapshot, judged, fresh)
             if not victims:
                 return []
             # The number that holds GPUs, not the wanted one: pending replicas would take the freed GPUs.
-            limit = Limit(_holding(facts) - len(victims), tuple(v.instance.id for v in victims))
-            return [_action(facts, policy, victims, limit)]
+            limit = Limit(_holding(snapshot) - len(victims), tuple(v.instance.id for v in victims))
+            return [_action(snapshot, policy, victims, limit)]
 
 
-def _all_idle(facts: PolicyFacts, idle: Sequence[Judged]) -> bool:
+def _all_idle(snapshot: PolicySnapshot, idle: Sequence[Judged]) -> bool:
     """Whether every wanted replica runs and is idle, holds no GPU, or has ended for good."""
-    known = sum(i.phase not in _ENDING for i in facts.instances)
-    return sum(map(is_judged, facts.instances)) == len(idle) and known >= facts.wanted > 0
+    known = sum(i.phase not in _ENDING for i in snapshot.instances)
+    return sum(map(is_judged, snapshot.instances)) == len(idle) and known >= snapshot.wanted > 0
 
 
-def _holding(facts: PolicyFacts) -> int:
+def _holding(snapshot: PolicySnapshot) -> int:
     """Number of replicas that hold GPUs and stay. A substitute counts for both."""
-    return sum(is_judged(i) and not i.substituted for i in facts.instances)
+    return sum(is_judged(i) and not i.substituted for i in snapshot.instances)
 
 
-def _victims(facts: PolicyFacts, judged: Sequence[Judged], idle: Sequence[Judged]) -> list[Judged]:
+def _victims(snapshot: PolicySnapshot, judged: Sequence[Judged], idle: Sequence[Judged]) -> list[Judged]:
     """The idle replicas to stop, longest idle first. One running replica stays, and earlier victims must have ended.
 
     A replica with a substitute leaves anyway, and the limit does not count it.
     """
-    if _holding(facts) > facts.wanted:
+    if _holding(snapshot) > snapshot.wanted:
         return []
     running = sum(j.instance.phase == InstancePhase.RUNNING and not j.instance.substituted for j in judged)
-    most = min(running, facts.wanted) - 1
+    most = min(running, snapshot.wanted) - 1
     order = sorted(
-        (j for j in idle if not j.instance.substituted), key=lambda j: (j.verdict.low_since or facts.now, j.instance.id)
+        (j for j in idle if not j.instance.substituted),
+        key=lambda j: (j.verdict.low_since or snapshot.now, j.instance.id),
     )
     return order[: max(most, 0)]
 
 
-def _action(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[Judged], limit: Limit | None) -> NewAction:
+def _action(
+    snapshot: PolicySnapshot, policy: EffectivePolicy, done: Sequence[Judged], limit: Limit | None
+) -> NewAction:
     spec = policy.spec
     uses = {j.instance.id: j.use for j in done}
     claims = [c for j in done for c in j.instance.claims]
-    objects = [f"deployment:{facts.uid}", *(f"instance:{name}" for name in uses)]
+    objects = [f"deployment:{snapshot.uid}", *(f"instance:{name}" for name in uses)]
     objects += dict.fromkeys(f"gpu:{c.device}" for c in claims)
     objects += dict.fromkeys(f"worker:{c.worker_id}" for c in claims)
     if policy.uid is not None:
@@ -217,18 +221,18 @@ def _action(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[Judged],
         instances=tuple((j.instance.id, j.instance.epoch) for j in done),
         objects=tuple(objects),
         gpus=sum(c.share for c in claims),
-        message=_message(facts, policy, done),
-        evidence=evidence_of(policy, uses, facts.now) | {"deployment": facts.name},
+        message=_message(snapshot, policy, done),
+        evidence=evidence_of(policy, uses, snapshot.now) | {"deployment": snapshot.name},
         limit=None if spec.dry_run else limit,
     )
 
 
-def _message(facts: PolicyFacts, policy: EffectivePolicy, done: Sequence[Judged]) -> str:
+def _message(snapshot: PolicySnapshot, policy: EffectivePolicy, done: Sequence[Judged]) -> str:
     """The policy, its action, and the first instance's reason, which names worker and GPU."""
-    names = ", ".join(j.instance.id for j in done[:3]) + (f" and {len(done) - 3} more" if len(done) > 3 else "")  # noqa: PLR2004
+    names = first_of([judged.instance.id for judged in done], 3)
     what = {
-        "stop": f"stops {facts.name}",
-        "scale_down": f"scales {facts.name} down by {names}",
+        "stop": f"stops {snapshot.name}",
+        "scale_down": f"scales {snapshot.name} down by {names}",
         "notify": f"finds {names} idle",
     }[policy.spec.action]
     dry_run = "dry run: " if policy.spec.dry_run else ""

@@ -102,40 +102,40 @@ def _verdict(
     return Verdict(verdict, reason, text, low, due)
 
 
-def _with_requests(case: _Case, use: InstanceUse, found: _GpuVerdict) -> Verdict:
+def _with_requests(case: _Case, use: InstanceUse, of_gpus: _GpuVerdict) -> Verdict:
     """An instance with requests in its window is busy; with unknown requests it is unknown instead of idle."""
     window_s = case.policy.time_window
     due_at = None
-    if found.quiet_from is not None and (found.verdict == "busy" or found.reason == "window_not_full"):
-        due_at = case.full_at(found.quiet_from)
-    text = found.text
+    if of_gpus.quiet_from is not None and (of_gpus.verdict == "busy" or of_gpus.reason == "window_not_full"):
+        due_at = case.full_at(of_gpus.quiet_from)
+    text = of_gpus.text
     if case.policy.ignore_requests:
-        text += "; requests are ignored" if found.verdict == "idle" else ""
-    elif found.verdict != "busy":
+        text += "; requests are ignored" if of_gpus.verdict == "idle" else ""
+    elif of_gpus.verdict != "busy":
         last_at = _last_request(case, use.requests)
         if last_at is not None:
             if any(len(s) and s.high[-1] > 0 for s in use.requests):
-                return _verdict("busy", "requests", "requests are in flight or waiting", found.low_since)
+                return _verdict("busy", "requests", "requests are in flight or waiting", of_gpus.low_since)
             text = f"the last request was seen at {clock_text(last_at)}, within its window of {duration_text(window_s)}"
-            due_at = case.full_at(max(last_at, found.quiet_from or last_at))
-            return _verdict("busy", "requests", text, found.low_since, due_at)
-        unknown = _requests_unknown(case, use) if found.verdict == "idle" else None
+            due_at = case.full_at(max(last_at, of_gpus.quiet_from or last_at))
+            return _verdict("busy", "requests", text, of_gpus.low_since, due_at)
+        unknown = _requests_unknown(case, use) if of_gpus.verdict == "idle" else None
         if unknown is not None:
-            return _verdict("unknown", "requests_unknown", unknown, found.low_since)
-        text += f"; no request seen in {duration_text(window_s)}" if found.verdict == "idle" else ""
-    return _verdict(found.verdict, found.reason, text, found.low_since, due_at)
+            return _verdict("unknown", "requests_unknown", unknown, of_gpus.low_since)
+        text += f"; no request seen in {duration_text(window_s)}" if of_gpus.verdict == "idle" else ""
+    return _verdict(of_gpus.verdict, of_gpus.reason, text, of_gpus.low_since, due_at)
 
 
 def _last_request(case: _Case, requests: Sequence[Series]) -> float | None:
     """The time of the last request in the window; None without requests."""
-    found: list[float] = []
+    latest: list[float] = []
     for series in requests:
         if len(series):
             start = max(case.use_counts_since(end_of([series], case.now)), case.judged_from)
             first = int(np.searchsorted(series.at, start, side="right"))
-            seen = np.flatnonzero(series.high[first:] > 0)
-            found += [float(series.at[first + seen[-1]])] if len(seen) else []
-    return max(found, default=None)
+            active = np.flatnonzero(series.high[first:] > 0)
+            latest += [float(series.at[first + active[-1]])] if len(active) else []
+    return max(latest, default=None)
 
 
 def _requests_unknown(case: _Case, use: InstanceUse) -> str | None:

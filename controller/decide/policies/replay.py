@@ -58,7 +58,7 @@ class Replay:
         for chain, idle_at in zip(self._chains, self._idle_at, strict=True):
             if idle_at is not None:
                 for claim in chain:
-                    freed[claim.model] += claim.share * max(0.0, claim.ended - max(claim.began, idle_at))
+                    freed[claim.model] += claim.share * max(0.0, claim.ended - max(claim.started, idle_at))
         return freed
 
     def _undecided(self, begin: float, end: float) -> list[tuple[int, list[PastClaim]]]:
@@ -68,7 +68,7 @@ class Replay:
             for n, epochs in enumerate(self._epochs)
             if self._idle_at[n] is None
             for epoch in epochs
-            if epoch.ended >= begin and epoch.began <= end
+            if epoch.ended >= begin and epoch.started_at <= end
         ]
 
 
@@ -81,8 +81,8 @@ def _chains(claims: Sequence[PastClaim]) -> list[list[PastClaim]]:
     """Claims that follow one another without a gap."""
     chains: list[list[PastClaim]] = []
     end = 0.0
-    for claim in sorted(claims, key=lambda c: c.began):
-        if chains and claim.began <= end + _GAP_S:
+    for claim in sorted(claims, key=lambda c: c.started):
+        if chains and claim.started <= end + _GAP_S:
             chains[-1].append(claim)
         else:
             chains.append([claim])
@@ -92,10 +92,10 @@ def _chains(claims: Sequence[PastClaim]) -> list[list[PastClaim]]:
 
 
 class _Epoch(NamedTuple):
-    """Claims of one epoch in one chain. `began` and `ended`: of the first claim."""
+    """Claims of one epoch in one chain. `started_at` and `ended`: of the first claim."""
 
     claims: list[PastClaim]
-    began: float
+    started_at: float
     ended: float
 
 
@@ -104,7 +104,7 @@ def _epochs(chain: Sequence[PastClaim]) -> list[_Epoch]:
     for claim in chain:
         by_number[claim.epoch].append(claim)
     return [
-        _Epoch(claims, min(claim.began for claim in claims), min(claim.ended for claim in claims))
+        _Epoch(claims, min(claim.started for claim in claims), min(claim.ended for claim in claims))
         for _, claims in sorted(by_number.items())
     ]
 

@@ -15,7 +15,7 @@ from controller.decide.rollouts.texts import (
     progress_text,
     started_text,
 )
-from controller.domain.rollouts import RequestOutcomes, RolloutFacts, RolloutRecord, RolloutState
+from controller.domain.rollouts import RequestOutcomes, RolloutRecord, RolloutSnapshot, RolloutState
 from schemas.manifest.rollout import Rollout
 
 S = RolloutState
@@ -34,7 +34,7 @@ class RolloutView:
     start_timeout_s: float  # of the revision
     wanted: int
     now: datetime
-    facts: RolloutFacts = field(default_factory=RolloutFacts)  # stored and counted
+    snapshot: RolloutSnapshot = field(default_factory=RolloutSnapshot)  # stored and counted
     serving: int | None = None  # an older revision that runs now
     updated: int = 0  # replicas of the revision
     available: int = 0  # of these: have run for `ready_for`
@@ -74,15 +74,15 @@ def judge(view: RolloutView) -> Judgement:
     started = _begin(view)
     record = _weighed(view, _moved(view, _counted(view, started)))
     events: list[RolloutEvent] = []
-    stored = view.facts.record
+    stored = view.snapshot.record
     is_new = stored is None or stored.attempt != started.attempt
     if is_new and record.fallback is not None:
         events.append(_event("rollout_started", started_text(started), started))
     first = started.attempt == 1 and started.fallback is None  # nothing was replaced
     if record.state is not started.state and not first and (reason := _EVENTS.get(record.state)) is not None:
-        events.append(_event(reason, record.message, record, view.facts.outcomes))
+        events.append(_event(reason, record.message, record, view.snapshot.outcomes))
     if started.state is S.CANARY and record.state is S.PROGRESSING:
-        events.append(_event("rollout_promoted", record.message, record, view.facts.outcomes))
+        events.append(_event("rollout_promoted", record.message, record, view.snapshot.outcomes))
     return Judgement(record, tuple(events), _next_check_s(view, record))
 
 
@@ -102,15 +102,17 @@ def canary_replicas(view: RolloutView, record: RolloutRecord) -> int:
 
 def _begin(view: RolloutView) -> RolloutRecord:
     """The stored rollout, or a new rollout: of another revision, or of a revision that a user has tried again."""
-    facts, stored = view.facts, view.facts.record
-    requested = stored is not None and facts.asked != stored.seen
+    snapshot, stored = view.snapshot, view.snapshot.record
+    requested = stored is not None and snapshot.asked != stored.seen
     if stored is not None and stored.revision == view.revision:
         if not requested:
             return stored
-        if facts.paused or stored.state in UNDER_WAY or stored.state is S.COMPLETE:
-            return replace(stored, seen=facts.asked)
+        if snapshot.paused or stored.state in UNDER_WAY or stored.state is S.COMPLETE:
+            return replace(stored, seen=snapshot.asked)
     stable = stored.stable if stored is not None and stored.stable is not None else view.serving
-    fresh = RolloutRecord(view.revision, stable, attempt=1 if stored is None else stored.attempt + 1, seen=facts.asked)
+    fresh = RolloutRecord(
+        view.revision, stable, attempt=1 if stored is None else stored.attempt + 1, seen=snapshot.asked
+    )
     compares = view.settings.canary is not None and fresh.fallback is not None
     return replace(fresh, state=S.CANARY) if compares else fresh
 
@@ -124,9 +126,9 @@ def _counted(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
     if record.state not in UNDER_WAY:
         return replace(counted, trying_since=None, canary_since=None)
     since = record.trying_since
-    if view.available > record.progressed or not view.trying or view.facts.paused:
+    if view.available > record.progressed or not view.trying or view.snapshot.paused:
         since = None
-    if since is None and view.trying and not view.facts.paused:
+    if since is None and view.trying and not view.snapshot.paused:
         since = view.now
     canary_since = None
     if record.state is S.CANARY and view.available:
@@ -140,7 +142,7 @@ def _moved(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
     """The record in the state that follows now, with reason and message."""
     if record.state not in UNDER_WAY:
         return record
-    outcomes, paused = view.facts.outcomes, view.facts.paused
+    outcomes, paused = view.snapshot.outcomes, view.snapshot.paused
     if record.fallback is not None and _errors_exceed(view.settings, outcomes):
         message = aborted_text(record, view.settings, outcomes)
         return replace(record, state=S.ABORTED, reason="rollout_aborted", message=message, trying_since=None)
@@ -159,11 +161,11 @@ def _moved(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
 
 def _described(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
     """A rollout under way, with reason and message."""
-    if view.facts.paused:
+    if view.snapshot.paused:
         message = f"paused; {progress_text(record, view.wanted)}"
         return replace(record, reason="rollout_paused", message=message)
     if record.state is S.CANARY:
-        silent = view.facts.outcomes.silent if view.settings.abort is not None else ()
+        silent = view.snapshot.outcomes.silent if view.settings.abort is not None else ()
         record = replace(
             record, reason="canary", message=canary_text(record, view.settings, canary_replicas(view, record), silent)
         )
@@ -190,7 +192,7 @@ def _weighed(view: RolloutView, record: RolloutRecord) -> RolloutRecord:
     Until the rollout is complete the share never falls, so no session returns to the old revision.
     """
     fallback, canary = record.fallback, view.settings.canary
-    halted = view.facts.paused or record.state in (S.CANARY, S.FAILED, S.ABORTED)
+    halted = view.snapshot.paused or record.state in (S.CANARY, S.FAILED, S.ABORTED)
     weight: int | None = None
     if fallback is not None and record.state is S.ABORTED:
         enough = view.outdated_ready >= max(kept_up(view, record) - view.settings.unavailable, 1)
@@ -232,7 +234,7 @@ def _is_proven(view: RolloutView, record: RolloutRecord) -> bool:
     canary, since = view.settings.canary, record.canary_since
     if canary is None or since is None or _passed_s(view.now, since) < canary.for_s:
         return False
-    return view.settings.abort is None or not view.facts.outcomes.silent
+    return view.settings.abort is None or not view.snapshot.outcomes.silent
 
 
 def _passed_s(now: datetime, since: datetime) -> float:
@@ -248,7 +250,7 @@ def _next_check_s(view: RolloutView, record: RolloutRecord) -> float | None:
     left_s = _left_s(view, record)
     if left_s is not None and record.fallback is not None:
         due.append(left_s if left_s > 0 else _TRIES * _LOOK_S)
-    if record.canary_since is not None and view.settings.canary is not None and not view.facts.paused:
+    if record.canary_since is not None and view.settings.canary is not None and not view.snapshot.paused:
         due.append(max(view.settings.canary.for_s - _passed_s(view.now, record.canary_since), _LOOK_S / 10))
     return min(due, default=None)
 

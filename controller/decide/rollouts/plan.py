@@ -40,7 +40,7 @@ def plan_of(view: RolloutView, record: RolloutRecord, *, running: int, others: i
         fill, keeps_unready = stable, False
         most_new, keep_old = running, max(view.wanted - running, 0)
         why = "its rollout has failed"
-    elif view.facts.paused and record.state is not S.COMPLETE:
+    elif view.snapshot.paused and record.state is not S.COMPLETE:
         keep_old = others
         most_new = max(view.updated, view.wanted - others)
         if record.fallback is not None:

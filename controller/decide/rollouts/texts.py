@@ -6,6 +6,7 @@ from typing import Final
 from controller.domain.rollouts import RequestOutcomes, RolloutRecord
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.rollout import Rollout
+from schemas.printing import first_of
 
 _NAMED: Final = 3  # old replicas that a message names
 
@@ -45,13 +46,12 @@ def blocked_text(holders: Sequence[tuple[int, str]], enough: int) -> str:
     `holders`: revision and name of each old replica. `enough`: the least `rollout.unavailable` with which any of them
     stops first.
     """
-    names = ", ".join(name for _, name in holders[:_NAMED])
-    more = f" and {len(holders) - _NAMED} more" if len(holders) > _NAMED else ""
+    names = first_of([name for _, name in holders], _NAMED)
     revisions = {revision for revision, _ in holders}
     of = f" of revision {min(revisions)}" if len(revisions) == 1 else ""
     hold = "holds its place and must stay" if len(holders) == 1 else "hold their places and must stay"
     return (
-        f"the next one finds no place: {names}{more}{of} {hold} available; `rollout.unavailable: {enough}` or "
+        f"the next one finds no place: {names}{of} {hold} available; `rollout.unavailable: {enough}` or "
         "`update: recreate` stops one first, `rollout.surge` needs a free place"
     )
 

@@ -13,6 +13,8 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from schemas.printing import first_of
+
 PURPOSE: Final = b"gpuward audit log seals"  # of the key
 NO_DIGEST: Final = b""
 ENTRY_FIELDS: Final = (
@@ -23,6 +25,8 @@ Kind = Literal[
     "entries_removed", "entries_added", "entries_changed", "seal_removed", "seal_changed", "seal_added", "head_removed",
     "head_changed",
 ]  # fmt: skip
+
+_IDS_SHOWN: Final = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,10 +114,10 @@ def check_seal(seal: Seal, previous: tuple[int, bytes] | None, entries: Sequence
     there, sealed = {entry[0] for entry in entries}, set(seal.ids)
     findings: list[Finding] = []
     if missing := tuple(sorted(sealed - there)):
-        text = f"{len(missing)} entries were removed: ids {_listed(missing)}"
+        text = f"{len(missing)} entries were removed: ids {first_of(missing, _IDS_SHOWN)}"
         findings.append(Finding("entries_removed", text, missing[0], missing[-1], missing))
     if more := tuple(sorted(there - sealed)):
-        text = f"{len(more)} entries were added: ids {_listed(more)}"
+        text = f"{len(more)} entries were added: ids {first_of(more, _IDS_SHOWN)}"
         findings.append(Finding("entries_added", text, more[0], more[-1], more))
     if previous is None or findings:
         return findings
@@ -121,11 +125,6 @@ def check_seal(seal: Seal, previous: tuple[int, bytes] | None, entries: Sequence
         text = f"entries were changed: at least one of the ids {seal.after_id + 1} to {seal.last_id}"
         findings.append(Finding("entries_changed", text, seal.after_id + 1, seal.last_id))
     return findings
-
-
-def _listed(ids: Sequence[int]) -> str:
-    most = 20
-    return ", ".join(map(str, ids[:most])) + (f" and {len(ids) - most} more" if len(ids) > most else "")
 
 
 def _mac(key: bytes, label: str, row: Seal | Head) -> bytes:

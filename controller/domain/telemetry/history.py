@@ -68,7 +68,7 @@ class PastClaim:
     worker: str
     epoch: int
     share: float  # of the GPU
-    began: float
+    started: float
     ended: float
     running_since: float | None
     model: str = ""  # of the GPU
@@ -91,16 +91,16 @@ class MinuteSums:
         self._high = minutes.high
         self._covered_s = minutes.covered_s.astype(np.float64)
 
-    def of_claim(self, began_us: int, ended_us: int, minimum: float) -> ClaimedSeconds:
+    def of_claim(self, started_us: int, ended_us: int, minimum: float) -> ClaimedSeconds:
         """The seconds in a range of microseconds since 1970. Minutes below `minimum` percent are wasted."""
-        first = int(np.searchsorted(self._at_us, began_us - _MINUTE_US, side="right"))
+        first = int(np.searchsorted(self._at_us, started_us - _MINUTE_US, side="right"))
         last = int(np.searchsorted(self._at_us, ended_us, side="left"))
         if first >= last:
             return ClaimedSeconds(0.0, 0.0, 0.0)
         seconds = self._covered_s[first:last].copy()
         for edge in {0, last - first - 1}:  # only these minutes may be claimed in part
             at_us = int(self._at_us[first + edge])
-            claimed_us = min(ended_us, at_us + _MINUTE_US) - max(began_us, at_us)
+            claimed_us = min(ended_us, at_us + _MINUTE_US) - max(started_us, at_us)
             seconds[edge] = min(float(seconds[edge]), claimed_us / _US)
         wasted = seconds[self._high[first:last] < minimum]
         return ClaimedSeconds(

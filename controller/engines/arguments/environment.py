@@ -104,8 +104,8 @@ SUFFIXES: Final[Mapping[str, str]] = dict.fromkeys(
 
 def reserved(name: str) -> str | None:
     """Why no deployment may set this variable, and the fix; None if it may."""
-    found = next((why for prefix, why in _RESERVED_PREFIXES.items() if name.upper().startswith(prefix)), None)
-    return _RESERVED.get(name.upper(), found)
+    why_prefix = next((why for prefix, why in _RESERVED_PREFIXES.items() if name.upper().startswith(prefix)), None)
+    return _RESERVED.get(name.upper(), why_prefix)
 
 
 def power_of(name: str, engine: str) -> str | None:

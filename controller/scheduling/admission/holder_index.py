@@ -69,7 +69,7 @@ class HolderIndex:
         self._level = np.array([one.level for one in self.holders], dtype=np.int64)
         self._stays = np.ones(len(self.holders), dtype=np.bool_)
         gpus, memory, cpu = [], [], []
-        self._on_worker: list[list[int]] = [[] for _ in inventory.workers.facts]
+        self._on_worker: list[list[int]] = [[] for _ in inventory.workers.entries]
         for number, one in enumerate(self.holders):
             workers = set()
             for claim in one.claims:
@@ -96,7 +96,7 @@ class HolderIndex:
 
     def _most_gpus(self) -> Ints:
         """By worker: the largest number of GPUs that a single holder has there."""
-        count = len(self.inventory.workers.facts)
+        count = len(self.inventory.workers.entries)
         pairs, numbers = np.unique(self._gpus.owner * count + self._worker, return_counts=True)
         span = np.ones(count, dtype=np.int64)
         np.maximum.at(span, pairs % count, numbers)
@@ -125,7 +125,7 @@ class HolderIndex:
         The cost is the weight of the holder by the number of the groups' hosts that it frees, at most `most`. Of the
         holders of one host the cheapest counts. Holders are numbered in the order in which they would be preempted.
         """
-        count = len(self.inventory.workers.facts)
+        count = len(self.inventory.workers.entries)
         among = np.zeros(count, dtype=np.bool_)
         among[self.inventory.groups.worker[groups]] = True
         kept = allowed[self._gpus.owner] & among[self._worker]
@@ -145,7 +145,7 @@ class HolderIndex:
         owner, worker = self._gpus.owner[kept], self._worker[kept]
         traits = []
         for trait in self._traits:
-            least = np.full(len(self.inventory.workers.facts), NEVER, dtype=np.int64)
+            least = np.full(len(self.inventory.workers.entries), NEVER, dtype=np.int64)
             np.minimum.at(least, worker, trait[owner])
             traits.append(least[self.inventory.groups.worker[groups]])
         return traits

@@ -63,10 +63,10 @@ def _fewest(inventory: Inventory, ask: Ask, index: HolderIndex, allowed: Bools, 
     for number, site in enumerate(sites(index, ask, allowed)):
         if not worth_solving(number, site, least):
             break
-        found = SiteProblem(index, site, allowed).cheapest(cost, np.inf)
-        if found is not None:
-            sets.append((cost(found), found))
-            least = min(least, most_worth_trying(found))
+        chosen = SiteProblem(index, site, allowed).cheapest(cost, np.inf)
+        if chosen is not None:
+            sets.append((cost(chosen), chosen))
+            least = min(least, most_worth_trying(chosen))
     for _, ended in sorted(sets, key=lambda pair: pair[0]):
         placed, needed = spared(inventory, ask, ended)
         if placed is not None:

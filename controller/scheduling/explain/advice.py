@@ -10,16 +10,17 @@ from typing import Any, Final
 import numpy as np
 
 from controller.domain.admission import Holder
-from controller.domain.placement import Ask, Need, Placed, WorkerFacts, need_view
+from controller.domain.placement import Ask, Need, Placed, PlacementWorker, need_view
 from controller.domain.splits import MORE_WORKERS
 from controller.scheduling.admission.victims import find_victims
-from controller.scheduling.estimate import EngineFacts, asks_for
+from controller.scheduling.estimate import EstimatedEngine, asks_for
 from controller.scheduling.inventory.capacity import Inventory
 from controller.scheduling.search.cached_search import find
 from schemas.api.explain import Explain
 from schemas.manifest.deployment import DeploymentSpec
 from schemas.manifest.resources import Parallel, Placement
 from schemas.placement_reasons import Reason
+from schemas.printing import first_of
 
 _MIB_PER_GIB: Final = 1024
 _MILLI: Final = 1000
@@ -36,7 +37,7 @@ class AdviceRequest:
 
     spec: DeploymentSpec
     need: Need
-    engine: EngineFacts
+    engine: EstimatedEngine
     deployment_uid: str
     explain: Explain
     holders: Sequence[Holder] = ()  # that could be preempted
@@ -193,12 +194,12 @@ def _free_choice(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
     for names, update in ((named, anywhere), (kinds, any_kind), (both, anywhere | any_kind)):
         placed = request.place(inventory, request.spec.model_copy(update=update)) if names else None
         if placed is not None:
-            yield f"fits on {_listed(_names(inventory, placed))} without {', '.join(names)}"
+            yield f"fits on {first_of(_names(inventory, placed), _MAX_NAMED)} without {', '.join(names)}"
             return
 
 
 def _uncordoned(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
-    closed = [w for w in inventory.workers.facts if w.ready and not w.schedulable]
+    closed = [w for w in inventory.workers.entries if w.ready and not w.schedulable]
     if names := _workers_to_change(inventory, request, closed, lambda worker: replace(worker, schedulable=True)):
         yield f"fits after: {'; '.join(f'gpuward uncordon {name}' for name in names)}"
 
@@ -211,7 +212,7 @@ def _uncordoned_gpus(inventory: Inventory, request: AdviceRequest) -> Iterator[s
     if placed is None:
         return
     if used := [claim.device for claim in placed.claims if claim.device in closed]:
-        of = sorted((workers.facts[int(gpus.worker[closed[uuid]])].name, uuid) for uuid in used)
+        of = sorted((workers.entries[int(gpus.worker[closed[uuid]])].name, uuid) for uuid in used)
         yield f"fits after: {'; '.join(f'gpuward uncordon {name} --gpu {uuid}' for name, uuid in of)}"
 
 
@@ -228,7 +229,7 @@ def _with_open(inventory: Inventory, request: AdviceRequest, uuids: Sequence[str
 
 
 def _all_ready(inventory: Inventory, request: AdviceRequest) -> Iterator[str]:
-    away = [w for w in inventory.workers.facts if not w.ready and w.schedulable]
+    away = [w for w in inventory.workers.entries if not w.ready and w.schedulable]
     if names := _workers_to_change(inventory, request, away, lambda worker: replace(worker, ready=True)):
         yield f"fits once {', '.join(names)} {_is(names)} ready"
 
@@ -237,15 +238,15 @@ def _without_holders(inventory: Inventory, request: AdviceRequest) -> Iterator[s
     reservation = find_victims(inventory, request.ask(request.spec), request.holders) if request.holders else None
     if reservation is not None and reservation.victims:
         names = _names(inventory, reservation.placed)
-        victims = [o.instance for o in reservation.victims]
-        yield f"fits once {', '.join(victims)} {'has' if len(victims) == 1 else 'have'} ended on {_listed(names)}"
+        victims, on = [o.instance for o in reservation.victims], first_of(names, _MAX_NAMED)
+        yield f"fits once {', '.join(victims)} {'has' if len(victims) == 1 else 'have'} ended on {on}"
 
 
 def _workers_to_change(
     inventory: Inventory,
     request: AdviceRequest,
-    workers: list[WorkerFacts],
-    change: Callable[[WorkerFacts], WorkerFacts],
+    workers: list[PlacementWorker],
+    change: Callable[[PlacementWorker], PlacementWorker],
 ) -> list[str]:
     """The names of the workers whose change makes the instance fit: those that it is then placed on, where they do."""
     placed = _with_changed(inventory, request, workers, change)
@@ -259,8 +260,8 @@ def _workers_to_change(
 def _with_changed(
     inventory: Inventory,
     request: AdviceRequest,
-    workers: list[WorkerFacts],
-    change: Callable[[WorkerFacts], WorkerFacts],
+    workers: list[PlacementWorker],
+    change: Callable[[PlacementWorker], PlacementWorker],
 ) -> Placed | None:
     """The place of the instance if these workers were changed."""
     if not workers:
@@ -292,18 +293,12 @@ def _on_gpus(*places: Placed | None) -> str:
     return f" on {' to '.join(map(str, [counts[0], *counts[1:][-1:]]))} GPU{'s' * (counts[-1] > 1)}"
 
 
-def _listed(names: list[str]) -> str:
-    """The first few names, and the number of the remaining names."""
-    more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
-    return ", ".join(names[:_MAX_NAMED]) + more
-
-
 def _is(names: list[str]) -> str:
     return "is" if len(names) == 1 else "are"
 
 
 def _names(inventory: Inventory, placed: Placed) -> list[str]:
-    return sorted(w.name for w in inventory.workers.facts if w.id in placed.workers)
+    return sorted(w.name for w in inventory.workers.entries if w.id in placed.workers)
 
 
 _TRIALS: Final[tuple[Callable[[Inventory, AdviceRequest], Iterator[str]], ...]] = (

@@ -100,7 +100,7 @@ def _held(request: Request, misses: WorkerMisses) -> dict[str, int]:
 def _missing_engines(searches: Sequence[Search], worker: str) -> str:
     """The possible engines to install there. An engine that fails another check there too would not help."""
     missing = STAGE[Reason.ENGINE_MISSING]
-    numbers = {facts.name: n for n, facts in enumerate(searches[0].request.inventory.workers.facts)}
+    numbers = {worker.name: n for n, worker in enumerate(searches[0].request.inventory.workers.entries)}
     names = [s.request.ask.compatibility.engine for s in searches if s.request.failed_at[numbers[worker]] == missing]
     return f"{missing_text(names)}, such as on {worker}"
 
@@ -194,7 +194,7 @@ def _nearest(request: Request, misses: WorkerMisses, ruled_out: Mapping[Reason, 
     sized = _is_sized(request, reason, misses, rows)
     need, free = _figures(request, reason, misses, sized=sized)
     best = int(rows[np.argmax((free - need)[rows])])
-    worker = request.inventory.workers.facts[best].name
+    worker = request.inventory.workers.entries[best].name
     code = str(next((r for r, would in ruled_out.items() if would[best]), reason))
     ruled = code != reason and not request.ask.layouts  # the worker is not too small
     if (sized or reason == Reason.HOST_MEMORY) and need[best] and not ruled:
@@ -215,21 +215,21 @@ def _nearest(request: Request, misses: WorkerMisses, ruled_out: Mapping[Reason, 
 def _shortfall(request: Request, reason: Reason, worker: int, need: int, free: int) -> str:
     """What the worker lacks, in the unit of the reason."""
     ask = request.ask
-    facts, oldest = request.inventory.workers.facts[worker], ask.compatibility
+    at, oldest = request.inventory.workers.entries[worker], ask.compatibility
     if reason == Reason.CPU:
-        return f"need {need / _MILLI:g} cores, best free {free / _MILLI:g} on {facts.name}"
+        return f"need {need / _MILLI:g} cores, best free {free / _MILLI:g} on {at.name}"
     if reason == Reason.DRIVER_TOO_OLD:
-        return f"need driver {'.'.join(map(str, oldest.min_driver))}, {facts.driver or 'unknown'} on {facts.name}"
+        return f"need driver {'.'.join(map(str, oldest.min_driver))}, {at.driver or 'unknown'} on {at.name}"
     if reason == Reason.RUNTIME_UNSUPPORTED:
-        return f"{_runtime_problem(facts.containers)} on {facts.name}"
+        return f"{_runtime_problem(at.containers)} on {at.name}"
     if reason not in COUNTED:
-        return f"such as {facts.name}"
+        return f"such as {at.name}"
     counted = COUNTED[reason]
     if reason == Reason.GPU_MODEL:
         counted = f"GPUs of model {' or '.join(ask.gpu_models)}"
     if reason == Reason.COMPUTE_CAPABILITY:
         counted = f"GPUs of compute capability {_capabilities(ask)}"
-    return f"need {need} {counted if need != 1 else counted.replace('GPUs', 'GPU')}, best {free} on {facts.name}"
+    return f"need {need} {counted if need != 1 else counted.replace('GPUs', 'GPU')}, best {free} on {at.name}"
 
 
 def _runtime_problem(docker: ContainerRuntime | None) -> str:

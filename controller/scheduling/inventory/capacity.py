@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 
 from controller.domain.admission import Holder, InstanceLoad
-from controller.domain.placement import DeviceState, Placed, PlannedClaim, WorkerFacts
+from controller.domain.placement import DeviceState, Placed, PlacementWorker, PlannedClaim
 from controller.scheduling.inventory.groups import EqualGroups, GroupTable, TouchLog, build_groups
 from controller.scheduling.inventory.tables import (
     Bools,
@@ -33,7 +33,7 @@ class Inventory:
     """Workers, devices and loads. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._facts: dict[str, WorkerFacts] = {}
+        self._known: dict[str, PlacementWorker] = {}
         self._devices: dict[str, DeviceState] = {}
         self._of_worker: defaultdict[str, set[str]] = defaultdict(set)
         self._loads = Loads()
@@ -88,13 +88,13 @@ class Inventory:
             self._rebuild()
         return self._row_of_name
 
-    def worker(self, worker_id: str) -> WorkerFacts:
-        return self._facts[worker_id]
+    def worker(self, worker_id: str) -> PlacementWorker:
+        return self._known[worker_id]
 
     def hosts_at(self, address: str) -> list[str]:
         """The host devices of all known workers at this address; several agents may run there."""
-        rows = zip(self.workers.host_uuid, self.workers.facts, strict=True)
-        return [uuid for uuid, facts in rows if uuid and address and facts.host == address]
+        rows = zip(self.workers.host_uuid, self.workers.entries, strict=True)
+        return [uuid for uuid, entries in rows if uuid and address and entries.host == address]
 
     def worker_row(self, worker_id: str) -> int | None:
         if self._stale:
@@ -120,11 +120,11 @@ class Inventory:
 
     # From the ledger
 
-    def upsert_workers(self, workers: Iterable[WorkerFacts]) -> None:
+    def upsert_workers(self, workers: Iterable[PlacementWorker]) -> None:
         """Adds or updates workers. A change of readiness alone is cheap."""
         for new in workers:
-            old = self._facts.get(new.id)
-            self._facts[new.id] = new
+            old = self._known.get(new.id)
+            self._known[new.id] = new
             if self._stale:
                 continue
             if (
@@ -133,13 +133,13 @@ class Inventory:
             ):
                 self._stale = True
             else:
-                self._workers.write_facts(self._row_of_id[new.id], new)
+                self._workers.write_state(self._row_of_id[new.id], new)
                 if old != new:
                     self.searches.clear()
 
     def remove_workers(self, ids: Iterable[str]) -> None:
         for worker_id in ids:
-            if self._facts.pop(worker_id, None) is not None:
+            if self._known.pop(worker_id, None) is not None:
                 self._stale = True
             self.remove_devices(self._of_worker.pop(worker_id, ()))
 
@@ -250,22 +250,22 @@ class Inventory:
 
     def label_mask(self, key: str, value: str) -> Bools:
         """By worker: whether it has this label. Kept until the arrays are rebuilt."""
-        facts = self.workers.facts
+        entries = self.workers.entries
         mask = self._label_masks.get((key, value))
         if mask is None:
-            mask = np.fromiter((w.labels.get(key) == value for w in facts), dtype=np.bool_, count=len(facts))
+            mask = np.fromiter((w.labels.get(key) == value for w in entries), dtype=np.bool_, count=len(entries))
             self._label_masks[key, value] = mask
         return mask
 
     # The arrays
 
     def _rebuild(self) -> None:
-        self._workers, self._gpus, self._row = build_tables(self._facts.values(), self._devices)
+        self._workers, self._gpus, self._row = build_tables(self._known.values(), self._devices)
         self._groups = build_groups(self._workers, self._gpus)
         self._equal = None
         self.searches.clear()
-        self._row_of_id = {w.id: row for row, w in enumerate(self._workers.facts)}
-        self._row_of_name = {w.name: row for row, w in enumerate(self._workers.facts)}
+        self._row_of_id = {w.id: row for row, w in enumerate(self._workers.entries)}
+        self._row_of_name = {w.name: row for row, w in enumerate(self._workers.entries)}
         self._label_masks: dict[tuple[str, str], Bools] = {}
         self._stale = False
         for claims in self._reserved.values():
@@ -320,7 +320,7 @@ class Inventory:
 
     def _part(self) -> None:
         """Copies all that changes in place. Parts that a rebuild replaces stay shared."""
-        self._facts, self._devices = dict(self._facts), dict(self._devices)
+        self._known, self._devices = dict(self._known), dict(self._devices)
         self._of_worker = defaultdict(set, {worker: set(uuids) for worker, uuids in self._of_worker.items()})
         self._loads = self._loads.copy()
         self._pass, self._reserved = {}, defaultdict(dict)

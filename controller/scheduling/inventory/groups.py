@@ -71,7 +71,7 @@ def _alike(smallest: int, sizes: Ints) -> Bools:
 
 
 def build_groups(workers: WorkerTable, gpus: GpuTable) -> GroupTable:
-    count, owners = len(gpus.uuid), len(workers.facts)
+    count, owners = len(gpus.uuid), len(workers.entries)
     worker, kind = gpus.worker[:count], gpus.kind[:count]
     begins = np.flatnonzero(np.r_[True, (worker[1:] != worker[:-1]) | (kind[1:] != kind[:-1])]) if count else _none()
     sizes = np.diff(np.r_[begins, count]) if count else _none()

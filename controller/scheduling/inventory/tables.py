@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from controller.domain.admission import Demand, InstanceLoad
-from controller.domain.placement import DeviceState, WorkerFacts
+from controller.domain.placement import DeviceState, PlacementWorker
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -67,7 +67,7 @@ class Kind(NamedTuple):
     slice: str = ""  # UUID; empty: whole GPUs
 
 
-def _platform_of(worker: WorkerFacts) -> Platform:
+def _platform_of(worker: PlacementWorker) -> Platform:
     docker = worker.containers
     usable = docker is not None and docker.usable
     gpus = docker is not None and docker.usable and docker.gpus
@@ -160,7 +160,7 @@ class GpuTable:
 class WorkerTable:
     """One row per worker, sorted by name, with its host device. Memory in MiB, CPU in thousandths of a core."""
 
-    facts: list[WorkerFacts]
+    entries: list[PlacementWorker]
     first_gpu: Ints  # worker i has the GPUs first_gpu[i] : first_gpu[i + 1]
     ready: Bools
     schedulable: Bools
@@ -175,12 +175,12 @@ class WorkerTable:
     cpu_claimed: Ints
     instances: Ints
 
-    def write_facts(self, row: int, facts: WorkerFacts) -> None:
-        """Writes facts that differ at most in readiness and in what an operator or the disk allows."""
-        self.facts[row] = facts
-        self.ready[row] = facts.ready
-        self.schedulable[row] = facts.schedulable
-        self.disk_full[row] = facts.disk_full
+    def write_state(self, row: int, state: PlacementWorker) -> None:
+        """Writes a state that differs at most in readiness and in what an operator or the disk allows."""
+        self.entries[row] = state
+        self.ready[row] = state.ready
+        self.schedulable[row] = state.schedulable
+        self.disk_full[row] = state.disk_full
 
     def write_host(self, row: int, device: DeviceState) -> bool:
         """Writes the host device. False: at most its free memory and CPU changed."""
@@ -195,7 +195,7 @@ class WorkerTable:
 
 
 def build_tables(
-    workers: Iterable[WorkerFacts], devices: Mapping[str, DeviceState]
+    workers: Iterable[PlacementWorker], devices: Mapping[str, DeviceState]
 ) -> tuple[WorkerTable, GpuTable, dict[str, int]]:
     """Builds both tables.
 
@@ -203,8 +203,8 @@ def build_tables(
         Both tables, and rows by UUID: a GPU's row in its table, a host device's row in the workers' table. Devices of
         unknown workers have no row.
     """
-    facts = sorted(workers, key=lambda w: (w.name, w.id))
-    row_of_worker = {w.id: row for row, w in enumerate(facts)}
+    entries = sorted(workers, key=lambda w: (w.name, w.id))
+    row_of_worker = {w.id: row for row, w in enumerate(entries)}
     known = [d for d in devices.values() if d.worker_id in row_of_worker]
     gpus = [d for d in known if d.kind == "gpu"]
     own = {d.uuid: _kind_of(d) for d in gpus}
@@ -213,7 +213,7 @@ def build_tables(
     kind_of = {uuid: number[kind] for uuid, kind in own.items()}
     gpus.sort(key=lambda d: (row_of_worker[d.worker_id], kind_of[d.uuid], d.index, d.uuid))
     gpu_table = _gpu_table(gpus, row_of_worker, kinds, kind_of)
-    worker_table = _worker_table(facts, gpu_table)
+    worker_table = _worker_table(entries, gpu_table)
     rows = {d.uuid: row for row, d in enumerate(gpus)}
     for host in sorted((d for d in known if d.kind == "host"), key=lambda d: d.uuid):
         rows[host.uuid] = row_of_worker[host.worker_id]
@@ -251,22 +251,22 @@ def _gpu_table(
     return table
 
 
-def _worker_table(facts: list[WorkerFacts], gpus: GpuTable) -> WorkerTable:
+def _worker_table(entries: list[PlacementWorker], gpus: GpuTable) -> WorkerTable:
     def zeros() -> Ints:
-        return np.zeros(len(facts), dtype=np.int64)
+        return np.zeros(len(entries), dtype=np.int64)
 
-    platform_of = [_platform_of(w) for w in facts]
+    platform_of = [_platform_of(w) for w in entries]
     number = {platform: i for i, platform in enumerate(dict.fromkeys(platform_of))}
     return WorkerTable(
-        facts=facts,
-        first_gpu=np.searchsorted(gpus.worker[:-1], np.arange(len(facts) + 1)).astype(np.int64),
-        ready=np.array([w.ready for w in facts], dtype=np.bool_),
-        schedulable=np.array([w.schedulable for w in facts], dtype=np.bool_),
-        disk_full=np.array([w.disk_full for w in facts], dtype=np.bool_),
+        entries=entries,
+        first_gpu=np.searchsorted(gpus.worker[:-1], np.arange(len(entries) + 1)).astype(np.int64),
+        ready=np.array([w.ready for w in entries], dtype=np.bool_),
+        schedulable=np.array([w.schedulable for w in entries], dtype=np.bool_),
+        disk_full=np.array([w.disk_full for w in entries], dtype=np.bool_),
         platform=np.array([number[p] for p in platform_of], dtype=np.int64),
         platforms=list(number),
-        host_uuid=[""] * len(facts),
-        host_ok=np.zeros(len(facts), dtype=np.bool_),
+        host_uuid=[""] * len(entries),
+        host_ok=np.zeros(len(entries), dtype=np.bool_),
         memory=zeros(),
         memory_claimed=zeros(),
         cpu=zeros(),

@@ -88,7 +88,7 @@ def _placed(inventory: Inventory, ask: Ask, layout: Layout, choice: Choice) -> P
         ]
         host = workers.host_uuid[worker]
         claims.append(PlannedClaim(host, ask.host_memory_mib, ask.cpu_milli, False, len(rows), rank))
-    ids = tuple(workers.facts[worker].id for worker in choice.workers)
+    ids = tuple(workers.entries[worker].id for worker in choice.workers)
     return Placed(ask.instance, ids, tuple(claims), layout, ask.engine)
 
 
@@ -96,7 +96,7 @@ def _best_place(inventory: Inventory, ask: Ask) -> tuple[Layout, Choice] | None:
     """The first layout of the ask that fits anywhere, and its best place. Workers to avoid come after all others."""
     if not ask.avoid_workers:
         return _best_among(inventory, ask, None)
-    ids = [worker.id in ask.avoid_workers for worker in inventory.workers.facts]
+    ids = [worker.id in ask.avoid_workers for worker in inventory.workers.entries]
     avoided = np.array(ids, dtype=np.bool_)[inventory.groups.worker]
     return _best_among(inventory, ask, ~avoided) or _best_among(inventory, ask, avoided)
 

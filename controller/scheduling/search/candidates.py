@@ -128,7 +128,7 @@ class Spread:
         mine, _ = self.inventory.deployment_on(self.ask.deployment_uid)
         own = np.zeros(len(some.workers), dtype=np.int64)
         if mine:
-            own[:] = [mine.get(workers.facts[row].id, 0) for row in some.workers.tolist()]
+            own[:] = [mine.get(workers.entries[row].id, 0) for row in some.workers.tolist()]
         first = own << _WORKER_BITS | workers.instances[some.workers]
         if not self.layout.gpus:
             return first, np.zeros_like(first)
@@ -192,8 +192,8 @@ class Siblings:
         mine, _ = self.inventory.deployment_on(self.deployment_uid)
         if len(mine) <= _FEW_SIBLINGS:
             return _any_equal(workers, [row for id_ in mine if (row := self.inventory.worker_row(id_)) is not None])
-        facts = self.inventory.workers.facts
-        return np.array([facts[row].id in mine for row in workers.tolist()], dtype=np.bool_)
+        entries = self.inventory.workers.entries
+        return np.array([entries[row].id in mine for row in workers.tolist()], dtype=np.bool_)
 
 
 def _any_equal(values: Ints, some: Sequence[int]) -> Bools:

@@ -159,7 +159,7 @@ def resolve(inventory: Inventory, ask: Ask) -> Request:
 def _resolved(inventory: Inventory, ask: Ask) -> Request:
     workers, gpus = inventory.workers, inventory.gpus
     selected = select(inventory, ask)
-    failed_at = np.full(len(workers.facts), FITS, dtype=np.int8)
+    failed_at = np.full(len(workers.entries), FITS, dtype=np.int8)
     for reason, passed in _worker_checks(inventory, ask, selected.workers):
         failed_at[~passed & (failed_at == FITS)] = STAGE[reason]
     outside = ~selected.workers
@@ -214,7 +214,7 @@ def _fits_version(ask: Ask, gpus: GpuTable) -> Bools:
 
 
 def _named(inventory: Inventory, chosen: Bools) -> Named:
-    of_worker = np.bincount(inventory.gpus.worker[chosen], minlength=len(inventory.workers.facts)).astype(np.int64)
+    of_worker = np.bincount(inventory.gpus.worker[chosen], minlength=len(inventory.workers.entries)).astype(np.int64)
     return Named(int(chosen.sum()), int((of_worker > 0).sum()), of_worker)
 
 
@@ -235,7 +235,7 @@ def _worker_checks(inventory: Inventory, ask: Ask, selected: Bools) -> Iterator[
     if needs_gpu and ask.compatibility.vendors:
         # Rejects workers without any GPU of an accepted vendor. Those without GPUs get count_mismatch instead.
         accepted = _of_vendor(ask, gpus)[gpus.kind]
-        has = np.zeros(len(workers.facts), dtype=np.bool_)
+        has = np.zeros(len(workers.entries), dtype=np.bool_)
         has[gpus.worker[accepted]] = True
         yield Reason.ENGINE_UNSUPPORTED, has | (np.diff(workers.first_gpu) == 0)
 
@@ -273,7 +273,7 @@ def host_checks(request: Request, rows: Ints) -> Iterator[tuple[Reason, Bools]]:
 def select(inventory: Inventory, ask: Ask) -> Selection:
     """Resolves the names of an ask. Without names all workers and GPUs are selected."""
     workers, gpus = inventory.workers, inventory.gpus
-    selected, chosen = np.ones(len(workers.facts), dtype=np.bool_), np.ones(len(gpus.uuid) + 1, dtype=np.bool_)
+    selected, chosen = np.ones(len(workers.entries), dtype=np.bool_), np.ones(len(gpus.uuid) + 1, dtype=np.bool_)
     needed = np.zeros_like(selected)
     chosen[-1] = False
     if not ask.workers and not ask.gpus:

@@ -129,8 +129,8 @@ async def _begin(connection: Any, key_id: str, key: bytes, settled: int, protect
     await connection.execute("delete from audit_seals")
     await connection.execute("delete from audit_seals_head")
     anchor = await connection.fetchval(_BEGIN_AT, protected, settled)
-    began = await connection.fetchval("select clock_timestamp()")
-    head = Head(began, 0, anchor, NO_DIGEST, 0, anchor, NO_DIGEST, key_id).under(key_id, key)
+    started = await connection.fetchval("select clock_timestamp()")
+    head = Head(started, 0, anchor, NO_DIGEST, 0, anchor, NO_DIGEST, key_id).under(key_id, key)
     marks = ", ".join(f"${n}" for n, _ in enumerate(_HEAD_COLUMNS, 1))
     columns = ", ".join(_HEAD_COLUMNS)
     await connection.execute(f"insert into audit_seals_head ({columns}) values ({marks})", *astuple(head))  # noqa: S608

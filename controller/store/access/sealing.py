@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
-from controller.domain.attention import SealingFacts
+from controller.domain.attention import SealingState
 from controller.store.access.proxy_secrets import PURPOSE, begin_sealing, seal_some
 from controller.store.access.receipt_key import JOIN_RECEIPT_KEY, RECEIPT_KEY, opened_receipt_key, seal_receipt_key
 from controller.store.access.secret_keys import SecretKeys
@@ -30,7 +30,7 @@ async def is_sealing(database: Database) -> bool:
         return bool(await connection.fetchval("select proxy_key_id <> '' from sealing where id = 1"))
 
 
-async def read_sealing(connection: Reader, keys: SecretKeys) -> SealingFacts:
+async def read_sealing(connection: Reader, keys: SecretKeys) -> SealingState:
     """The state of sealing under `keys`."""
     (row,) = await connection.fetch(_STATE)
     gateways = await connection.fetch(_GATEWAYS)
@@ -41,7 +41,7 @@ async def read_sealing(connection: Reader, keys: SecretKeys) -> SealingFacts:
 
     locked_out = without(active)
     waits_for = without(proxies.current) if active != proxies.current else []
-    return SealingFacts(
+    return SealingState(
         plain=not keys.current and bool(row["plain"] or row["receipt_key"]),
         waits_for=[name for name in waits_for if name not in locked_out],
         locked_out=locked_out,

@@ -2,7 +2,8 @@
 
 import asyncio
 import copy
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext, suppress
 from dataclasses import fields
 from operator import itemgetter
@@ -307,6 +308,14 @@ def row_mapper(cls: type[T]) -> Callable[[Row], T]:
     """Returns a function that builds the dataclass `cls` from a row with a column for each of its fields."""
     values = itemgetter(*(field.name for field in fields(cls)))  # type: ignore[arg-type]  # a dataclass by contract
     return lambda row: cls(*values(row))
+
+
+def group_rows(rows: Iterable[Row], column: str) -> defaultdict[Any, list[Row]]:
+    """The rows by the value of a column."""
+    groups: defaultdict[Any, list[Row]] = defaultdict(list)
+    for row in rows:
+        groups[row[column]].append(row)
+    return groups
 
 
 def view_of(view: type[V], row: Row, /, **given: Any) -> V:

@@ -14,16 +14,16 @@ class Changed:
     kind: str
     name: str
     expected: int
-    found: int
+    present: int
 
     @property
     def text(self) -> str:
         """The difference, as a part of a sentence."""
-        if not self.found:
+        if not self.present:
             return f"{self.kind} {self.name!r} does not exist any more"
         if not self.expected:
             return f"{self.kind} {self.name!r} exists already"
-        return f"{self.kind} {self.name!r} is at generation {self.found}, not {self.expected}"
+        return f"{self.kind} {self.name!r} is at generation {self.present}, not {self.expected}"
 
 
 RETIRED: Final = "has no effect any more; remove it"
@@ -45,22 +45,22 @@ class GenerationConflictError(RefusedError):
     Args:
         name: the object's name.
         wanted: the generation that the caller expects; 0 in an apply: the object must not exist.
-        found: the present generation; None if the object does not exist.
+        present: the present generation; None if the object does not exist.
         kind: the object's kind, as messages name it.
         applied: whether the request would have created the object.
     """
 
     def __init__(
-        self, name: str, *, wanted: int, found: int | None, kind: str = "deployment", applied: bool = False
+        self, name: str, *, wanted: int, present: int | None, kind: str = "deployment", applied: bool = False
     ) -> None:
         if applied and wanted == 0:
-            message = f"{kind} {name!r} exists already, at generation {found}; read it and repeat"
-        elif found is None:
+            message = f"{kind} {name!r} exists already, at generation {present}; read it and repeat"
+        elif present is None:
             message = f"{kind} {name!r} does not exist, so it has no generation {wanted}; apply without If-Match"
         else:
-            message = f"{kind} {name!r} is at generation {found}, not {wanted}; read it again and repeat"
+            message = f"{kind} {name!r} is at generation {present}, not {wanted}; read it again and repeat"
         super().__init__(message)
-        self.found = found
+        self.present = present
 
 
 class ChangedMeanwhileError(RefusedError):

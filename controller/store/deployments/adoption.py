@@ -11,9 +11,9 @@ from typing import Any, Final
 
 from msgspec import to_builtins
 
-from controller.domain.adoption import Adopted, AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim, NotAdopted
+from controller.domain.adoption import Adopted, AdoptionPlan, DeviceRoom, HeldClaim, NotAdopted, OrphanProcess
 from controller.domain.events import NewEvent
-from controller.domain.instances import DeploymentFacts
+from controller.domain.instances import DeploymentSnapshot
 from controller.domain.start_receipts import receipt_of
 from controller.store.core.database import Connection
 from controller.store.core.events import notify_all, write_events
@@ -113,8 +113,8 @@ _END: Final = """
 class OrphanState:
     """The locked state on which adoption is decided."""
 
-    orphans: tuple[FoundProcess, ...]
-    deployments: Mapping[str, DeploymentFacts]  # by uid
+    orphans: tuple[OrphanProcess, ...]
+    deployments: Mapping[str, DeploymentSnapshot]  # by uid
     devices: Mapping[str, DeviceRoom]  # by UUID
     owners: Mapping[str, str]  # uids of deployments by instance
     reported: frozenset[str]  # ids of workers whose agents have reported since the loss
@@ -206,7 +206,7 @@ async def lock_orphans(connection: Connection) -> OrphanState:
     orphans = tuple(p for p in orphans if p.receipt in before)  # others are for the next step
     named = sorted({p.receipt.instance for p in orphans})
     deployments = await observe(connection, sorted(uids))
-    held = {c.device for facts in deployments.values() for i in facts.instances for c in i.claims}
+    held = {c.device for snapshot in deployments.values() for i in snapshot.instances for c in i.claims}
     await lock_rows(connection, devices=held.union(devices))
     return OrphanState(
         orphans,
@@ -217,9 +217,9 @@ async def lock_orphans(connection: Connection) -> OrphanState:
     )
 
 
-async def _read_orphans(connection: Connection) -> tuple[FoundProcess, ...]:
+async def _read_orphans(connection: Connection) -> tuple[OrphanProcess, ...]:
     rows = await connection.fetch(_ORPHANS)
-    return tuple(FoundProcess(receipt_of(r["receipt"]), r["name"], r["ready"], r["report"]) for r in rows)
+    return tuple(OrphanProcess(receipt_of(r["receipt"]), r["name"], r["ready"], r["report"]) for r in rows)
 
 
 def _rooms(rows: Sequence[Any]) -> dict[str, DeviceRoom]:
@@ -247,7 +247,7 @@ async def carry_out_adoption(connection: Connection, plan: AdoptionPlan, state: 
     await connection.execute(_PROCESSES, *_keys(plan.adopted))
     decided: list[Adopted | NotAdopted] = [*plan.adopted, *plan.refused]
     await connection.execute(_DECIDED, *_keys(decided))
-    owners = {i.id: facts.uid for facts in state.deployments.values() for i in facts.instances}
+    owners = {i.id: snapshot.uid for snapshot in state.deployments.values() for i in snapshot.instances}
     changed = {start.receipt.deployment_uid for start in plan.adopted} | {owners[id_] for id_ in gone}
     await connection.execute(_TOUCH, sorted(changed))
     await write_events(connection, _events(plan, state.deployments))
@@ -296,7 +296,7 @@ def _claims(start: Adopted) -> list[dict[str, Any]]:
     ]
 
 
-def _events(plan: AdoptionPlan, deployments: Mapping[str, DeploymentFacts]) -> list[NewEvent]:
+def _events(plan: AdoptionPlan, deployments: Mapping[str, DeploymentSnapshot]) -> list[NewEvent]:
     events = [_adopted(start) for start in plan.adopted[:NAMED]]
     events += [_refused(start, deployments) for start in plan.refused[:NAMED]]
     for reason, rest in (("adopted", len(plan.adopted) - NAMED), ("not_adopted", len(plan.refused) - NAMED)):
@@ -319,7 +319,7 @@ def _adopted(start: Adopted) -> NewEvent:
     return NewEvent("adopted", message, _objects(start), {"epoch": receipt.epoch, "removed": list(start.removed)})
 
 
-def _refused(start: NotAdopted, deployments: Mapping[str, DeploymentFacts]) -> NewEvent:
+def _refused(start: NotAdopted, deployments: Mapping[str, DeploymentSnapshot]) -> NewEvent:
     receipt, where = start.ranks[0].receipt, ", ".join(process.worker for process in start.ranks)
     message = f"{receipt.instance} runs on {where}, the database had lost it, and it is stopped: {start.why}"
     objects = _objects(start)

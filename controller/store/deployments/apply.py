@@ -167,7 +167,7 @@ async def apply(
         row = await connection.fetchrow(LIVE, name)
         generation = row["generation"] if row else None
         if if_match is not None and (generation or 0) != if_match:
-            raise GenerationConflictError(name, wanted=if_match, found=generation, applied=True)
+            raise GenerationConflictError(name, wanted=if_match, present=generation, applied=True)
         written = await _apply(connection, name, spec, row, input_hash, lacks)
         return Applied(await deployment_by_uid(connection, written.uid), written.outcome)
 

@@ -21,7 +21,7 @@ async def live_row(connection: Any, name: str, if_match: int | None = None) -> A
     if row is None:
         raise missing(name)
     if if_match is not None and row["generation"] != if_match:
-        raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
+        raise GenerationConflictError(name, wanted=if_match, present=row["generation"])
     return row
 
 

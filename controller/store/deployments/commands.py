@@ -59,17 +59,14 @@ _TAKE: Final = """
                      from instances i where i.id = u.instance_id) end as receipt"""
 # A command refused for its term stays open: it was stamped just before a takeover, and is sent again with the new term.
 _ANSWER: Final = """
-    update commands c
-       set state = r.outcome, code = r.code, message = r.message, answered_at = clock_timestamp()
-      from (select * from unnest($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::text[])
-                   as r(id, worker_id, outcome, code, message) order by id) r
-     where c.id = r.id and c.worker_id = r.worker_id and c.state = 'open' and r.code <> 'old_term'
-    returning c.instance_id"""
-_REFUSE_UNSENT: Final = """
-    update commands set state = 'refused', code = $2, message = $3, answered_at = clock_timestamp()
-     where id = $1 and state = 'open'
-    returning instance_id"""
-_DEPLOYMENTS: Final = "select distinct deployment_uid from instances where id = any($1)"
+    with answered as (
+        update commands c
+           set state = r.outcome, code = r.code, message = r.message, answered_at = clock_timestamp()
+          from (select * from unnest($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::text[])
+                       as r(id, worker_id, outcome, code, message) order by id) r
+         where c.id = r.id and c.worker_id = r.worker_id and c.state = 'open' and r.code <> 'old_term'
+        returning c.instance_id)
+    select distinct i.deployment_uid from answered a join instances i on i.id = a.instance_id"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ class DueCommands:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An agent's answer to a command."""
+    """An agent's answer to a command, or the hub's refusal of a command that it cannot send."""
 
     id: int
     worker_id: str
@@ -169,15 +166,4 @@ async def write_answers(connection: Connection, answers: Sequence[Answer]) -> se
         [a.code for a in answers],
         [a.message for a in answers],
     )
-    return await _deployments(connection, [row["instance_id"] for row in rows])
-
-
-async def refuse_unsent(connection: Connection, command_id: int, code: str, message: str) -> set[str]:
-    """Refuses a command that cannot be sent, in place of the agent. Returns the deployments concerned."""
-    rows = await connection.fetch(_REFUSE_UNSENT, command_id, code, message)
-    return await _deployments(connection, [row["instance_id"] for row in rows])
-
-
-async def _deployments(connection: Connection, instances: Sequence[str]) -> set[str]:
-    rows = await connection.fetch(_DEPLOYMENTS, instances) if instances else []
     return {str(row["deployment_uid"]) for row in rows}

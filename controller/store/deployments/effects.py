@@ -36,7 +36,7 @@ async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
         StaleError: a row has changed since it was read.
     """
     if len(steps) > 1:  # a single deployment is locked by its own update
-        await lock_rows(connection, deployments={s.facts.uid for s in steps})
+        await lock_rows(connection, deployments={s.snapshot.uid for s in steps})
     await _write_deployments(connection, steps)
     if any(s.effects.rollout is not None or s.effects.forget_rollout for s in steps):
         await write_rollouts(connection, steps)
@@ -56,7 +56,7 @@ async def carry_out(connection: Any, steps: Sequence[DeploymentStep]) -> Hints:
     woken = {s.worker_id for step in steps for s in step.effects.stops}
     woken |= {w for step in steps for r in step.effects.restarts if (w := step.worker_of(r))}
     ended = {"all" for s in steps if s.effects.relocation_ends}
-    return {"command": woken, "status": {s.facts.uid for s in steps}, "relocation": ended}
+    return {"command": woken, "status": {s.snapshot.uid for s in steps}, "relocation": ended}
 
 
 def _relocates(effects: DeploymentEffects) -> bool:
@@ -73,7 +73,7 @@ async def _lock(connection: Any, steps: Sequence[DeploymentStep]) -> None:
         losing |= {r.instance for r in effects.releases} | {r.instance for r in effects.restarts}
         touched |= {p.instance for p in effects.progress}
         touched |= {m.instance for m in effects.phase_changes} | {r.instance for r in effects.removals}
-    claims = [c for s in steps for i in s.facts.instances if i.id in losing for c in i.claims]
+    claims = [c for s in steps for i in s.snapshot.instances if i.id in losing for c in i.claims]
     await lock_rows(
         connection,
         instances=touched | losing,
@@ -105,8 +105,8 @@ async def _write_deployments(connection: Any, steps: Sequence[DeploymentStep]) -
             where d.uid = x.uid and d.version = x.version and (not x.creates or d.deleted_at is null)
         returning d.uid""",
         len(steps),
-        [s.facts.uid for s in steps],
-        [s.facts.version for s in steps],
+        [s.snapshot.uid for s in steps],
+        [s.snapshot.version for s in steps],
         [bool(s.effects.creates) for s in steps],
         [u and str(u.phase) for u in updates],
         [u and str(u.reason) for u in updates],
@@ -242,7 +242,7 @@ async def _restart_in_place(connection: Any, steps: Sequence[DeploymentStep]) ->
         [r.expected.value for _, r in restarts],
         epochs,
     )
-    held = {c.device for s, r in restarts for i in s.facts.instances if i.id == r.instance for c in i.claims}
+    held = {c.device for s, r in restarts for i in s.snapshot.instances if i.id == r.instance for c in i.claims}
     if {row["device"] for row in rows} != held:
         raise StaleError("claims of a restart")
     epoch_of = {row["id"]: row["epoch"] for row in started}
@@ -284,7 +284,7 @@ async def _create(connection: Any, steps: Sequence[DeploymentStep]) -> None:
     rows = [
         {
             "id": name,
-            "uid": s.facts.uid,
+            "uid": s.snapshot.uid,
             "revision": c.revision,
             "phase": "analyzing" if c.analyzing else "pending",
             "message": ANALYZING_MESSAGE if c.analyzing else "",
@@ -296,7 +296,7 @@ async def _create(connection: Any, steps: Sequence[DeploymentStep]) -> None:
     ]
     needs = [
         {
-            "uid": s.facts.uid,
+            "uid": s.snapshot.uid,
             "generation": n.generation,
             "need": need_to_json(n.need) if n.need is not None else None,
             "error": need_error_to_json(n.error) if n.error is not None else None,
@@ -358,7 +358,7 @@ async def _remove(connection: Any, steps: Sequence[DeploymentStep]) -> None:
 
 
 async def _finish(connection: Any, steps: Sequence[DeploymentStep]) -> None:
-    uids = [s.facts.uid for s in steps if s.effects.finish]
+    uids = [s.snapshot.uid for s in steps if s.effects.finish]
     if uids:
         await expect_rows(
             connection,
@@ -374,8 +374,8 @@ async def _finish(connection: Any, steps: Sequence[DeploymentStep]) -> None:
 def _events(steps: Iterable[DeploymentStep]) -> list[NewEvent]:
     events: list[NewEvent] = []
     for step in steps:
-        own = f"deployment:{step.facts.uid}"
-        name = {"deployment": step.facts.name}
+        own = f"deployment:{step.snapshot.uid}"
+        name = {"deployment": step.snapshot.name}
         events += [
             NewEvent(str(f.reason), f.message, (own, *f.objects), {**name, **f.evidence}) for f in step.effects.events
         ]

@@ -1,7 +1,7 @@
 """One consistent read of deployments with their instances, claims, processes and commands."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
@@ -11,21 +11,21 @@ from msgspec import convert
 from controller.domain.access.secret_scopes import SECRET_REFUSALS
 from controller.domain.devices import GONE
 from controller.domain.instances import (
-    ClaimFacts,
-    CommandFacts,
-    DeploymentFacts,
-    HostFacts,
-    InstanceFacts,
-    IntentFacts,
-    ProcessFacts,
-    RelocationFacts,
-    RevisionFacts,
-    RunFacts,
+    ClaimedWorker,
+    CommandState,
+    DeploymentSnapshot,
+    EndedStart,
+    InstanceClaim,
+    InstanceState,
+    Intent,
+    ReportedProcess,
+    Revision,
+    StoredRelocation,
 )
 from controller.domain.phases import LIVE, InstancePhase
 from controller.domain.placement import Layout, need_error_from_json, need_from_json
-from controller.domain.rollouts import RequestOutcomes, RolloutFacts, RolloutRecord
-from controller.store.core.database import Reader, Row, row_mapper
+from controller.domain.rollouts import RequestOutcomes, RolloutRecord, RolloutSnapshot
+from controller.store.core.database import Reader, Row, group_rows, row_mapper
 from controller.store.deployments.specs import keep_specs_of, spec_from_json
 
 _SECRET_CODES: Final = ", ".join(f"'{code}'" for code in SECRET_REFUSALS)
@@ -79,7 +79,7 @@ _RUNS: Final = """
     select n.id as instance_id, r.*
       from unnest($1::text[]) as n(id)
      cross join lateral (
-           select min(c.created_at) as began, max(p.reported_at) as ended,
+           select min(c.created_at) as started, max(p.reported_at) as ended,
                   coalesce(bool_or(p.reason = 'agent_stopped'), false) as orderly
              from processes p
              join commands c on (c.instance_id, c.epoch, c.rank, c.verb) = (p.instance_id, p.epoch, p.rank, 'start')
@@ -124,11 +124,11 @@ _HOSTS: Final = """
 
 _RUNNING: Final = InstancePhase.RUNNING.value
 _FOLLOWS: Final = (LIVE - {InstancePhase.BACKOFF}) | {InstancePhase.UNREACHABLE}
-_claim = row_mapper(ClaimFacts)
-_process = row_mapper(ProcessFacts)
-_command = row_mapper(CommandFacts)
-_run = row_mapper(RunFacts)
-_host = row_mapper(HostFacts)
+_claim = row_mapper(InstanceClaim)
+_process = row_mapper(ReportedProcess)
+_command = row_mapper(CommandState)
+_run = row_mapper(EndedStart)
+_host = row_mapper(ClaimedWorker)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ async def list_uids(connection: Reader) -> list[str]:
     return [str(row["uid"]) for row in rows]
 
 
-async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, DeploymentFacts]:
+async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, DeploymentSnapshot]:
     """Reads deployments by uid; finished deployments are missing.
 
     The connection must be in one REPEATABLE READ transaction, so that all rows are of the same state.
@@ -157,22 +157,22 @@ async def observe(connection: Reader, uids: Sequence[str]) -> dict[str, Deployme
     existing = [row["uid"] for row in deployments]
     if not existing:
         return {}
-    revisions = _group(await connection.fetch(_REVISIONS, existing), "deployment_uid")
+    revisions = group_rows(await connection.fetch(_REVISIONS, existing), "deployment_uid")
     rollouts = await _read_rollouts(connection, {r["uid"]: r["rollout"] for r in deployments if r["rollout"]})
     instances = await connection.fetch(_INSTANCES, existing)
     ids = [row["id"] for row in instances]
-    claims = _group(await connection.fetch(_CLAIMS, ids, GONE), "instance_id") if ids else {}
-    processes = _group(await connection.fetch(_PROCESSES, ids), "instance_id") if ids else {}
-    commands = _group(await connection.fetch(_COMMANDS, ids), "instance_id") if ids else {}
+    claims = group_rows(await connection.fetch(_CLAIMS, ids, GONE), "instance_id") if ids else {}
+    processes = group_rows(await connection.fetch(_PROCESSES, ids), "instance_id") if ids else {}
+    commands = group_rows(await connection.fetch(_COMMANDS, ids), "instance_id") if ids else {}
     ended = [i["id"] for i in instances if any(_has_ended(i, p) for p in processes.get(i["id"], ()))]
-    runs = _group(await connection.fetch(_RUNS, ended), "instance_id") if ended else {}
+    runs = group_rows(await connection.fetch(_RUNS, ended), "instance_id") if ended else {}
     several = [
         uid for uid, n in Counter(r["deployment_uid"] for r in instances if r["phase"] == _RUNNING).items() if n > 1
     ]
     busy = {r["id"]: r for r in await connection.fetch(_REQUESTS, several)} if several else {}
     worker_ids = {row["worker_id"] for rows in claims.values() for row in rows}
     hosts = {h.id: h for h in map(_host, await connection.fetch(_HOSTS, list(worker_ids)))} if worker_ids else {}
-    by_deployment: dict[Any, list[InstanceFacts]] = defaultdict(list)
+    by_deployment: dict[Any, list[InstanceState]] = defaultdict(list)
     for row in instances:
         by_deployment[row["deployment_uid"]].append(
             replace(
@@ -199,7 +199,7 @@ async def current_inputs(connection: Reader, uids: Sequence[str]) -> dict[str, C
     }
 
 
-async def _read_rollouts(connection: Reader, stored: Mapping[Any, Mapping[str, Any]]) -> dict[Any, RolloutFacts]:
+async def _read_rollouts(connection: Reader, stored: Mapping[Any, Mapping[str, Any]]) -> dict[Any, RolloutSnapshot]:
     """From rows as JSON, by deployment; with gateways' counts while a rollout is in progress."""
     under_way = [uid for uid, row in stored.items() if row["state"] in ("canary", "progressing")]
     counted: Mapping[Any, Row] = {}
@@ -210,10 +210,10 @@ async def _read_rollouts(connection: Reader, stored: Mapping[Any, Mapping[str, A
     return {uid: _rollout(row, counted.get(uid), silent) for uid, row in stored.items()}
 
 
-def _rollout(row: Mapping[str, Any], counted: Row | None, silent: tuple[str, ...]) -> RolloutFacts:
+def _rollout(row: Mapping[str, Any], counted: Row | None, silent: tuple[str, ...]) -> RolloutSnapshot:
     requests, errors = (counted["requests"], counted["errors"]) if counted is not None else (0, 0)
     record = None if row["revision"] is None else convert(row, RolloutRecord)
-    return RolloutFacts(record, row["paused"], row["asked"], RequestOutcomes(requests, errors, silent))
+    return RolloutSnapshot(record, row["paused"], row["asked"], RequestOutcomes(requests, errors, silent))
 
 
 def _has_ended(instance: Row, process: Row) -> bool:
@@ -221,21 +221,14 @@ def _has_ended(instance: Row, process: Row) -> bool:
     return instance["phase"] in _FOLLOWS and process["state"] == "exited" and process["epoch"] == instance["epoch"]
 
 
-def _group(rows: Iterable[Row], key: str) -> dict[Any, list[Row]]:
-    groups: dict[Any, list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row[key]].append(row)
-    return groups
-
-
 def _deployment(
     row: Row,
     revisions: Sequence[Row],
-    instances: Sequence[InstanceFacts],
-    hosts: Mapping[str, HostFacts],
-) -> DeploymentFacts:
+    instances: Sequence[InstanceState],
+    hosts: Mapping[str, ClaimedWorker],
+) -> DeploymentSnapshot:
     used = {c.worker_id for i in instances for c in i.claims}
-    return DeploymentFacts(
+    return DeploymentSnapshot(
         uid=str(row["uid"]),
         name=row["name"],
         generation=row["generation"],
@@ -253,7 +246,7 @@ def _deployment(
         now=row["read_at"],
         revisions={r["generation"]: _revision(r) for r in revisions},
         intents=tuple(
-            IntentFacts(i["source"], i["max_replicas"], i["reason"], tuple(i["instances"]), i["min_replicas"])
+            Intent(i["source"], i["max_replicas"], i["reason"], tuple(i["instances"]), i["min_replicas"])
             for i in row["intents"]
         ),
         instances=tuple(instances),
@@ -263,13 +256,13 @@ def _deployment(
     )
 
 
-def _relocation(row: Row) -> RelocationFacts:
+def _relocation(row: Row) -> StoredRelocation:
     to = ", ".join(row["workers"])
-    return RelocationFacts(row["id"], row["instance_id"], row["epoch"], to, row["copy_id"] or "", row["purpose"])
+    return StoredRelocation(row["id"], row["instance_id"], row["epoch"], to, row["copy_id"] or "", row["purpose"])
 
 
-def _revision(row: Row) -> RevisionFacts:
-    return RevisionFacts(
+def _revision(row: Row) -> Revision:
+    return Revision(
         generation=row["generation"],
         spec=spec_from_json(row["spec"]),
         input_hash=row["input_hash"],
@@ -280,8 +273,8 @@ def _revision(row: Row) -> RevisionFacts:
     )
 
 
-def _instance(row: Row, claims: Sequence[Row], processes: Sequence[Row], commands: Sequence[Row]) -> InstanceFacts:
-    return InstanceFacts(
+def _instance(row: Row, claims: Sequence[Row], processes: Sequence[Row], commands: Sequence[Row]) -> InstanceState:
+    return InstanceState(
         id=row["id"],
         revision=row["revision"],
         phase=InstancePhase(row["phase"]),

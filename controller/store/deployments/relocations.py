@@ -159,7 +159,7 @@ async def _record_replacements(connection: Any, steps: Sequence[DeploymentStep])
     """Records the replacements of drained and restarted instances, each in progress from its creation."""
     started = [
         {
-            "uid": s.facts.uid,
+            "uid": s.snapshot.uid,
             "instance": c.replaced.instance,
             "epoch": c.replaced.epoch,
             "copy": name,

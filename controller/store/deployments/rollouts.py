@@ -58,12 +58,12 @@ async def write_rollouts(connection: Any, steps: Iterable[DeploymentStep]) -> No
     Raises:
         StaleError: a user has paused or resumed a rollout since it was read.
     """
-    changed = [(s.facts, record) for s in steps if (record := s.effects.rollout) is not None]
+    changed = [(s.snapshot, record) for s in steps if (record := s.effects.rollout) is not None]
     if changed:
         asked = [f.rollout.asked if f.rollout is not None else 0 for f, _ in changed]
         await expect_rows(connection, _GUARD, len(changed), [f.uid for f, _ in changed], asked)
-        await connection.execute(_WRITE, [_to_json(facts.uid, record) for facts, record in changed])
-    gone = [s.facts.uid for s in steps if s.effects.forget_rollout]
+        await connection.execute(_WRITE, [_to_json(snapshot.uid, record) for snapshot, record in changed])
+    gone = [s.snapshot.uid for s in steps if s.effects.forget_rollout]
     if gone:
         await connection.execute("delete from rollouts where deployment_uid = any($1::uuid[])", gone)
 

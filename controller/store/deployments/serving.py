@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import orjson
 
 from controller.domain.access.redaction import plain
-from controller.domain.instances import IntentFacts
+from controller.domain.instances import Intent
 from controller.domain.wanted import ReplicaRule
 from controller.store.access.proxy_secrets import (
     JOIN_PROXY_SECRET,
@@ -189,7 +189,7 @@ def _is_stopped(row: Any, model: Model) -> bool:
 
 def _model(row: Any, limits: ServingLimits, unready: Sequence[Any]) -> Model:
     rule = ReplicaRule(*bounds_of(row["replicas"]), bool(row["dry_run"]))
-    intents = [IntentFacts(i["source"], i["max"], "", min_replicas=i["min"]) for i in row["intents"]]
+    intents = [Intent(i["source"], i["max"], "", min_replicas=i["min"]) for i in row["intents"]]
     return Model(
         uid=str(row["uid"]),
         limits=limits,

@@ -1,4 +1,4 @@
-"""Stored specs of deployments, and the names in them under which requests address a deployment: each belongs to one."""
+"""Stored specs, and the names in a deployment's under which requests address it: each belongs to one deployment."""
 
 import uuid
 from collections.abc import Callable, Iterable, Mapping
@@ -9,11 +9,12 @@ import orjson
 
 from controller.store.core.database import Reader
 from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.policy import PolicySpec
 from schemas.manifest.problems import FieldProblem, ManifestError, join_path
 
 # The path of each field in a spec (`*`: each item of a list or mapping), and its default, which is not stored. The
 # release before does not know these fields or their defaults. Its gateways and controllers continue to run during an
-# upgrade, and could not read a spec that names them.
+# upgrade, and could not read a spec that names them. Those in `utilization_policy` hold for stored policies, too.
 NEWER_FIELDS: Final[Mapping[str, Any]] = {
     "placement.strategy": "auto",  # the release before knows `pack` and `spread`
     "serving.stream_usage": "auto",
@@ -58,7 +59,17 @@ def spec_from_json(value: Any) -> DeploymentSpec:
 
 
 def spec_to_json(spec: DeploymentSpec) -> dict[str, Any]:
-    stored: dict[str, Any] = spec.model_dump(mode="json")
+    return _without_newer(spec.model_dump(mode="json"))
+
+
+def policy_to_json(spec: PolicySpec) -> dict[str, Any]:
+    """The stored spec; `default` is a column."""
+    inline = {"utilization_policy": spec.model_dump(mode="json", exclude={"default"})}
+    stored: dict[str, Any] = _without_newer(inline)["utilization_policy"]
+    return stored
+
+
+def _without_newer(stored: dict[str, Any]) -> dict[str, Any]:
     for path, default in NEWER_FIELDS.items():
         leave_out(stored, path, default)
     return stored
@@ -142,7 +153,8 @@ async def problems_of_names(
             for name, field in fields.items()
             if name in holders or (name == own and field != "name")
         ]
-        holders |= dict.fromkeys(fields.keys() - holders.keys(), (own, spec.model_dump(mode="json")))
+        stored = {"serving": {"aliases": spec.serving.aliases, "adapters": spec.serving.adapters}}
+        holders |= dict.fromkeys(fields.keys() - holders.keys(), (own, stored))
     return problems
 
 

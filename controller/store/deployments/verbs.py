@@ -125,7 +125,7 @@ async def delete(database: Database, name: str, *, if_match: int | None = None) 
         if row is None:
             raise missing(name)
         if if_match is not None and row["generation"] != if_match:
-            raise GenerationConflictError(name, wanted=if_match, found=row["generation"])
+            raise GenerationConflictError(name, wanted=if_match, present=row["generation"])
         # From the row as it was: a deployment that never started may be finished by now.
         return (await views_of(connection, [row]))[0]
 

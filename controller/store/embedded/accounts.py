@@ -62,7 +62,7 @@ def choose_account(cluster: Path, wanted: str | None) -> Account:
     if ours.uid == 0 and wanted is None and owner != 0:
         return _by_uid(owner, cluster)
     raise EmbeddedPostgresError(
-        f"the database in {cluster} belongs to {_name_of(owner)}, not to {chosen.name}: start as "
+        f"the database in {cluster} belongs to {name_of(owner)}, not to {chosen.name}: start as "
         f"{'that account' if ours.uid else 'root without choosing an account'}, or choose another folder by --data-dir",
     )
 
@@ -96,7 +96,8 @@ def _by_uid(uid: int, cluster: Path) -> Account:
         ) from error
 
 
-def _name_of(uid: int) -> str:
+def name_of(uid: int) -> str:
+    """The name of an account; without one, its user id in words."""
     try:
         return pwd.getpwuid(uid).pw_name
     except KeyError:

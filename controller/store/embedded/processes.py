@@ -20,6 +20,7 @@ _LAUNCHER = Path(__file__).with_name("launch.py")
 _LEFTOVER_STEPS: tuple[tuple[float, signal.Signals], ...] = ((1.0, signal.SIGQUIT), (6.0, signal.SIGKILL))
 """After that many seconds, the remaining processes get this signal. SIGQUIT is PostgreSQL's immediate shutdown."""
 _LEFTOVER_DEADLINE_S = 10.0
+_CHECK_LIMIT_S = 10.0
 
 
 async def _spawn(
@@ -66,13 +67,13 @@ async def run_program(account: Account, argv: list[str], *, stdin: bytes = b"", 
     return await _run(account, {"argv": argv}, what=Path(argv[0]).name, stdin=stdin, timeout_s=timeout_s)
 
 
-async def first_blocked(account: Account, paths: list[Path], *, timeout_s: float = 10.0) -> Path | None:
+async def first_blocked(account: Account, paths: list[Path]) -> Path | None:
     """The first folder or file on the way to `paths` that the account cannot enter or read, or None.
 
     The check runs under the account, because mode bits are not sufficient (access lists, network mounts).
     """
     request = {"reach": [str(path) for path in paths]}
-    answer = json.loads(await _run(account, request, what="the check of permissions", timeout_s=timeout_s))
+    answer = json.loads(await _run(account, request, what="the check of permissions", timeout_s=_CHECK_LIMIT_S))
     return None if answer is None else Path(answer)
 
 

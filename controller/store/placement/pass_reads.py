@@ -24,8 +24,8 @@ from controller.domain.placement import (
     ContainerRuntime,
     DeviceState,
     Need,
+    PlacementWorker,
     PlannedClaim,
-    WorkerFacts,
     need_from_json,
 )
 from controller.store.core.database import Row, row_mapper
@@ -100,8 +100,7 @@ _WAITING: Final = f"""
              order by coalesce(p.reason, '') = 'stopped' or coalesce(p.exit_code, 1) = 0,
                       case when p.state = 'exited' then p.reported_at end nulls last, p.rank limit 1)
                as last_worker,
-           (select extract(epoch from min(not_before) - clock_timestamp())::float8
-              from instances where phase = 'pending' and not_before > clock_timestamp()) as next_due_s
+           ({_NEXT_DUE}) as next_due_s
       from (select id, deployment_uid, revision, phase, phase_since, reserved_since, epoch, failures, message,
                    created_at, seen_epoch, promised,
                    row_number() over (partition by deployment_uid order by created_at, id) as place,
@@ -170,7 +169,7 @@ _HOLDERS: Final = """
 class InventoryChanges:
     """The rows written since a horizon."""
 
-    workers: Iterable[WorkerFacts]
+    workers: Iterable[PlacementWorker]
     deleted_workers: Collection[str]  # ids
     devices: Iterable[DeviceState]
     orphaned_devices: Collection[str]  # UUIDs of deleted workers' devices
@@ -210,8 +209,8 @@ def _held(rows: Iterable[Row]) -> Iterator[tuple[str, HeldClaim]]:
         )
 
 
-def _worker(row: Row) -> WorkerFacts:
-    return WorkerFacts(
+def _worker(row: Row) -> PlacementWorker:
+    return PlacementWorker(
         id=str(row["id"]),
         name=row["name"],
         ready=row["phase"] == "ready" and row["gpus_known"],

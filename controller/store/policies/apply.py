@@ -15,6 +15,7 @@ from controller.domain.events import NewEvent
 from controller.store.core.database import Database
 from controller.store.core.events import current_role, notify_all, write_events
 from controller.store.core.refusals import GenerationConflictError, InUseError
+from controller.store.deployments.specs import policy_to_json
 from controller.store.policies.checks import problem_of_second_default, problems_of_coverage, problems_of_policies
 from controller.store.policies.effective import EFFECTIVE
 from controller.store.policies.webhooks import problems_of_webhook_secrets
@@ -144,7 +145,7 @@ async def _write(connection: Any, name: str, row: Any, spec: PolicySpec) -> None
         uid,
         name,
         generation,
-        spec.model_dump(mode="json", exclude={"default"}),
+        policy_to_json(spec),
         spec.default,
     )
     affected = sorted({*before, *await _affected(connection, uid)})
@@ -179,7 +180,7 @@ def _written(spec: PolicySpec) -> dict[str, Any]:
 def _check_generation(name: str, row: Any, wanted: int | None, *, applied: bool = False) -> None:
     present = None if row is None else row["generation"]
     if wanted is not None and (present or 0) != wanted:
-        raise GenerationConflictError(name, wanted=wanted, found=present, kind="policy", applied=applied)
+        raise GenerationConflictError(name, wanted=wanted, present=present, kind="policy", applied=applied)
 
 
 def _in_use(name: str, users: list[str], count: int) -> InUseError:

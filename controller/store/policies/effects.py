@@ -13,30 +13,30 @@ import orjson
 
 from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
-from controller.domain.policies import NewAction, PolicyEffects, PolicyFacts, VerdictWrite
+from controller.domain.policies import NewAction, PolicyEffects, PolicySnapshot, VerdictWrite
 from controller.store.core.events import notify_all, write_events
-from controller.store.core.guards import expect_rows, lock_rows
+from controller.store.core.guards import expect_intents, expect_rows, lock_rows
 from schemas.manifest.policy import Webhook
 
-PolicyStep = tuple[PolicyFacts, PolicyEffects]
+PolicyStep = tuple[PolicySnapshot, PolicyEffects]
 
 
 async def carry_out_policies(connection: Any, steps: Sequence[PolicyStep]) -> None:
     """Applies all effects or none. Raises StaleError if a row that an action rests on has changed since it was read."""
-    acting = [(facts, action) for facts, effects in steps for action in effects.actions]
-    ending = [facts.uid for facts, effects in steps if effects.end_actions]
+    acting = [(snapshot, action) for snapshot, effects in steps for action in effects.actions]
+    ending = [snapshot.uid for snapshot, effects in steps if effects.end_actions]
     if acting:
-        await _guard(connection, {facts.uid: facts for facts, _ in acting}, [action for _, action in acting])
+        await _guard(connection, {snapshot.uid: snapshot for snapshot, _ in acting}, [action for _, action in acting])
     await _write_verdicts(connection, [v for _, effects in steps for v in effects.verdicts])
     forget = [name for _, effects in steps for name in effects.forget]
     if forget:
         await connection.execute("delete from policy_verdicts where instance_id = any($1)", forget)
     await end_actions(connection, ending)
-    for facts, action in acting:
-        await _act(connection, facts, action)
-    await write_events(connection, [_event(facts.name, action) for facts, action in acting])
-    limited = {facts.uid for facts, action in acting if action.limit is not None}
-    await notify_all(connection, {"deployment": limited, "status": {facts.uid for facts, _ in steps}})
+    for snapshot, action in acting:
+        await _act(connection, snapshot, action)
+    await write_events(connection, [_event(snapshot.name, action) for snapshot, action in acting])
+    limited = {snapshot.uid for snapshot, action in acting if action.limit is not None}
+    await notify_all(connection, {"deployment": limited, "status": {snapshot.uid for snapshot, _ in steps}})
 
 
 def _event(deployment: str, action: NewAction) -> NewEvent:
@@ -54,18 +54,18 @@ async def end_actions(connection: Any, uids: Collection[str]) -> None:
         )
 
 
-async def _guard(connection: Any, facts: Mapping[str, PolicyFacts], actions: Sequence[NewAction]) -> None:
-    """Locks deployments, intents, policies and instances, and checks that they are as in the decision's snapshot."""
-    await lock_rows(connection, deployments=list(facts), instances=[i for a in actions for i, _ in a.instances])
+async def _guard(connection: Any, snapshots: Mapping[str, PolicySnapshot], actions: Sequence[NewAction]) -> None:
+    """Locks deployments, intents, policies and instances, and checks that they are as in the decision's snapshots."""
+    await lock_rows(connection, deployments=list(snapshots), instances=[i for a in actions for i, _ in a.instances])
     await expect_rows(
         connection,
         """select d.uid from deployments d
              join unnest($1::uuid[], $2::bigint[], $3::bigint[]) as x (uid, generation, version) on d.uid = x.uid
             where d.generation = x.generation and d.version = x.version and d.deleted_at is null""",
-        len(facts),
-        list(facts),
-        [f.generation for f in facts.values()],
-        [f.version for f in facts.values()],
+        len(snapshots),
+        list(snapshots),
+        [f.generation for f in snapshots.values()],
+        [f.version for f in snapshots.values()],
     )
     named = {(a.policy.uid, a.policy.generation) for a in actions if a.policy.uid is not None}
     await expect_rows(
@@ -84,18 +84,11 @@ async def _guard(connection: Any, facts: Mapping[str, PolicyFacts], actions: Seq
         [name for a in actions for name, _ in a.instances],
         [epoch for a in actions for _, epoch in a.instances],
     )
-    rows = await connection.fetch(
-        """select deployment_uid, source, min_replicas, max_replicas from intents
-            where deployment_uid = any($1::uuid[])""",
-        list(facts),
-    )
-    stored = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
-    if stored != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in facts.items() for i in f.intents}:
-        raise StaleError("intents of a deployment that a policy limits")
+    await expect_intents(connection, {uid: snapshot.intents for uid, snapshot in snapshots.items()})
     if await connection.fetchval(
         """select 1 from wakes where deployment_uid = any($1::uuid[]) and source = 'user'
               and expires_at > clock_timestamp() limit 1""",
-        list(facts),
+        list(snapshots),
     ):
         raise StaleError("a deployment that its user keeps awake")
 
@@ -139,7 +132,7 @@ async def _write_verdicts(connection: Any, writes: Sequence[VerdictWrite]) -> No
     )
 
 
-async def _act(connection: Any, facts: PolicyFacts, action: NewAction) -> None:
+async def _act(connection: Any, snapshot: PolicySnapshot, action: NewAction) -> None:
     """Writes an action, its limit and its webhook. Only an action with a limit stays open, until that is removed."""
     id_ = await connection.fetchval(
         """insert into policy_actions (policy, policy_uid, policy_generation, action, dry_run, deployment_uid,
@@ -150,8 +143,8 @@ async def _act(connection: Any, facts: PolicyFacts, action: NewAction) -> None:
         action.policy.generation,
         action.action,
         action.policy.spec.dry_run,
-        facts.uid,
-        facts.name,
+        snapshot.uid,
+        snapshot.name,
         [name for name, _ in action.instances],
         action.gpus,
         dict(action.evidence),
@@ -164,21 +157,23 @@ async def _act(connection: Any, facts: PolicyFacts, action: NewAction) -> None:
                on conflict (deployment_uid, source)
                do update set max_replicas = excluded.max_replicas, reason = excluded.reason, message = excluded.message,
                              instances = excluded.instances, created_at = now()""",
-            facts.uid,
+            snapshot.uid,
             action.limit.max_replicas,
             action.message,
             list(action.limit.victims),
         )
-        await connection.execute("delete from outgrown_caps where deployment_uid = $1", facts.uid)
+        await connection.execute("delete from outgrown_caps where deployment_uid = $1", snapshot.uid)
     if action.webhook is not None:
-        await _enqueue_webhook(connection, facts, action, action.webhook, id_)
+        await _enqueue_webhook(connection, snapshot, action, action.webhook, id_)
 
 
-async def _enqueue_webhook(connection: Any, facts: PolicyFacts, action: NewAction, webhook: Webhook, id_: int) -> None:
+async def _enqueue_webhook(
+    connection: Any, snapshot: PolicySnapshot, action: NewAction, webhook: Webhook, id_: int
+) -> None:
     payload = {
         "type": action.reason,
-        "timestamp": datetime.fromtimestamp(facts.now, UTC).isoformat(),
-        "data": {"deployment": facts.name, "deployment_uid": facts.uid, "message": action.message}
+        "timestamp": datetime.fromtimestamp(snapshot.now, UTC).isoformat(),
+        "data": {"deployment": snapshot.name, "deployment_uid": snapshot.uid, "message": action.message}
         | {"evidence": dict(action.evidence)},
     }
     await connection.execute(

@@ -1,14 +1,13 @@
 """One consistent read of deployments for the evaluation of their utilization policies."""
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from controller.domain.instances import IntentFacts
-from controller.domain.policies import GpuClaim, PolicyFacts, StoredVerdict, WatchedInstance
+from controller.domain.instances import Intent
+from controller.domain.policies import GpuClaim, PolicySnapshot, StoredVerdict, WatchedInstance
 from controller.domain.telemetry.utilization import ClockLeaps
-from controller.store.core.database import Row, row_mapper
+from controller.store.core.database import Row, group_rows, row_mapper
 from controller.store.deployments.specs import spec_from_json
 from controller.store.policies.effective import effective_policies
 
@@ -91,18 +90,18 @@ async def read_clock(connection: Any) -> float:
     return float(await connection.fetchval("select extract(epoch from clock_timestamp())::float8"))
 
 
-async def observe_policies(connection: Any, uids: Sequence[str]) -> dict[str, PolicyFacts]:
+async def observe_policies(connection: Any, uids: Sequence[str]) -> dict[str, PolicySnapshot]:
     """Reads deployments in one REPEATABLE READ transaction; finished ones are missing."""
     deployments = await connection.fetch(_DEPLOYMENTS, list(uids))
     existing = [row["uid"] for row in deployments]
     if not existing:
         return {}
     effective = await effective_policies(connection, [str(uid) for uid in existing])
-    intents = _group(await connection.fetch(_INTENTS, existing), "deployment_uid")
-    instances = _group(await connection.fetch(_INSTANCES, existing), "deployment_uid")
-    claims = _group(await connection.fetch(_CLAIMS, existing), "instance_id")
+    intents = group_rows(await connection.fetch(_INTENTS, existing), "deployment_uid")
+    instances = group_rows(await connection.fetch(_INSTANCES, existing), "deployment_uid")
+    claims = group_rows(await connection.fetch(_CLAIMS, existing), "instance_id")
     return {
-        str(row["uid"]): PolicyFacts(
+        str(row["uid"]): PolicySnapshot(
             uid=str(row["uid"]),
             name=row["name"],
             generation=row["generation"],
@@ -120,15 +119,8 @@ async def observe_policies(connection: Any, uids: Sequence[str]) -> dict[str, Po
     }
 
 
-def _group(rows: Iterable[Row], key: str) -> defaultdict[Any, list[Row]]:
-    groups: defaultdict[Any, list[Row]] = defaultdict(list)
-    for row in rows:
-        groups[row[key]].append(row)
-    return groups
-
-
-def _intent(row: Row) -> IntentFacts:
-    return IntentFacts(row["source"], row["max_replicas"], row["reason"], tuple(row["instances"]), row["min_replicas"])
+def _intent(row: Row) -> Intent:
+    return Intent(row["source"], row["max_replicas"], row["reason"], tuple(row["instances"]), row["min_replicas"])
 
 
 def _instance(row: Row, claims: Sequence[Row]) -> WatchedInstance:

@@ -7,19 +7,16 @@ import uuid
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-from controller.domain.effects import StaleError
 from controller.domain.events import NewEvent
-from controller.domain.instances import IntentFacts
+from controller.domain.instances import Intent
 from controller.domain.scaling import ScalingReason, ScalingStep
 from controller.domain.wanted import follows_requests, kept_number
 from controller.store.core.events import notify_all, write_events
-from controller.store.core.guards import expect_rows, lock_rows
+from controller.store.core.guards import expect_intents, expect_rows, lock_rows
 from schemas.manifest.deployment import DeploymentSpec
 
 R = ScalingReason
 ACTOR: Final = "autoscaler"
-_INTENTS: Final = """
-    select deployment_uid, source, min_replicas, max_replicas from intents where deployment_uid = any($1::uuid[])"""
 _INTENT: Final = """
     insert into intents (deployment_uid, source, min_replicas, max_replicas, reason, message)
     select uid, 'autoscaler', number, number, reason, message
@@ -53,26 +50,26 @@ _NUMBER: Final = """
 
 async def carry_out_scaling(connection: Any, steps: Sequence[ScalingStep]) -> None:
     """Writes all numbers or none. Raises StaleError if a deployment that gets a number has changed since the read."""
-    changing = [step for step in steps if step.applies and not step.facts.spec.scaling.dry_run]
+    changing = [step for step in steps if step.applies and not step.snapshot.spec.scaling.dry_run]
     if changing:
         await _guard(connection, changing)
         await connection.execute(
             _INTENT,
-            [s.facts.uid for s in changing],
+            [s.snapshot.uid for s in changing],
             [s.wish.number for s in changing],
             [intent_reason(s) for s in changing],
             [s.wish.message for s in changing],
         )
-    await connection.execute(_OUTGROWN, [s.facts.uid for s in steps], [s.outgrown for s in steps])
-    lifting = [step.facts.uid for step in changing if step.lifts_policy or step.lifts_cap]
+    await connection.execute(_OUTGROWN, [s.snapshot.uid for s in steps], [s.outgrown for s in steps])
+    lifting = [step.snapshot.uid for step in changing if step.lifts_policy or step.lifts_cap]
     if lifting:
         await connection.execute(
             "delete from intents where deployment_uid = any($1::uuid[]) and source = 'policy'", lifting
         )
     await _write_status(connection, steps)
     await write_events(connection, [event for step in steps if step.applies for event in _events(step)])
-    changed = [step.facts.uid for step in changing]
-    await notify_all(connection, {"deployment": changed, "status": [step.facts.uid for step in steps]})
+    changed = [step.snapshot.uid for step in changing]
+    await notify_all(connection, {"deployment": changed, "status": [step.snapshot.uid for step in steps]})
 
 
 async def forget_scaling(connection: Any, uids: Collection[str]) -> None:
@@ -85,31 +82,28 @@ async def forget_scaling(connection: Any, uids: Collection[str]) -> None:
 
 
 async def _guard(connection: Any, steps: Sequence[ScalingStep]) -> None:
-    facts = {step.facts.uid: step.facts for step in steps}
-    await lock_rows(connection, deployments=list(facts))
+    snapshots = {step.snapshot.uid: step.snapshot for step in steps}
+    await lock_rows(connection, deployments=list(snapshots))
     await expect_rows(
         connection,
         """select d.uid from deployments d
              join unnest($1::uuid[], $2::bigint[]) as x (uid, generation) on d.uid = x.uid
             where d.generation = x.generation and d.deleted_at is null""",
-        len(facts),
-        list(facts),
-        [f.generation for f in facts.values()],
+        len(snapshots),
+        list(snapshots),
+        [f.generation for f in snapshots.values()],
     )
-    rows = await connection.fetch(_INTENTS, list(facts))
-    stored = {(str(r["deployment_uid"]), r["source"], r["min_replicas"], r["max_replicas"]) for r in rows}
-    if stored != {(uid, i.source, i.min_replicas, i.max_replicas) for uid, f in facts.items() for i in f.intents}:
-        raise StaleError("intents of a deployment that the autoscaler changes")
+    await expect_intents(connection, {uid: snapshot.intents for uid, snapshot in snapshots.items()})
 
 
 async def _write_status(connection: Any, steps: Sequence[ScalingStep]) -> None:
     await connection.execute(
         _STATUS,
-        [s.facts.uid for s in steps],
+        [s.snapshot.uid for s in steps],
         [s.wish.number for s in steps],
         [str(s.wish.reason) for s in steps],
         [s.wish.message for s in steps],
-        [s.facts.spec.scaling.dry_run for s in steps],
+        [s.snapshot.spec.scaling.dry_run for s in steps],
         ["\n".join(s.silent) for s in steps],
         [dict(s.evidence) for s in steps],
     )
@@ -125,18 +119,23 @@ def intent_reason(step: ScalingStep) -> str:
 def _events(step: ScalingStep) -> list[NewEvent]:
     """Events of a step that applies: a changed number, and the end of a policy's cap."""
     events = [_event(step)] if step.wish.number != step.number_before or step.lifts_policy else []
-    cap = step.facts.cap
+    cap = step.snapshot.cap
     if step.lifts_cap and cap is not None:
         message = f"the cap of {cap.number} replicas by its policy ends: demand has exceeded it for {cap.window_s:g} s"
-        evidence = {**step.evidence, "deployment": step.facts.name, "cap": cap.number, "policy_window_s": cap.window_s}
-        objects = (f"deployment:{step.facts.uid}",)
-        events.append(NewEvent("policy_cap_lifted", f"{step.facts.name}: {message}", objects, evidence, ACTOR))
+        evidence = {
+            **step.evidence,
+            "deployment": step.snapshot.name,
+            "cap": cap.number,
+            "policy_window_s": cap.window_s,
+        }
+        objects = (f"deployment:{step.snapshot.uid}",)
+        events.append(NewEvent("policy_cap_lifted", f"{step.snapshot.name}: {message}", objects, evidence, ACTOR))
     return events
 
 
 def _event(step: ScalingStep) -> NewEvent:
     before, number = step.number_before, step.wish.number
-    if step.facts.spec.scaling.dry_run:
+    if step.snapshot.spec.scaling.dry_run:
         reason = "autoscaler_would_scale"
     elif before == 0:
         reason = "woken"
@@ -146,16 +145,16 @@ def _event(step: ScalingStep) -> NewEvent:
         reason = "autoscaled"
     evidence = {
         **step.evidence,
-        "deployment": step.facts.name,
+        "deployment": step.snapshot.name,
         "old": before,
         "new": number,
         "reason": str(step.wish.reason),
     }
     if step.request_id:
         evidence["request_id"] = step.request_id
-    dry_run = "dry run: " if step.facts.spec.scaling.dry_run else ""
-    message = f"{dry_run}{step.facts.name}: {before} -> {number} replicas; {step.wish.message}"
-    return NewEvent(reason, message, (f"deployment:{step.facts.uid}",), evidence, ACTOR)
+    dry_run = "dry run: " if step.snapshot.spec.scaling.dry_run else ""
+    message = f"{dry_run}{step.snapshot.name}: {before} -> {number} replicas; {step.wish.message}"
+    return NewEvent(reason, message, (f"deployment:{step.snapshot.uid}",), evidence, ACTOR)
 
 
 async def keep_number(connection: Any, uid: uuid.UUID, before: DeploymentSpec, spec: DeploymentSpec) -> None:
@@ -167,7 +166,7 @@ async def keep_number(connection: Any, uid: uuid.UUID, before: DeploymentSpec, s
     if not follows_requests(spec):
         return
     rows = await connection.fetch(_INTENTS_OF, uid)
-    intents = [IntentFacts(row["source"], row["max_replicas"], "", min_replicas=row["min_replicas"]) for row in rows]
+    intents = [Intent(row["source"], row["max_replicas"], "", min_replicas=row["min_replicas"]) for row in rows]
     number = kept_number(before, spec, intents)
     if number is not None:
         await connection.execute(_NUMBER, uid, number)

@@ -5,9 +5,9 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from controller.domain.instances import IntentFacts
+from controller.domain.instances import Intent
 from controller.domain.phases import FINAL, HOLDS_CLAIMS, InstancePhase
-from controller.domain.scaling import EngineLoad, GatewayLoad, PolicyCap, Replicas, ScalingFacts, StoredScaling
+from controller.domain.scaling import EngineLoad, GatewayLoad, PolicyCap, Replicas, ScalingSnapshot, StoredScaling
 from controller.domain.wanted import POLICY, follows_requests, scales
 from controller.store.deployments.specs import spec_from_json
 from controller.store.policies.effective import effective_policies
@@ -87,11 +87,11 @@ async def list_stored(connection: Any, uids: Collection[str]) -> list[str]:
     return [str(row["deployment_uid"]) for row in await connection.fetch(_STORED, list(uids))] if uids else []
 
 
-async def observe_scaling(connection: Any, uids: Collection[str]) -> dict[str, ScalingFacts]:
+async def observe_scaling(connection: Any, uids: Collection[str]) -> dict[str, ScalingSnapshot]:
     """Reads deployments. Those that are gone, or whose replicas are a number, are missing."""
     rows = await connection.fetch(_DEPLOYMENTS, list(uids))
-    scaled = {facts.uid: facts for facts in map(_facts, rows) if scales(facts.spec)}
-    capped = [uid for uid, facts in scaled.items() if facts.cap is not None]
+    scaled = {snapshot.uid: snapshot for snapshot in map(_snapshot, rows) if scales(snapshot.spec)}
+    capped = [uid for uid, snapshot in scaled.items() if snapshot.cap is not None]
     windows = await _windows(connection, capped) if capped else {}
     return scaled | {uid: _with_window(scaled[uid], windows.get(uid)) for uid in capped}
 
@@ -104,8 +104,8 @@ async def _windows(connection: Any, uids: Sequence[str]) -> dict[str, float]:
     return windows | {str(row["deployment_uid"]): float(row["window_s"]) for row in rows if row["window_s"] is not None}
 
 
-def _with_window(facts: ScalingFacts, window_s: float | None) -> ScalingFacts:
-    return facts if facts.cap is None else replace(facts, cap=replace(facts.cap, window_s=window_s))
+def _with_window(snapshot: ScalingSnapshot, window_s: float | None) -> ScalingSnapshot:
+    return snapshot if snapshot.cap is None else replace(snapshot, cap=replace(snapshot.cap, window_s=window_s))
 
 
 async def read_reports(connection: Any, *, engines_for_s: float) -> Reports:
@@ -128,14 +128,14 @@ async def read_reports(connection: Any, *, engines_for_s: float) -> Reports:
     return Reports(gateways, loads, wakes, awake, engines)
 
 
-def _facts(row: Any) -> ScalingFacts:
+def _snapshot(row: Any) -> ScalingSnapshot:
     spec = spec_from_json(row["spec"])
-    return ScalingFacts(
+    return ScalingSnapshot(
         uid=str(row["uid"]),
         name=row["name"],
         generation=row["generation"],
         spec=spec,
-        intents=tuple(IntentFacts(i["source"], i["max"], i["reason"], min_replicas=i["min"]) for i in row["intents"]),
+        intents=tuple(Intent(i["source"], i["max"], i["reason"], min_replicas=i["min"]) for i in row["intents"]),
         replicas=_replicas(row["phases"]),
         engine=row["engine"] or "",
         sequences=row["sequences"],

@@ -262,7 +262,7 @@ async def read_pasts(
                 model=row["model"],
                 epoch=row["epoch"],
                 share=row["share"] or 0.0,
-                began=row["began"],
+                started=row["began"],
                 ended=row["ended"],
                 running_since=row["running"],
             )

@@ -5,14 +5,14 @@ from datetime import datetime
 from typing import Any, Final
 
 from controller.domain.attention import (
-    AttentionFacts,
-    CertificateFacts,
+    AttentionSnapshot,
+    CertificateState,
     ExpiringKey,
     IdleInstance,
     SickGpu,
     TroubledDeployment,
     TroubledInstance,
-    WorkerFacts,
+    TroubledWorker,
 )
 from controller.store.access.key_expiry import EXPIRING
 from controller.store.access.sealing import read_sealing
@@ -126,12 +126,12 @@ async def read_attention(
     leading: bool,
     violations: Sequence[str],
     secret_keys: SecretKeys = NO_KEYS,
-    certificates: Sequence[CertificateFacts] = (),
+    certificates: Sequence[CertificateState] = (),
     space: DatabaseSpace | None = None,
-) -> AttentionFacts:
+) -> AttentionSnapshot:
     """Reads in one REPEATABLE READ transaction. `leading`: this controller is the leader."""
     leader = leading or await read_holder(connection) is not None
-    return AttentionFacts(
+    return AttentionSnapshot(
         at=await read_time(connection),
         leader=leader,
         leaderless_since=None if leader else (await read_leader(connection, leading=False)).renewed_at,
@@ -151,10 +151,10 @@ async def read_attention(
     )
 
 
-def _worker(row: Any) -> WorkerFacts:
+def _worker(row: Any) -> TroubledWorker:
     quarantined = row["quarantined"] and row["phase"] == "unreachable" and row["connected"]
     silent = row["phase"] in ("unreachable", "lost") and not quarantined
-    return WorkerFacts(
+    return TroubledWorker(
         name=row["name"],
         ready=row["phase"] == "ready",
         state="quarantined" if quarantined else row["phase"],

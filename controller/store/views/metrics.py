@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from controller.domain.instances import IntentFacts
+from controller.domain.instances import Intent
 from controller.domain.wanted import ReplicaRule
 from controller.store.access.key_expiry import KeyExpiry, read_key_expiry
 from controller.store.core.audit import read_audit_result
@@ -152,7 +152,7 @@ def _capacity(row: Any) -> Capacity:
 
 def _wanted(row: Any) -> int:
     low, high = bounds_of(row["replicas"])
-    intents = [IntentFacts(source, most, "", min_replicas=least) for source, least, most in row["intents"] or ()]
+    intents = [Intent(source, most, "", min_replicas=least) for source, least, most in row["intents"] or ()]
     return ReplicaRule(low, high, row["dry_run"]).wanted(intents)
 
 

@@ -28,7 +28,7 @@ _OTHERS: Final = f"""{_PENDING} and not exists (select 1 from unnest($1::text[])
 
 
 @dataclass(frozen=True, slots=True)
-class PendingFacts:
+class StoredPending:
     """A pending instance, as stored by the last placement pass."""
 
     id: str
@@ -45,21 +45,21 @@ class PendingFacts:
     preempt: bool
 
 
-_stored = row_mapper(PendingFacts)
+_stored = row_mapper(StoredPending)
 
 
-async def read_pending_facts(connection: Reader, instances: Collection[str]) -> dict[str, PendingFacts]:
-    """Returns facts by instance."""
-    return {row["id"]: _facts(row) for row in await connection.fetch(_THESE, list(instances))}
+async def read_stored_pending(connection: Reader, instances: Collection[str]) -> dict[str, StoredPending]:
+    """Returns rows by instance."""
+    return {row["id"]: _stored_of(row) for row in await connection.fetch(_THESE, list(instances))}
 
 
-async def read_unqueued(connection: Reader, queued: Collection[str], *, more: bool) -> list[PendingFacts]:
+async def read_unqueued(connection: Reader, queued: Collection[str], *, more: bool) -> list[StoredPending]:
     """At most `MOST_UNQUEUED` pending instances that are not in the queue. In one REPEATABLE READ transaction.
 
     `queued`: ids of those in the queue. `more`: the queue has more that were not read.
     """
-    return [_facts(row) for row in await connection.fetch(_OTHERS, list(queued), more)]
+    return [_stored_of(row) for row in await connection.fetch(_OTHERS, list(queued), more)]
 
 
-def _facts(row: Any) -> PendingFacts:
+def _stored_of(row: Any) -> StoredPending:
     return _stored(dict(row) | {"explain": from_plain(Explain, row["explain"]) if row["explain"] else None})

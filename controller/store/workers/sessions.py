@@ -8,7 +8,7 @@ from typing import Any, Final
 import structlog
 from msgspec import to_builtins
 
-from controller.domain.workers import HELLOS_KEPT, TWO_IDENTITIES, HelloSeen, Quarantine
+from controller.domain.workers import HELLOS_KEPT, TWO_IDENTITIES, PastHello, Quarantine
 from controller.store.access.proxy_secrets import (
     JOIN_PROXY_SECRET,
     PROXY_SECRET,
@@ -168,7 +168,7 @@ async def begin_session(
     *,
     identity: str,
     place: str,
-    judge: Callable[[Sequence[HelloSeen]], Quarantine | None],
+    judge: Callable[[Sequence[PastHello]], Quarantine | None],
     credential_hash: bytes = b"",
     proven: bool = False,
     keys: SecretKeys = NO_KEYS,
@@ -187,8 +187,8 @@ async def begin_session(
     before = await connection.fetchrow(_BEFORE, worker_id, ALIVE_WITHIN_S)
     if before is None:
         raise WorkerGoneError(worker_id)
-    hellos = [HelloSeen(datetime.fromisoformat(h["at"]), h["identity"], h["address"]) for h in before["recent_hellos"]]
-    new = HelloSeen(before["at"], identity, place)
+    hellos = [PastHello(datetime.fromisoformat(h["at"]), h["identity"], h["address"]) for h in before["recent_hellos"]]
+    new = PastHello(before["at"], identity, place)
     duplicate = bool(before["alive"]) and bool(hellos) and hellos[-1].identity != new.identity
     hellos = [*hellos, new][-HELLOS_KEPT:]
     quarantine = judge(hellos) or _present(before, hellos)
@@ -247,7 +247,7 @@ async def write_connected(connection: Connection, worker_id: str, session: int) 
     await connection.execute(_CONNECTED, worker_id, session)
 
 
-def _present(before: Any, hellos: Sequence[HelloSeen]) -> Quarantine | None:
+def _present(before: Any, hellos: Sequence[PastHello]) -> Quarantine | None:
     """A quarantine by an earlier hello that lasts yet."""
     if not before["quarantined"]:
         return None

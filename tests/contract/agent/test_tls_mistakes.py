@@ -15,7 +15,7 @@ import pytest
 
 from agent.decide.doctor.controller import judge_controller
 from agent.decide.doctor.finding import Finding
-from agent.doctor.controller_probe import controller_facts
+from agent.doctor.controller_probe import probe_controller
 from agent.errors import UnreachableError
 from agent.link.channel import Channel
 from agent.link.credential import join
@@ -69,7 +69,7 @@ async def told(url: str, authority: Path | None) -> list[str]:
         with pytest.raises(UnreachableError) as joining:
             await join(session, url, JoinRequest(token=TOKEN, name="gpu-1", agent_version="1"), "credential", tls)
         words += [str(connecting.value), str(joining.value)]
-    facts = await controller_facts(url, None, readable=True, token=False, tls=tls)
+    facts = await probe_controller(url, None, readable=True, token=False, tls=tls)
     (found,) = judge_controller(facts)
     assert isinstance(found, Finding)
     assert found.status == "fails"

@@ -6,18 +6,18 @@ from msgspec.structs import replace
 
 from rig.agent import AgentDouble
 from rig.agent_messages import gpu, hello, inventory, process
-from schemas.wire import Command, InventoryChanged, RuntimeFacts
+from schemas.wire import Command, InventoryChanged, ReportedRuntime
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually, start_payload
 
 DIGEST = f"sha256:{'a' * 64}"
-DOCKER = RuntimeFacts(name="docker", usable=True, gpus=True, version="29.1")
-AWAY = RuntimeFacts(name="docker", usable=False, reason="Docker does not answer")
+DOCKER = ReportedRuntime(name="docker", usable=True, gpus=True, version="29.1")
+AWAY = ReportedRuntime(name="docker", usable=False, reason="Docker does not answer")
 ORDER = {"image": "own/one:1", "pull": "missing"}
 CONDITION = "select conditions -> 0 ->> 'message' from workers"
 
 
-async def set_up(hub: HubUnderTest, *runtimes: RuntimeFacts) -> tuple[str, AgentDouble]:
+async def set_up(hub: HubUnderTest, *runtimes: ReportedRuntime) -> tuple[str, AgentDouble]:
     worker = await hub.add_worker()
     agent = await hub.connect(first=hello(shape=inventory([gpu("GPU-a")], runtimes=runtimes)))
     fields: dict[str, Any] = {"engine": "custom", "command": ["x"], "runtime": "docker", "image": "own/one:1"}

@@ -4,13 +4,13 @@ from msgspec.structs import replace
 
 from controller.store.workers.devices import set_gpu_cordon
 from rig.agent_messages import gpu, hello, inventory
-from schemas.wire import DeviceFacts, Welcome
+from schemas.wire import ReportedGpu, Welcome
 from support.leading.served_hub import HubUnderTest
 
 CONDEMNED = {"health": "unhealthy", "health_reason": "xid_48: a double-bit ECC error (Xid 48)"}
 
 
-def condemned(uuid: str) -> DeviceFacts:
+def condemned(uuid: str) -> ReportedGpu:
     return replace(gpu(uuid), **CONDEMNED)
 
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from controller.hub import join
 from rig.agent_messages import GIB, gpu, hello, inventory, process
-from schemas.wire import CONNECT_PATH, JOIN_PATH, CommandResult, DeviceFacts, InventoryChanged, Rejected
+from schemas.wire import CONNECT_PATH, JOIN_PATH, CommandResult, InventoryChanged, Rejected, ReportedGpu
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
 
@@ -160,7 +160,7 @@ async def test_missing_gpus_stay_claimed_and_become_unhealthy(hub: HubUnderTest)
     )
 
 
-def numbered(*uuids: str) -> list[DeviceFacts]:
+def numbered(*uuids: str) -> list[ReportedGpu]:
     return [replace(gpu(uuid), index=n) for n, uuid in enumerate(uuids)]
 
 

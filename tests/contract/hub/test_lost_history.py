@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from controller.decide.lost_history import MAX_LEAP, Seen, proof_of
+from controller.decide.lost_history import MAX_LEAP, ReportedTerm, proof_of
 from controller.hub.lost_history import CUT
 from rig.agent_messages import hello, process
 from schemas.wire import AttestedTerm
@@ -22,7 +22,7 @@ async def lead(hub: HubUnderTest, term: int) -> None:
 async def told(hub: HubUnderTest, name: str, term: int, session: int) -> dict[str, Any]:
     """What an agent says that was told this."""
     worker, key = await hub.one("select w.id, l.receipt_key from workers w, lease l where w.name = $1", name)
-    proof = proof_of(key, str(worker), Seen(term, session))
+    proof = proof_of(key, str(worker), ReportedTerm(term, session))
     return {
         "highest_term": term,
         "highest_session": session,

@@ -1,14 +1,14 @@
 """A GPU is cut into other slices while one of them is claimed (MIG): claims stay with what is gone, nothing moves."""
 
 from rig.agent_messages import gpu, hello, inventory
-from schemas.wire import DeviceFacts, InventoryChanged
+from schemas.wire import InventoryChanged, ReportedGpu
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest, eventually
 
 WHOLE = gpu("GPU-a", 80, mig_mode=True)
 
 
-def slices(gib: int, *names: str) -> list[DeviceFacts]:
+def slices(gib: int, *names: str) -> list[ReportedGpu]:
     return [WHOLE, *(gpu(f"MIG-{name}", gib, parent="GPU-a") for name in names)]
 
 

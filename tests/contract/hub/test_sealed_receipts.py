@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from controller.decide.lost_history import Seen, proof_of
+from controller.decide.lost_history import ReportedTerm, proof_of
 from controller.domain.start_receipts import open_sealed
 from controller.store.access.proxy_secrets import PURPOSE
 from controller.store.access.receipt_key import seal_receipt_key
@@ -125,7 +125,7 @@ async def test_agents_are_obeyed_again_after_a_restore_without_the_key(hub: HubU
     await ledger.seal(ring)
     ring.have(OTHER)
     await hub.execute("update lease set term = 3, holder = 'one', renewed_at = clock_timestamp()")
-    told = AttestedTerm(term=9, session=4, proof=proof_of(key, worker, Seen(9, 4)))
+    told = AttestedTerm(term=9, session=4, proof=proof_of(key, worker, ReportedTerm(9, 4)))
     connection = await hub.connect(first=hello(highest_term=9, highest_session=4, told=told))
     assert connection.welcome is not None
     assert (connection.welcome.term, connection.welcome.proof) == (10, "")

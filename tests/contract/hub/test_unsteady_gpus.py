@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from controller.hub.device_recovery import recover
 from controller.store.workers.devices import set_gpu_cordon
 from rig.agent_messages import gpu, hello
-from schemas.wire import DeviceFacts
+from schemas.wire import ReportedGpu
 from support.database.ledger import add_deployment, add_instance, claim
 from support.leading.served_hub import HubUnderTest
 
@@ -19,11 +19,11 @@ CONDITIONS = "select jsonb_path_query_array(conditions, '$.reason') from workers
 ITS_TIME_HAS_COME = "update devices set unsteady_until = clock_timestamp() where uuid = 'GPU-a'"
 
 
-def shown(uuid: str = "GPU-a", **fields: Any) -> DeviceFacts:
+def shown(uuid: str = "GPU-a", **fields: Any) -> ReportedGpu:
     return replace(gpu(uuid), **fields)
 
 
-async def set_up(hub: HubUnderTest, *others: DeviceFacts, exclusive: bool = False) -> None:
+async def set_up(hub: HubUnderTest, *others: ReportedGpu, exclusive: bool = False) -> None:
     """Two losses; an instance that stays there holds it."""
     await hub.add_worker()
     await hub.connect(first=hello([shown(), *others]))

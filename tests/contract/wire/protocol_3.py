@@ -23,7 +23,7 @@ Health = Literal["ok", "unhealthy", "unknown"]
 Vendor = Literal["nvidia", "amd", "apple"]
 
 
-class DeviceFacts(Wire):
+class ReportedGpu(Wire):
     uuid: str
     index: int
     model: str
@@ -38,7 +38,7 @@ class DeviceFacts(Wire):
     utilization: float | None = None
 
 
-class HostFacts(Wire):
+class ReportedHost(Wire):
     os: str
     arch: str
     hostname: str
@@ -52,8 +52,8 @@ class HostFacts(Wire):
 
 
 class Inventory(Wire):
-    host: HostFacts
-    gpus: tuple[DeviceFacts, ...] | None
+    host: ReportedHost
+    gpus: tuple[ReportedGpu, ...] | None
 
 
 class ProcessReport(Wire):
@@ -88,7 +88,7 @@ class Heartbeat(Wire):
     type: Literal["heartbeat"] = "heartbeat"
     seq: int
     sent_s: float | None = None
-    gpus: tuple[DeviceFacts, ...] | None
+    gpus: tuple[ReportedGpu, ...] | None
 
 
 class InventoryChanged(Wire):

@@ -6,11 +6,11 @@ import orjson
 from schemas.wire import (
     Command,
     ContainerOrder,
-    HostFacts,
     Inventory,
     InventoryChanged,
     ProcessReport,
-    RuntimeFacts,
+    ReportedHost,
+    ReportedRuntime,
     StartOrder,
     agent_message,
     controller_message,
@@ -28,8 +28,10 @@ START = Command(
         ),
     ),
 )  # fmt: skip
-RUNTIME = RuntimeFacts(name="docker", usable=True, reason="no NVIDIA container toolkit on this host", version="28.2.2")
-HOST = HostFacts(os="linux", arch="x86_64", hostname="h", memory_mib=1, cpu_milli=1000, runtimes=(RUNTIME,))
+RUNTIME = ReportedRuntime(
+    name="docker", usable=True, reason="no NVIDIA container toolkit on this host", version="28.2.2"
+)
+HOST = ReportedHost(os="linux", arch="x86_64", hostname="h", memory_mib=1, cpu_milli=1000, runtimes=(RUNTIME,))
 REPORT = ProcessReport(
     instance="d-1", epoch=1, seq=1, state="running", image_digest="sha256:1f2e", image_repository="vllm/vllm-openai"
 )
@@ -54,4 +56,4 @@ def test_an_order_and_a_host_of_an_earlier_version_have_no_container() -> None:
     assert msgspec.convert(order, StartOrder).container is None
     host = msgspec.to_builtins(HOST)
     del host["runtimes"]
-    assert msgspec.convert(host, HostFacts).runtimes == ()
+    assert msgspec.convert(host, ReportedHost).runtimes == ()

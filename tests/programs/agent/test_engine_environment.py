@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from agent.decide.engine_environment import SETTING, format_names, held_back, passed_on
-from agent.doctor.host_probes import environment_facts
+from agent.doctor.host_probes import probe_environment
 from agent.settings import AgentSettings
 from schemas.engine_variables import OF_ANY
 
@@ -100,8 +100,8 @@ def test_doctor_reads_the_running_agents_environment(tmp_path: Path) -> None:
     with subprocess.Popen(["sh", "-c", f"touch {ready}; read x"], env=env, stdin=subprocess.PIPE) as agent:
         while not ready.exists():
             assert agent.poll() is None
-        facts = environment_facts(agent.pid, {"OTHER": "v"}, ())
+        facts = probe_environment(agent.pid, {"OTHER": "v"}, ())
         assert agent.stdin is not None
         agent.stdin.close()
     assert (facts.held_back, facts.running, facts.readable) == (("AWS_SECRET_ACCESS_KEY",), True, True)
-    assert environment_facts(None, {"OTHER": "v"}, ()).held_back == ("OTHER",)
+    assert probe_environment(None, {"OTHER": "v"}, ()).held_back == ("OTHER",)

@@ -1,18 +1,18 @@
-"""Builders of deployment facts for decisions; a test names only what differs."""
+"""Builders of snapshots of deployments for decisions; a test names only what differs."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controller.domain.instances import (
-    ClaimFacts,
-    CommandFacts,
-    DeploymentFacts,
-    HostFacts,
-    InstanceFacts,
-    IntentFacts,
-    ProcessFacts,
-    RevisionFacts,
+    ClaimedWorker,
+    CommandState,
+    DeploymentSnapshot,
+    InstanceClaim,
+    InstanceState,
+    Intent,
+    ReportedProcess,
+    Revision,
 )
 from controller.domain.phases import HOLDS_CLAIMS, InstancePhase
 from controller.domain.placement import Need
@@ -26,29 +26,29 @@ def spec(**fields: Any) -> DeploymentSpec:
     return DeploymentSpec.model_validate({"engine": "simulated", **fields})
 
 
-def host(name: str = "w1", **fields: Any) -> HostFacts:
-    base = HostFacts(name, name, "ready", "", False, False, False, None)
+def host(name: str = "w1", **fields: Any) -> ClaimedWorker:
+    base = ClaimedWorker(name, name, "ready", "", False, False, False, None)
     return replace(base, **fields)
 
 
 def start(
     state: str = "accepted", *, sent: bool = True, epoch: int = 1, code: str = "", verb: str = "start"
-) -> CommandFacts:
-    return CommandFacts(7, epoch, 0, verb, "w1", state, sent, code, "")  # type: ignore[arg-type]  # table data
+) -> CommandState:
+    return CommandState(7, epoch, 0, verb, "w1", state, sent, code, "")  # type: ignore[arg-type]  # table data
 
 
-def process(state: str, reason: str | None = None, exit_code: int | None = None, *, epoch: int = 1) -> ProcessFacts:
-    return ProcessFacts(epoch, 0, "w1", state, reason, exit_code, "")  # type: ignore[arg-type]  # table data
+def process(state: str, reason: str | None = None, exit_code: int | None = None, *, epoch: int = 1) -> ReportedProcess:
+    return ReportedProcess(epoch, 0, "w1", state, reason, exit_code, "")  # type: ignore[arg-type]  # table data
 
 
-def instance(name: str, phase: str, *, age_s: float = 60, **fields: Any) -> InstanceFacts:
+def instance(name: str, phase: str, *, age_s: float = 60, **fields: Any) -> InstanceState:
     """In a phase that holds claims it has a host claim and a GPU; past `scheduled` its start was accepted."""
     at = InstancePhase(phase)
     claims = (
-        ClaimFacts(f"GPU-{name}", "w1", "gpu", 1, 0, 1024, 0, False, 0),
-        ClaimFacts("host-w1", "w1", "host", 1, 0, 0, 0, False, 1),
+        InstanceClaim(f"GPU-{name}", "w1", "gpu", 1, 0, 1024, 0, False, 0),
+        InstanceClaim("host-w1", "w1", "host", 1, 0, 0, 0, False, 1),
     )
-    base = InstanceFacts(
+    base = InstanceState(
         id=name,
         revision=1,
         phase=at,
@@ -68,18 +68,15 @@ def instance(name: str, phase: str, *, age_s: float = 60, **fields: Any) -> Inst
     return replace(base, **fields)
 
 
-def deployment(*instances: InstanceFacts, hosts: tuple[HostFacts, ...] = (), **fields: Any) -> DeploymentFacts:
+def deployment(*instances: InstanceState, hosts: tuple[ClaimedWorker, ...] = (), **fields: Any) -> DeploymentSnapshot:
     given: DeploymentSpec = fields.pop("spec", None) or spec()
     need = fields.pop("need", NEED)
     revision = fields.get("revision", 1)
     revisions = fields.pop(
         "revisions",
-        {
-            g: RevisionFacts(g, given, f"hash-{g}", NOW - timedelta(minutes=5), need=need)
-            for g in range(1, revision + 1)
-        },
+        {g: Revision(g, given, f"hash-{g}", NOW - timedelta(minutes=5), need=need) for g in range(1, revision + 1)},
     )
-    base = DeploymentFacts(
+    base = DeploymentSnapshot(
         uid="d-uid",
         name="d",
         generation=revision,
@@ -102,5 +99,5 @@ def deployment(*instances: InstanceFacts, hosts: tuple[HostFacts, ...] = (), **f
     return replace(base, **fields)
 
 
-def intent(source: str = "user", max_replicas: int = 0, reason: str = "stopped") -> IntentFacts:
-    return IntentFacts(source, max_replicas, reason)
+def intent(source: str = "user", max_replicas: int = 0, reason: str = "stopped") -> Intent:
+    return Intent(source, max_replicas, reason)

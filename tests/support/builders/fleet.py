@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from controller.domain.placement import DeviceState, Placed, WorkerFacts
+from controller.domain.placement import DeviceState, Placed, PlacementWorker
 from controller.scheduling.inventory.capacity import Inventory
 
 GIB = 1024
@@ -14,7 +14,7 @@ GIB = 1024
 class Fleet:
     """Workers and devices, changeable until they become an inventory."""
 
-    workers: dict[str, WorkerFacts] = field(default_factory=dict)
+    workers: dict[str, PlacementWorker] = field(default_factory=dict)
     devices: dict[str, DeviceState] = field(default_factory=dict)
 
     def add(
@@ -32,7 +32,7 @@ class Fleet:
     ) -> "Fleet":
         """Adds a worker with GPUs of these sizes in MiB; `flags` are ready, schedulable, simulated."""
         facts = {"ready": True, "schedulable": True, "simulated": False} | flags
-        self.workers[name] = WorkerFacts(
+        self.workers[name] = PlacementWorker(
             id=f"id-{name}", name=name, os=os, arch=arch, driver=driver, labels=labels or {}, **facts
         )
         self._device(f"host-{name}", name, "host", -1, host_memory, cpus * 1000)

@@ -9,7 +9,7 @@ from agent.engine_proxy.in_flight import InFlightRequests
 @contextmanager
 def a_request(in_flight: InFlightRequests, instance: str = "i") -> Iterator[None]:
     """One request while the context lasts."""
-    in_flight.began(instance)
+    in_flight.started(instance)
     try:
         yield
     finally:

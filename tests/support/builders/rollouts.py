@@ -9,16 +9,16 @@ from controller.decide.instances.decide import decide
 from controller.domain.effects import DeploymentEffects
 from controller.domain.events import NewEvent
 from controller.domain.instances import (
-    DeploymentFacts,
-    HostFacts,
-    InstanceFacts,
-    RelocationFacts,
-    RevisionFacts,
+    ClaimedWorker,
+    DeploymentSnapshot,
+    InstanceState,
+    Revision,
+    StoredRelocation,
 )
 from controller.domain.phases import LIVE, InstancePhase
 from controller.domain.placement import NeedError
 from controller.domain.restart_delays import RestartSettings
-from controller.domain.rollouts import RequestOutcomes, RolloutFacts, RolloutRecord
+from controller.domain.rollouts import RequestOutcomes, RolloutRecord, RolloutSnapshot
 from schemas.manifest.deployment import DeploymentSpec
 from support.builders.facts import NEED, NOW, deployment, host, instance, process, spec
 
@@ -55,10 +55,10 @@ class RollingWorld:
     paused: bool = False
     asked: int = 0
     record: RolloutRecord | None = None
-    instances: dict[str, InstanceFacts] = field(default_factory=dict)
+    instances: dict[str, InstanceState] = field(default_factory=dict)
     events: list[NewEvent] = field(default_factory=list)
     needs: dict[int, NeedError] = field(default_factory=dict)
-    relocations: list[RelocationFacts] = field(default_factory=list)
+    relocations: list[StoredRelocation] = field(default_factory=list)
     least_ready: int = 10**6
     most_in_all: int = 0
     status: tuple[str, str] = ("", "")
@@ -67,27 +67,27 @@ class RollingWorld:
     placed_before: int | None = None
     _specs: dict[tuple[int, str], DeploymentSpec] = field(default_factory=dict)
 
-    def facts(self) -> DeploymentFacts:
+    def facts(self) -> DeploymentSnapshot:
         given = self._specs.get((self.replicas, self.update))
         if given is None:
             given = self._specs[self.replicas, self.update] = spec(
                 replicas=self.replicas, update=self.update, rollout=self.rollout, start_timeout=self.start_timeout
             )
         revisions = {
-            n: RevisionFacts(n, given, f"hash-{n}", NOW, need=None if n in self.needs else NEED,
+            n: Revision(n, given, f"hash-{n}", NOW, need=None if n in self.needs else NEED,
                              need_error=self.needs.get(n))
             for n in range(1, self.generation + 1)
         }  # fmt: skip
         return deployment(
             *self.instances.values(), spec=given, revision=self.revision, generation=self.generation,
             revisions=revisions, now=self.now, relocations=tuple(self.relocations),
-            rollout=RolloutFacts(self.record, self.paused, self.asked, self.outcomes)
+            rollout=RolloutSnapshot(self.record, self.paused, self.asked, self.outcomes)
             if self.update == "rolling" else None,
             hosts=(host(), *(self._host_of(name, since) for name, since in self.silent.items())),
             placed_before=self.placed_before,
         )  # fmt: skip
 
-    def _host_of(self, name: str, since: datetime) -> HostFacts:
+    def _host_of(self, name: str, since: datetime) -> ClaimedWorker:
         lost = (self.now - since).total_seconds() >= 60
         return host(f"w-{name}", phase="lost" if lost else "unreachable", reason="silent")
 
@@ -117,7 +117,7 @@ class RollingWorld:
             self.instances[name] = instance(name, "pending", revision=create.revision, replaces=create.replaces,
                                             created_at=self.now, phase_since=self.now)  # fmt: skip
             if (old := create.replaced) is not None:
-                self.relocations.append(RelocationFacts(self._number, old.instance, old.epoch, "", name, old.purpose))
+                self.relocations.append(StoredRelocation(self._number, old.instance, old.epoch, "", name, old.purpose))
         self._note()
         return effects
 
@@ -147,7 +147,7 @@ class RollingWorld:
             ):
                 self._set(one.id, processes=(process("exited", "stopped", 0),))
 
-    def _is_bad(self, one: InstanceFacts) -> bool:
+    def _is_bad(self, one: InstanceState) -> bool:
         return one.revision in self.bad or one.id in self.crashing
 
     def play(self, seconds: float, tick_s: float = 1.0) -> "RollingWorld":
@@ -212,7 +212,7 @@ class RollingWorld:
             i.phase is P.RUNNING and (revision is None or i.revision == revision) for i in self.instances.values()
         )
 
-    def of(self, revision: int) -> list[InstanceFacts]:
+    def of(self, revision: int) -> list[InstanceState]:
         return [i for i in self.instances.values() if i.revision == revision]
 
     def reasons(self) -> list[str]:

@@ -7,7 +7,7 @@ import psutil
 from agent.gpus.child_reader import ChildReader
 from agent.gpus.reader import GpuReading
 from agent.gpus.verdicts import Verdicts
-from schemas.wire import DeviceFacts
+from schemas.wire import ReportedGpu
 from support.nvml.false_driver import GPUS, SLICES, FalseDriver
 
 A, B = GPUS[:2]
@@ -36,12 +36,12 @@ class Reader(ChildReader):
             limit_s=limit_s, clock=self.clock, host="host-1", host_memory_mib=MIB_OF_HOST, verdicts=verdicts
         )
 
-    async def after(self, seconds: float) -> tuple[DeviceFacts, ...]:
+    async def after(self, seconds: float) -> tuple[ReportedGpu, ...]:
         """What is read so much later."""
         self.clock.now_s += seconds
         return await self.read() or ()
 
-    async def by_uuid(self, seconds: float = 0.0) -> dict[str, DeviceFacts]:
+    async def by_uuid(self, seconds: float = 0.0) -> dict[str, ReportedGpu]:
         return {gpu.uuid: gpu for gpu in await self.after(seconds)}
 
     async def sampled(self) -> GpuReading:
@@ -49,7 +49,7 @@ class Reader(ChildReader):
         assert reading is not None
         return reading
 
-    async def seen(self, uuid: str, code: int, times: int = 1) -> DeviceFacts:
+    async def seen(self, uuid: str, code: int, times: int = 1) -> ReportedGpu:
         """The GPU once the event has arrived. Its loop begins a moment after the first reading."""
         async with asyncio.timeout(20):
             while True:

@@ -4,11 +4,11 @@ import pytest
 
 from agent.gpus.reader import GpuWork
 from agent.host_inventory.inventory import InventoryWatch
-from schemas.wire import HostFacts
+from schemas.wire import ReportedHost
 from support.nvml.false_driver import GPUS, SLICES, FalseDriver
 from support.nvml.reader import MIB_OF_HOST, A, B, Reader, cut_into_slices
 
-HOST = HostFacts(os="linux", arch="x", hostname="h", memory_mib=1, cpu_milli=1)
+HOST = ReportedHost(os="linux", arch="x", hostname="h", memory_mib=1, cpu_milli=1)
 
 
 async def test_facts(driver: FalseDriver, reader: Reader) -> None:

@@ -8,11 +8,11 @@ import pytest
 from agent.errors import NoGpusError
 from agent.gpus.child_reader import ChildReader
 from agent.host_inventory.inventory import InventoryWatch
-from schemas.wire import HostFacts
+from schemas.wire import ReportedHost
 from support.nvml.false_driver import FalseDriver
 from support.nvml.reader import A, B, Reader, living_readers
 
-HOST = HostFacts(os="linux", arch="x", hostname="h", memory_mib=1, cpu_milli=1)
+HOST = ReportedHost(os="linux", arch="x", hostname="h", memory_mib=1, cpu_milli=1)
 
 
 async def test_a_lost_gpu_and_its_return(driver: FalseDriver, reader: Reader) -> None:

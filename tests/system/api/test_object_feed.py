@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Collection
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
 
@@ -44,7 +45,7 @@ async def test_claims_that_come_and_go_are_told_of_their_worker(db: Database) ->
     host = await add_host(db, "w", gpus=2)
     uid = await add_deployment(db, "d")
     await add_instance(db, uid, "d-1", phase="running", epoch=1)
-    async with feed.watch("k", ALL) as stream:
+    async with feed.watch(ALL) as stream:
         stream.snapshot()
         await claim(db, host.gpus[0], "d-1", 1024)
         changes.publish("status", uid)
@@ -76,7 +77,7 @@ async def test_what_the_clock_changes_is_read_again(db: Database, monkeypatch: p
                 where id = $1""",
             other.id, timedelta(seconds=599),
         )  # fmt: skip
-    async with feed.watch("k", ALL) as stream:
+    async with feed.watch(ALL) as stream:
         before = {one["name"]: one["status"] for one in orjson.loads(stream.snapshot())["object"]["workers"]}
         assert before["quarantined"]["state"] == "quarantined"
         assert before["dropping"]["conditions"]
@@ -96,8 +97,8 @@ async def test_watchers_share_a_reader(db: Database) -> None:
     changes = ChangeFanout()
     feed = ObjectFeed(db, changes)
     uid = await add_deployment(db, "d")
-    async with feed.watch("k", ALL) as one:
-        async with feed.watch("k", Wanted(frozenset({"deployments"}), "other")) as two, feed.watch("k", ALL) as three:
+    async with feed.watch(ALL) as one:
+        async with feed.watch(Wanted(frozenset({"deployments"}), "other")) as two, feed.watch(ALL) as three:
             assert readers() == 1
             for stream in (one, two, three):
                 stream.snapshot()
@@ -131,25 +132,25 @@ async def test_who_comes_back_soon_costs_no_new_read(db: Database, monkeypatch: 
         async with db.transaction() as connection:
             await connection.execute("update deployments set message = $1", str(n))
         changes.publish("status", uid)
-        async with feed.watch("k", ALL) as stream:  # without a watcher all changes are taken too
+        async with feed.watch(ALL) as stream:  # without a watcher all changes are taken too
             while (shown := orjson.loads(stream.snapshot())["object"]["deployments"][0])["status"]["message"] != str(n):
                 await told(stream)
             assert shown["name"] == "d"
     assert (reads, readers()) == (1, 1)
     monkeypatch.setattr(shared_feed, "LINGER_S", 0.0)
-    async with feed.watch("k", ALL):
+    async with feed.watch(ALL):
         pass
     async with asyncio.timeout(LIMIT_S):
         for task in [task for task in asyncio.all_tasks() if task.get_name() == "object-feed"]:
             await asyncio.wait({task})  # it ends by itself
     monkeypatch.setattr(shared_feed, "LINGER_S", 3600.0)
-    async with feed.watch("k", ALL):
+    async with feed.watch(ALL):
         pass
     assert (reads, readers()) == (2, 1)
     await feed.stop()
     assert readers() == 0
     with pytest.raises(WatchEndedError):
-        async with feed.watch("k", ALL):
+        async with feed.watch(ALL):
             pass
     assert readers() == 0
 
@@ -158,7 +159,7 @@ async def test_what_changes_before_the_snapshot_is_in_it(db: Database) -> None:
     changes = ChangeFanout()
     feed = ObjectFeed(db, changes)
     uid = await add_deployment(db, "d")
-    async with feed.watch("k", ALL) as late, feed.watch("k", ALL) as early:
+    async with feed.watch(ALL) as late, feed.watch(ALL) as early:
         early.snapshot()
         async with db.transaction() as connection:
             await connection.execute("update deployments set message = 'new'")
@@ -170,22 +171,24 @@ async def test_what_changes_before_the_snapshot_is_in_it(db: Database) -> None:
     await feed.stop()
 
 
-async def test_a_failed_read_ends_all_watchers(feed: ObjectFeed, monkeypatch: pytest.MonkeyPatch) -> None:
-    async with feed.watch("k", ALL) as one, feed.watch("k", ALL) as two:
+async def test_a_failed_read_ends_all_watchers(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = ChangeFanout()
+    feed = ObjectFeed(db, changes)
+    async with feed.watch(ALL) as one, feed.watch(ALL) as two:
 
         async def fails(*_: Any) -> Any:
             raise OSError("the database is away")
 
         with monkeypatch.context() as patched:
             patched.setattr(object_feed, "deployments_by_uid", fails)
-            feed._changes.publish("*", None)
+            changes.publish("*", None)
             for stream in (one, two):
                 with pytest.raises(WatchEndedError):
                     await told(stream)
             with pytest.raises(WatchEndedError):
-                async with feed.watch("k", ALL):
+                async with feed.watch(ALL):
                     pass
-        async with feed.watch("k", ALL) as again:
+        async with feed.watch(ALL) as again:
             assert orjson.loads(again.snapshot())["type"] == "snapshot"
     await feed.stop()
 
@@ -224,3 +227,21 @@ async def test_parameters_of_a_watch(api: ServedApi, db: Database) -> None:
         first = orjson.loads((await answer.content.readline()).removeprefix(b"data: "))
     found = {kind: [one["name"] for one in listed] for kind, listed in first["object"].items()}
     assert found == {"deployments": ["a"], "instances": ["a-1"], "policies": []}
+
+
+async def test_the_watches_of_a_key_are_bounded(api: ServedApi) -> None:
+    url = f"{api.url}/api/v1/watch"
+    async with AsyncExitStack() as stack:
+        for _ in range(64):
+            answer = await stack.enter_async_context(api.session.get(url, headers=api.header("viewer")))
+            assert answer.status == 200
+        status, body = await api.call("GET", "/api/v1/watch", role="viewer")
+        assert (status, body["error"]["code"]) == (429, "too_many_watches")
+        async with api.session.get(url, headers=api.header("operator")) as other:
+            assert other.status == 200
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            async with api.session.get(url, headers=api.header("viewer")) as answer:
+                if answer.status == 200:
+                    break
+            await asyncio.sleep(0.05)

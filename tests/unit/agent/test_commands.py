@@ -15,13 +15,13 @@ from agent.decide.commands import (
     refused_record,
 )
 from agent.state.process_records import ProcessKey, ProcessRecord
-from schemas.wire import ClaimOrder, Command, DeviceFacts, ProbeOrder, StartOrder, StopOrder
+from schemas.wire import ClaimOrder, Command, ProbeOrder, ReportedGpu, StartOrder, StopOrder
 
 DEVICES = {
-    "GPU-a": DeviceFacts(uuid="GPU-a", index=0, model="H100", memory_mib=100),
-    "GPU-b": DeviceFacts(uuid="GPU-b", index=1, model="H100", memory_mib=100),
-    "GPU-mig": DeviceFacts(uuid="GPU-mig", index=2, model="H100", memory_mib=100, mig_mode=True),
-    "GPU-c": DeviceFacts(uuid="GPU-c", index=3, model="H100", memory_mib=100),
+    "GPU-a": ReportedGpu(uuid="GPU-a", index=0, model="H100", memory_mib=100),
+    "GPU-b": ReportedGpu(uuid="GPU-b", index=1, model="H100", memory_mib=100),
+    "GPU-mig": ReportedGpu(uuid="GPU-mig", index=2, model="H100", memory_mib=100, mig_mode=True),
+    "GPU-c": ReportedGpu(uuid="GPU-c", index=3, model="H100", memory_mib=100),
 }
 PROBE = ProbeOrder(path="/", period_s=1, timeout_s=1, failures=1)
 

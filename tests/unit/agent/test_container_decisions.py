@@ -26,7 +26,7 @@ from agent.decide.containers import (
     start_error,
     visible_gpus,
 )
-from agent.decide.doctor.gpus import DockerFacts, docker_runtime
+from agent.decide.doctor.gpus import DockerProbe, docker_runtime
 from agent.state.process_records import ProcessKey
 from schemas.exit_causes import cause_of_failed_start
 from schemas.image_names import repository_of
@@ -235,11 +235,11 @@ def test_a_pull_counts_the_bytes_of_its_layers() -> None:
 @pytest.mark.parametrize(
     ("facts", "usable", "gpus", "says"),
     [
-        (DockerFacts(), False, False, "no Docker engine"),
-        (DockerFacts("denied"), False, False, "group docker"),
-        (DockerFacts("silent", error="x"), False, False, "restart Docker"),
-        (DockerFacts("running", "28"), True, False, "nvidia-container-toolkit"),
-        (DockerFacts("running", "28", runtimes=("nvidia",)), True, True, ""),
+        (DockerProbe(), False, False, "no Docker engine"),
+        (DockerProbe("denied"), False, False, "group docker"),
+        (DockerProbe("silent", error="x"), False, False, "restart Docker"),
+        (DockerProbe("running", "28"), True, False, "nvidia-container-toolkit"),
+        (DockerProbe("running", "28", runtimes=("nvidia",)), True, True, ""),
     ],
 )
 def test_the_controller_is_told_what_the_host_can_run(facts, usable, gpus, says) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.doctor import docker_probe, host_probes
-from agent.doctor.host_probes import driver_facts
+from agent.doctor.host_probes import probe_driver
 from agent.doctor.programs import _engine
 
 VERSIONS = {
@@ -17,7 +17,7 @@ VERSIONS = {
 
 @pytest.mark.parametrize(("text", "version"), VERSIONS.items())
 def test_the_driver_is_read_from_the_kernels_files(tmp_path: Path, text: str, version: str) -> None:
-    empty = driver_facts(tmp_path)
+    empty = probe_driver(tmp_path)
     assert (empty.module, empty.on_bus, empty.nodes) == (None, None, 0)
     (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
     (tmp_path / "proc/driver/nvidia/version").write_text(f"{text}\nGCC version: gcc 12\n")
@@ -29,7 +29,7 @@ def test_the_driver_is_read_from_the_kernels_files(tmp_path: Path, text: str, ve
     (tmp_path / "dev").mkdir()
     for name in ("nvidia0", "nvidia1", "nvidiactl", "nvidia-caps"):
         (tmp_path / "dev" / name).touch()
-    found = driver_facts(tmp_path)
+    found = probe_driver(tmp_path)
     assert (found.module, found.on_bus, found.nodes) == (version, 1, 2), "its sound device does not count"
 
 
@@ -48,7 +48,7 @@ def test_cgroups_are_read_from_their_files(
     (tmp_path / "7/cgroup").write_text(f"{own}\n")
     if unified:
         (tmp_path / "cgroup.controllers").write_text("memory pids\n")
-    found = host_probes.cgroup_facts(None if own is None else 7, tmp_path, tmp_path)
+    found = host_probes.probe_cgroups(None if own is None else 7, tmp_path, tmp_path)
     assert (found.unified, found.delegated) == (unified, delegated)
 
 

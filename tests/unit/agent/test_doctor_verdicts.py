@@ -8,12 +8,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from agent.decide.doctor.controller import ControllerFacts, judge_clock, judge_controller
+from agent.decide.doctor.controller import ControllerProbe, judge_clock, judge_controller
 from agent.decide.doctor.finding import Finding
 from agent.decide.doctor.gpus import (
-    DockerFacts,
-    DriverFacts,
-    NvmlFacts,
+    DockerProbe,
+    DriverProbe,
+    NvmlProbe,
     judge_containers,
     judge_driver,
     judge_gpus,
@@ -21,15 +21,15 @@ from agent.decide.doctor.gpus import (
 )
 from agent.decide.doctor.host import (
     MODELS,
-    AgentFacts,
-    CgroupFacts,
-    DiskFacts,
-    EngineFacts,
+    AgentProbe,
+    CgroupProbe,
+    DiskProbe,
     EnginePorts,
-    EnvironmentFacts,
-    IsolationFacts,
-    LimitFacts,
-    PortFacts,
+    EngineProbe,
+    EnvironmentProbe,
+    IsolationProbe,
+    LimitProbe,
+    PortProbe,
     judge_agent,
     judge_cgroups,
     judge_disk,
@@ -43,19 +43,19 @@ from agent.decide.doctor.host import (
 from agent.decide.unreachable import unreachable
 from agent.doctor import doctor
 from agent.tasks import in_background
-from schemas.wire import SPOKEN, DeviceFacts, GpuDetails
+from schemas.wire import SPOKEN, GpuDetails, ReportedGpu
 
 GIB = 2**30
 
 
-def gpu(index: int = 0, **fields: object) -> DeviceFacts:
+def gpu(index: int = 0, **fields: object) -> ReportedGpu:
     return msgspec.convert(
-        {"uuid": f"GPU-{index}", "index": index, "model": "H100", "memory_mib": 81559, **fields}, DeviceFacts
+        {"uuid": f"GPU-{index}", "index": index, "model": "H100", "memory_mib": 81559, **fields}, ReportedGpu
     )
 
 
-ONE = NvmlFacts("580.95.05", (gpu(),))
-BROKEN = NvmlFacts(error="nvml_failed: NVML Shared Library Not Found")
+ONE = NvmlProbe("580.95.05", (gpu(),))
+BROKEN = NvmlProbe(error="nvml_failed: NVML Shared Library Not Found")
 
 
 def check(finding: Finding | Iterable[Finding], *expected: tuple[str, str]) -> None:
@@ -70,42 +70,42 @@ def check(finding: Finding | Iterable[Finding], *expected: tuple[str, str]) -> N
 
 
 @pytest.mark.parametrize(("driver", "nvml", "status", "words"), [
-    (DriverFacts("580.95.05", 1, 1), ONE, "ok", "580.95.05"),
-    (DriverFacts(), ONE, "ok", "580.95.05"),  # a container hides the module
-    (DriverFacts("570.1", 1, 1), ONE, "fails", "kernel has driver 570.1, but its library is of 580.95.05"),
-    (DriverFacts(None, 0), BROKEN, "fails", "no NVIDIA GPU was found"),
-    (DriverFacts(None, None), BROKEN, "fails", "no NVIDIA driver was found"),
-    (DriverFacts(None, 8), BROKEN, "fails", "modprobe nvidia"),
-    (DriverFacts("580.1", 8, 0), BROKEN, "fails", "nvidia-modprobe"),
-    (DriverFacts("580.1", 1, 1, ("/dev/nvidia0",), "user me"), BROKEN, "fails", "user me may not open /dev/nvidia0"),
-    (DriverFacts("580.1", 1, 1), BROKEN, "ok", "580.1"),
-    (DriverFacts("580.1", 1, 0, ("/dev/a", "/dev/b", "/dev/c", "/dev/d"), "me"), BROKEN, "fails",
+    (DriverProbe("580.95.05", 1, 1), ONE, "ok", "580.95.05"),
+    (DriverProbe(), ONE, "ok", "580.95.05"),  # a container hides the module
+    (DriverProbe("570.1", 1, 1), ONE, "fails", "kernel has driver 570.1, but its library is of 580.95.05"),
+    (DriverProbe(None, 0), BROKEN, "fails", "no NVIDIA GPU was found"),
+    (DriverProbe(None, None), BROKEN, "fails", "no NVIDIA driver was found"),
+    (DriverProbe(None, 8), BROKEN, "fails", "modprobe nvidia"),
+    (DriverProbe("580.1", 8, 0), BROKEN, "fails", "nvidia-modprobe"),
+    (DriverProbe("580.1", 1, 1, ("/dev/nvidia0",), "user me"), BROKEN, "fails", "user me may not open /dev/nvidia0"),
+    (DriverProbe("580.1", 1, 1), BROKEN, "ok", "580.1"),
+    (DriverProbe("580.1", 1, 0, ("/dev/a", "/dev/b", "/dev/c", "/dev/d"), "me"), BROKEN, "fails",
      "me may not open /dev/a, /dev/b, /dev/c |"),
-    (DriverFacts("580.1", 1, 1), NvmlFacts(), "ok", "580.1"),
-    (DriverFacts(None, 1), NvmlFacts("580.1", error="x: y"), "fails", "1 NVIDIA GPU on the PCI bus"),
+    (DriverProbe("580.1", 1, 1), NvmlProbe(), "ok", "580.1"),
+    (DriverProbe(None, 1), NvmlProbe("580.1", error="x: y"), "fails", "1 NVIDIA GPU on the PCI bus"),
 ])  # fmt: skip
-def test_driver(driver: DriverFacts, nvml: NvmlFacts, status: str, words: str) -> None:
+def test_driver(driver: DriverProbe, nvml: NvmlProbe, status: str, words: str) -> None:
     check(judge_driver(driver, nvml), (status, words))
 
 
 @pytest.mark.parametrize(("driver", "nvml", "status", "words"), [
-    (DriverFacts("1.2", 1, 1), ONE, "ok", "lists 1 GPU"),
-    (DriverFacts("1.2", 2, 2), ONE, "warning", "2 are on the PCI bus"),
-    (DriverFacts("1.2", 1, 1), NvmlFacts("1.2", (gpu(mig_mode=True), gpu(parent="GPU-0"))), "ok", "and 1 MIG slice"),
-    (DriverFacts("1.2", 1, 1), NvmlFacts("1.2"), "fails", "lists no GPU"),
-    (DriverFacts("1.2", 2, 2), NvmlFacts("1.2", (gpu(), gpu(1, parent="GPU-0"))), "warning", "lists 1 GPU and 1 MIG"),
-    (DriverFacts("1.2", None, 1), ONE, "ok", "lists 1 GPU | "),
-    (DriverFacts("1.2", 0, 1), ONE, "ok", "lists 1 GPU | "),
-    (DriverFacts(None, 1), BROKEN, "fails", "Install the library libnvidia-ml"),
-    (DriverFacts("1.2", 1, 1), BROKEN, "fails", "Install the library libnvidia-ml"),
-    (DriverFacts(None, 0), BROKEN, "fails", "--simulate"),
-    (DriverFacts("1.2", 1, 1), NvmlFacts(error="nvml_hang: a call"), "fails", "restart the host"),
-    (DriverFacts("1.2", 1, 1), NvmlFacts(error="driver_mismatch: x"), "fails", "kernel modules"),
-    (DriverFacts("1.2", 1, 1), NvmlFacts(error="nvml_crashed: x"), "fails", "install the driver again"),
-    (DriverFacts("1.2", 1, 1), NvmlFacts(error="nvml_library_missing: x"), "fails", "pip install 'gpuward[agent]'"),
-    (DriverFacts(None, 0), NvmlFacts(error="nvml_library_missing: x"), "fails", "pip install 'gpuward[agent]'"),
+    (DriverProbe("1.2", 1, 1), ONE, "ok", "lists 1 GPU"),
+    (DriverProbe("1.2", 2, 2), ONE, "warning", "2 are on the PCI bus"),
+    (DriverProbe("1.2", 1, 1), NvmlProbe("1.2", (gpu(mig_mode=True), gpu(parent="GPU-0"))), "ok", "and 1 MIG slice"),
+    (DriverProbe("1.2", 1, 1), NvmlProbe("1.2"), "fails", "lists no GPU"),
+    (DriverProbe("1.2", 2, 2), NvmlProbe("1.2", (gpu(), gpu(1, parent="GPU-0"))), "warning", "lists 1 GPU and 1 MIG"),
+    (DriverProbe("1.2", None, 1), ONE, "ok", "lists 1 GPU | "),
+    (DriverProbe("1.2", 0, 1), ONE, "ok", "lists 1 GPU | "),
+    (DriverProbe(None, 1), BROKEN, "fails", "Install the library libnvidia-ml"),
+    (DriverProbe("1.2", 1, 1), BROKEN, "fails", "Install the library libnvidia-ml"),
+    (DriverProbe(None, 0), BROKEN, "fails", "--simulate"),
+    (DriverProbe("1.2", 1, 1), NvmlProbe(error="nvml_hang: a call"), "fails", "restart the host"),
+    (DriverProbe("1.2", 1, 1), NvmlProbe(error="driver_mismatch: x"), "fails", "kernel modules"),
+    (DriverProbe("1.2", 1, 1), NvmlProbe(error="nvml_crashed: x"), "fails", "install the driver again"),
+    (DriverProbe("1.2", 1, 1), NvmlProbe(error="nvml_library_missing: x"), "fails", "pip install 'gpuward[agent]'"),
+    (DriverProbe(None, 0), NvmlProbe(error="nvml_library_missing: x"), "fails", "pip install 'gpuward[agent]'"),
 ])  # fmt: skip
-def test_nvml(driver: DriverFacts, nvml: NvmlFacts, status: str, words: str) -> None:
+def test_nvml(driver: DriverProbe, nvml: NvmlProbe, status: str, words: str) -> None:
     check(judge_nvml(driver, nvml), (status, words))
 
 
@@ -120,80 +120,80 @@ def test_nvml(driver: DriverFacts, nvml: NvmlFacts, status: str, words: str) -> 
     ((gpu(0, details=GpuDetails(persistence=False)), gpu(1, details=GpuDetails(persistence=True))),
      [("ok", "2 GPUs well"), ("warning", "persistence mode is off (GPU 0)")]),
 ])  # fmt: skip
-def test_gpus(gpus: tuple[DeviceFacts, ...], expected: list[tuple[str, str]]) -> None:
-    check(judge_gpus(NvmlFacts("1.2", gpus)), *expected)
+def test_gpus(gpus: tuple[ReportedGpu, ...], expected: list[tuple[str, str]]) -> None:
+    check(judge_gpus(NvmlProbe("1.2", gpus)), *expected)
 
 
 @pytest.mark.parametrize(("docker", "nvml", "status", "words"), [
-    (DockerFacts(), ONE, "ok", "no Docker engine"),
-    (DockerFacts("denied"), ONE, "warning", "group docker"),
-    (DockerFacts("silent", error="nothing within 4 s"), ONE, "warning", "nothing within 4 s"),
-    (DockerFacts("running", "28.2", toolkit="1.17.8"), ONE, "ok", "toolkit 1.17.8"),
-    (DockerFacts("running", "28.2", runtimes=("nvidia", "runc")), ONE, "ok", "NVIDIA's runtime"),
-    (DockerFacts("running", "28.2", cdi=("nvidia.com/gpu=0",)), ONE, "ok", "NVIDIA's runtime"),
-    (DockerFacts("running", "28.2", runtimes=("runc",)), ONE, "warning", "nvidia-ctk runtime configure"),
-    (DockerFacts("running", "28.2", runtimes=("runc",)), BROKEN, "ok", "Docker 28.2"),
+    (DockerProbe(), ONE, "ok", "no Docker engine"),
+    (DockerProbe("denied"), ONE, "warning", "group docker"),
+    (DockerProbe("silent", error="nothing within 4 s"), ONE, "warning", "nothing within 4 s"),
+    (DockerProbe("running", "28.2", toolkit="1.17.8"), ONE, "ok", "toolkit 1.17.8"),
+    (DockerProbe("running", "28.2", runtimes=("nvidia", "runc")), ONE, "ok", "NVIDIA's runtime"),
+    (DockerProbe("running", "28.2", cdi=("nvidia.com/gpu=0",)), ONE, "ok", "NVIDIA's runtime"),
+    (DockerProbe("running", "28.2", runtimes=("runc",)), ONE, "warning", "nvidia-ctk runtime configure"),
+    (DockerProbe("running", "28.2", runtimes=("runc",)), BROKEN, "ok", "Docker 28.2"),
 ])  # fmt: skip
-def test_containers(docker: DockerFacts, nvml: NvmlFacts, status: str, words: str) -> None:
+def test_containers(docker: DockerProbe, nvml: NvmlProbe, status: str, words: str) -> None:
     check(judge_containers(docker, nvml), (status, words))
 
 
 @pytest.mark.parametrize(("facts", "status", "words"), [
-    (CgroupFacts(unified=True, controllers=frozenset({"memory", "pids", "cpu"})), "ok", "limits of memory"),
-    (CgroupFacts(unified=True, controllers=frozenset({"memory", "pids"}), delegated=True), "ok", "limits of memory"),
-    (CgroupFacts(unified=True, controllers=frozenset({"memory", "pids"}), delegated=False), "warning", "systemd unit"),
-    (CgroupFacts(unified=True, controllers=frozenset({"pids"})), "warning", "lacks memory"),
-    (CgroupFacts(unified=False), "warning", "no cgroup v2"),
+    (CgroupProbe(unified=True, controllers=frozenset({"memory", "pids", "cpu"})), "ok", "limits of memory"),
+    (CgroupProbe(unified=True, controllers=frozenset({"memory", "pids"}), delegated=True), "ok", "limits of memory"),
+    (CgroupProbe(unified=True, controllers=frozenset({"memory", "pids"}), delegated=False), "warning", "systemd unit"),
+    (CgroupProbe(unified=True, controllers=frozenset({"pids"})), "warning", "lacks memory"),
+    (CgroupProbe(unified=False), "warning", "no cgroup v2"),
 ])  # fmt: skip
-def test_cgroups(facts: CgroupFacts, status: str, words: str) -> None:
+def test_cgroups(facts: CgroupProbe, status: str, words: str) -> None:
     check(judge_cgroups(facts), (status, words))
 
 
-RUNS = AgentFacts("/data", pid=7, worker="gpu-1", port=9000, connected=True)
+RUNS = AgentProbe("/data", pid=7, worker="gpu-1", port=9000, connected=True)
 
 
 @pytest.mark.parametrize(("agent", "status", "words"), [
-    (AgentFacts("/data"), "ok", "no agent runs on /data (it has not joined yet)"),
-    (AgentFacts("/data", worker="gpu-1"), "ok", "no agent runs on /data (worker gpu-1)"),
-    (AgentFacts("/data", readable=False), "warning", "as the agent's user"),
+    (AgentProbe("/data"), "ok", "no agent runs on /data (it has not joined yet)"),
+    (AgentProbe("/data", worker="gpu-1"), "ok", "no agent runs on /data (worker gpu-1)"),
+    (AgentProbe("/data", readable=False), "warning", "as the agent's user"),
     (RUNS, "ok", "pid 7, worker gpu-1), connected"),
-    (AgentFacts("/data", pid=7, connected=False), "warning", "not connected"),
+    (AgentProbe("/data", pid=7, connected=False), "warning", "not connected"),
 ])  # fmt: skip
-def test_agent(agent: AgentFacts, status: str, words: str) -> None:
+def test_agent(agent: AgentProbe, status: str, words: str) -> None:
     check(judge_agent(agent), (status, words))
     assert (", connected" in judge_agent(agent).message) == (agent.connected is True)
-    unknown = judge_agent(AgentFacts("/data", pid=7))
+    unknown = judge_agent(AgentProbe("/data", pid=7))
     assert (unknown.status, ", connected" in unknown.message) == ("ok", False)
 
 
 @pytest.mark.parametrize(("facts", "status", "words"), [
-    (EnvironmentFacts((), running=True), "ok", "engines get all of the running agent's variables"),
-    (EnvironmentFacts((), running=False), "ok", "engines get all of the variables here"),
-    (EnvironmentFacts(("A", "B"), running=False), "ok", "of the variables here, engines do not get A, B; list"),
-    (EnvironmentFacts(("A",), running=True), "ok", "of the running agent's variables, engines do not get A; list"),
-    (EnvironmentFacts((), running=True, readable=False), "warning", "as the agent's user"),
+    (EnvironmentProbe((), running=True), "ok", "engines get all of the running agent's variables"),
+    (EnvironmentProbe((), running=False), "ok", "engines get all of the variables here"),
+    (EnvironmentProbe(("A", "B"), running=False), "ok", "of the variables here, engines do not get A, B; list"),
+    (EnvironmentProbe(("A",), running=True), "ok", "of the running agent's variables, engines do not get A; list"),
+    (EnvironmentProbe((), running=True, readable=False), "warning", "as the agent's user"),
 ])  # fmt: skip
-def test_environment(facts: EnvironmentFacts, status: str, words: str) -> None:
+def test_environment(facts: EnvironmentProbe, status: str, words: str) -> None:
     check(judge_environment(facts), (status, words))
 
 
 @pytest.mark.parametrize(("port", "agent", "status", "words"), [
-    (PortFacts(0), AgentFacts("/data"), "ok", "any free port"),
-    (PortFacts(9000), AgentFacts("/data"), "ok", "free"),
-    (PortFacts(9000, listening=True, is_agent=True), RUNS, "ok", "the agent's"),
-    (PortFacts(9000, listening=True), RUNS, "ok", "the agent's"),  # it is too busy to answer
-    (PortFacts(9000, listening=True, is_agent=True), AgentFacts("/d", readable=False), "ok", "the agent's"),
-    (PortFacts(9000, listening=True, is_agent=True), AgentFacts("/d"), "fails", "an agent with another data folder"),
-    (PortFacts(9000, listening=True, by="nginx (pid 3)"), AgentFacts("/d"), "fails", "nginx (pid 3)"),
-    (PortFacts(9000, listening=True), AgentFacts("/d"), "fails", "another process"),
-    (PortFacts(9000, listening=True), AgentFacts("/d", port=9000), "fails", "another process"),  # of its last start
-    (PortFacts(9001, listening=True), RUNS, "fails", "another process"),
-    (PortFacts(9001, listening=True, is_agent=True), RUNS, "ok", "the agent's"),
-    (PortFacts(9001, listening=True), AgentFacts("/d", readable=False), "fails", "another process"),
-    (PortFacts(9000, is_agent=True), AgentFacts("/d"), "ok", "free"),
-    (PortFacts(80, error="Permission denied"), AgentFacts("/d"), "fails", "Permission denied"),
+    (PortProbe(0), AgentProbe("/data"), "ok", "any free port"),
+    (PortProbe(9000), AgentProbe("/data"), "ok", "free"),
+    (PortProbe(9000, listening=True, is_agent=True), RUNS, "ok", "the agent's"),
+    (PortProbe(9000, listening=True), RUNS, "ok", "the agent's"),  # it is too busy to answer
+    (PortProbe(9000, listening=True, is_agent=True), AgentProbe("/d", readable=False), "ok", "the agent's"),
+    (PortProbe(9000, listening=True, is_agent=True), AgentProbe("/d"), "fails", "an agent with another data folder"),
+    (PortProbe(9000, listening=True, by="nginx (pid 3)"), AgentProbe("/d"), "fails", "nginx (pid 3)"),
+    (PortProbe(9000, listening=True), AgentProbe("/d"), "fails", "another process"),
+    (PortProbe(9000, listening=True), AgentProbe("/d", port=9000), "fails", "another process"),  # of its last start
+    (PortProbe(9001, listening=True), RUNS, "fails", "another process"),
+    (PortProbe(9001, listening=True, is_agent=True), RUNS, "ok", "the agent's"),
+    (PortProbe(9001, listening=True), AgentProbe("/d", readable=False), "fails", "another process"),
+    (PortProbe(9000, is_agent=True), AgentProbe("/d"), "ok", "free"),
+    (PortProbe(80, error="Permission denied"), AgentProbe("/d"), "fails", "Permission denied"),
 ])  # fmt: skip
-def test_port(port: PortFacts, agent: AgentFacts, status: str, words: str) -> None:
+def test_port(port: PortProbe, agent: AgentProbe, status: str, words: str) -> None:
     check(judge_port(port, agent), (status, words))
 
 
@@ -212,43 +212,43 @@ def test_ports_of_engines(ports: EnginePorts, status: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(("disk", "status", "words"), [
-    (DiskFacts("data", "/d", 500 * GIB, 0.9), "ok", "500.0 GiB free"),
-    (DiskFacts("data", "/d", 500 * GIB, None), "ok", "500.0 GiB free"),
-    (DiskFacts("data", "/d", 20 * GIB, 0.9), "ok", "20.0 GiB free"),
-    (DiskFacts(MODELS, "/d", 20 * GIB, 0.9), "warning", "--cache-dir"),
-    (DiskFacts("data", "/d", GIB // 2, 0.9), "fails", "0.5 GiB free"),
-    (DiskFacts("data", "/d", GIB - 1, 0.9), "fails", "1.0 GiB free"),
-    (DiskFacts("data", "/d", GIB, 0.9), "ok", "1.0 GiB free"),
-    (DiskFacts(MODELS, "/d", 50 * GIB - 1, 0.9), "warning", "50.0 GiB free"),
-    (DiskFacts(MODELS, "/d", 50 * GIB, 0.9), "ok", "50.0 GiB free"),
-    (DiskFacts("data", "/d", 500 * GIB, 0.01), "ok", "500.0 GiB free"),
-    (DiskFacts("data", "/d", 500 * GIB, 0.001), "fails", "inodes"),
-    (DiskFacts("data", "/d", 500 * GIB, 0.9, writable=False), "fails", "not writable"),
+    (DiskProbe("data", "/d", 500 * GIB, 0.9), "ok", "500.0 GiB free"),
+    (DiskProbe("data", "/d", 500 * GIB, None), "ok", "500.0 GiB free"),
+    (DiskProbe("data", "/d", 20 * GIB, 0.9), "ok", "20.0 GiB free"),
+    (DiskProbe(MODELS, "/d", 20 * GIB, 0.9), "warning", "--cache-dir"),
+    (DiskProbe("data", "/d", GIB // 2, 0.9), "fails", "0.5 GiB free"),
+    (DiskProbe("data", "/d", GIB - 1, 0.9), "fails", "1.0 GiB free"),
+    (DiskProbe("data", "/d", GIB, 0.9), "ok", "1.0 GiB free"),
+    (DiskProbe(MODELS, "/d", 50 * GIB - 1, 0.9), "warning", "50.0 GiB free"),
+    (DiskProbe(MODELS, "/d", 50 * GIB, 0.9), "ok", "50.0 GiB free"),
+    (DiskProbe("data", "/d", 500 * GIB, 0.01), "ok", "500.0 GiB free"),
+    (DiskProbe("data", "/d", 500 * GIB, 0.001), "fails", "inodes"),
+    (DiskProbe("data", "/d", 500 * GIB, 0.9, writable=False), "fails", "not writable"),
 ])  # fmt: skip
-def test_disk(disk: DiskFacts, status: str, words: str) -> None:
+def test_disk(disk: DiskProbe, status: str, words: str) -> None:
     check(judge_disk(disk), (status, words))
 
 
 @pytest.mark.parametrize(("limits", "expected"), [
-    (LimitFacts(65_536, 64 * GIB, 8), [("ok", "65536")]),
-    (LimitFacts(1_024, 64 * GIB, 8), [("warning", "LimitNOFILE")]),
-    (LimitFacts(4_095, GIB, 8), [("warning", "LimitNOFILE")]),
-    (LimitFacts(4_096, GIB, 8), [("ok", "4096")]),
-    (LimitFacts(4_096, GIB - 1, 8), [("ok", "4096"), ("warning", "1.0 GiB")]),
-    (LimitFacts(65_536, 64 * 2**20, 2), [("ok", "65536"), ("warning", "0.1 GiB")]),
-    (LimitFacts(65_536, None, 2), [("ok", "65536"), ("warning", "is missing")]),
-    (LimitFacts(65_536, 64 * 2**20, 1), [("ok", "65536")]),
+    (LimitProbe(65_536, 64 * GIB, 8), [("ok", "65536")]),
+    (LimitProbe(1_024, 64 * GIB, 8), [("warning", "LimitNOFILE")]),
+    (LimitProbe(4_095, GIB, 8), [("warning", "LimitNOFILE")]),
+    (LimitProbe(4_096, GIB, 8), [("ok", "4096")]),
+    (LimitProbe(4_096, GIB - 1, 8), [("ok", "4096"), ("warning", "1.0 GiB")]),
+    (LimitProbe(65_536, 64 * 2**20, 2), [("ok", "65536"), ("warning", "0.1 GiB")]),
+    (LimitProbe(65_536, None, 2), [("ok", "65536"), ("warning", "is missing")]),
+    (LimitProbe(65_536, 64 * 2**20, 1), [("ok", "65536")]),
 ])  # fmt: skip
-def test_limits(limits: LimitFacts, expected: list[tuple[str, str]]) -> None:
+def test_limits(limits: LimitProbe, expected: list[tuple[str, str]]) -> None:
     check(judge_limits(limits), *expected)
 
 
 def test_engines() -> None:
     check(judge_engines([]), ("warning", "no model server"))
-    on_cpu = EngineFacts("llama-cpp", "/l", "7", on_cpu=True)
-    broken = EngineFacts("sglang", "/bin/sglang", error="it exits with code 1")
+    on_cpu = EngineProbe("llama-cpp", "/l", "7", on_cpu=True)
+    broken = EngineProbe("sglang", "/bin/sglang", error="it exits with code 1")
     check(
-        judge_engines([EngineFacts("vllm", "/bin/vllm", "0.33.0"), broken, on_cpu]),
+        judge_engines([EngineProbe("vllm", "/bin/vllm", "0.33.0"), broken, on_cpu]),
         ("ok", "vllm 0.33.0 (/bin/vllm)"),
         ("warning", "it exits with code 1"),
         ("warning", "llama-cpp 7 (/l) uses no GPU"),
@@ -279,7 +279,7 @@ UP = {"url": "http://c", "status": 200, "ahead_s": 0.0}
     ({**UP, "credential": "accepted"}, [("ok", "answers"), ("ok", "accepts"), ("fails", "speaks none")]),
 ])  # fmt: skip
 def test_controller(facts: dict[str, object], expected: list[tuple[str, str]]) -> None:
-    check(judge_controller(ControllerFacts(**facts)), *expected)  # type: ignore[arg-type] # a table's rows
+    check(judge_controller(ControllerProbe(**facts)), *expected)  # type: ignore[arg-type] # a table's rows
 
 
 @pytest.mark.parametrize(("ahead_s", "status", "words"), [
@@ -289,24 +289,24 @@ def test_controller(facts: dict[str, object], expected: list[tuple[str, str]]) -
     (4_000, "fails", "chrony"),
 ])  # fmt: skip
 def test_clock(ahead_s: float, status: str, words: str) -> None:
-    finding = judge_clock(ControllerFacts("http://c", ahead_s=ahead_s))
+    finding = judge_clock(ControllerProbe("http://c", ahead_s=ahead_s))
     assert finding is not None
     check(finding, (status, words))
-    assert judge_clock(ControllerFacts("http://c")) is None
+    assert judge_clock(ControllerProbe("http://c")) is None
 
 
 @pytest.mark.parametrize(
     ("facts", "status", "words"),
     [
-        (IsolationFacts(root=True), "warning", "run as root"),
-        (IsolationFacts(root=False), "warning", "the agent's own user"),
-        (IsolationFacts(root=True, engine_user="engines"), "ok", "can read one another"),
-        (IsolationFacts(root=True, engine_user="1-9", each=True), "ok", "one of its own"),
-        (IsolationFacts(root=True, engine_user="1-9", each=True, stopped_at="/root"), "fails", "may not enter /root"),
-        (IsolationFacts(root=False, engine_user="1-9", error="it lacks CAP_KILL"), "fails", "CAP_KILL"),
+        (IsolationProbe(root=True), "warning", "run as root"),
+        (IsolationProbe(root=False), "warning", "the agent's own user"),
+        (IsolationProbe(root=True, engine_user="engines"), "ok", "can read one another"),
+        (IsolationProbe(root=True, engine_user="1-9", each=True), "ok", "one of its own"),
+        (IsolationProbe(root=True, engine_user="1-9", each=True, stopped_at="/root"), "fails", "may not enter /root"),
+        (IsolationProbe(root=False, engine_user="1-9", error="it lacks CAP_KILL"), "fails", "CAP_KILL"),
     ],
 )
-def test_isolation(facts: IsolationFacts, status: str, words: str) -> None:
+def test_isolation(facts: IsolationProbe, status: str, words: str) -> None:
     check(judge_isolation(facts), (status, words))
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from agent.gpus.answers import ChildAnswer
 from agent.gpus.known_gpus import HOLD_S, KnownGpus
-from schemas.wire import DeviceFacts
+from schemas.wire import ReportedGpu
 
 A, B = "GPU-a", "GPU-b"
 
@@ -26,7 +26,7 @@ class Host:
         self.known = KnownGpus("h", 1000)
         self.now_s = 0.0
 
-    def answer(self, *gpus: Any, xids: tuple[Any, ...] = (), after_s: float = 1.0) -> dict[str, DeviceFacts]:
+    def answer(self, *gpus: Any, xids: tuple[Any, ...] = (), after_s: float = 1.0) -> dict[str, ReportedGpu]:
         self.now_s += after_s
         answer = msgspec.convert({"driver": "1", "gpus": gpus, "xids": xids}, ChildAnswer)
         return {facts.uuid: facts for facts in self.known.take(answer, self.now_s)}

@@ -10,19 +10,19 @@ from agent.gpus.simulated import SimulatedReader
 from agent.host_inventory.host import simulated_host
 from agent.host_inventory.inventory import InventoryWatch
 from schemas.simulated import SimulatedWorker
-from schemas.wire import DeviceFacts, HostFacts
+from schemas.wire import ReportedGpu, ReportedHost
 from schemas.worker_labels import agent_labels
 
 H100 = "NVIDIA H100 80GB HBM3"
 
 
-def host(**fields: Any) -> HostFacts:
+def host(**fields: Any) -> ReportedHost:
     facts = {"os": "linux", "arch": "x86_64", "hostname": "gpu-1", "driver": "580.95", "memory_mib": 1, "cpu_milli": 1}
-    return HostFacts(**(facts | fields))
+    return ReportedHost(**(facts | fields))
 
 
-def gpus(*models: str) -> Sequence[DeviceFacts]:
-    return [DeviceFacts(uuid=f"GPU-{n}", index=n, model=model, memory_mib=1) for n, model in enumerate(models)]
+def gpus(*models: str) -> Sequence[ReportedGpu]:
+    return [ReportedGpu(uuid=f"GPU-{n}", index=n, model=model, memory_mib=1) for n, model in enumerate(models)]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def gpus(*models: str) -> Sequence[DeviceFacts]:
         (None, {}),
     ],
 )
-def test_they_follow_from_the_gpus(found: Sequence[DeviceFacts] | None, expected: dict[str, str]) -> None:
+def test_they_follow_from_the_gpus(found: Sequence[ReportedGpu] | None, expected: dict[str, str]) -> None:
     both = {"driver": "580.95", "hostname": "gpu-1"}
     assert agent_labels(host(), found) == {f"gpuward/{name}": value for name, value in (both | expected).items()}
 

@@ -7,14 +7,14 @@ import pytest
 from agent.gpus.reader import GpuWork
 from agent.sampling.periods import Holder, PeriodAccumulator
 from agent.state.process_records import ProcessKey
-from schemas.wire import DeviceFacts, Readings
+from schemas.wire import Readings, ReportedGpu
 
 KEY, OTHER = ProcessKey("i-1", 1, 0), ProcessKey("i-2", 3, 0)
 OWNERS = {10: KEY, 11: KEY, 20: OTHER, 30: None}
 
 
-def facts(utilization: float | None, uuid: str = "GPU-a") -> DeviceFacts:
-    return DeviceFacts(uuid=uuid, index=0, model="H100", memory_mib=80, used_mib=7, utilization=utilization)
+def facts(utilization: float | None, uuid: str = "GPU-a") -> ReportedGpu:
+    return ReportedGpu(uuid=uuid, index=0, model="H100", memory_mib=80, used_mib=7, utilization=utilization)
 
 
 def work(percent: Mapping[int, float] | None, running: tuple[int, ...] = (10, 11, 20)) -> GpuWork:

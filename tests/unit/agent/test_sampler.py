@@ -17,13 +17,13 @@ from agent.sampling.pid_owners import PidOwners
 from agent.sampling.request_counts import RequestCounter
 from agent.sampling.sampler import Sampler
 from agent.state.process_records import ProcessRecord
-from schemas.wire import DeviceFacts, HostFacts, SamplePeriod
+from schemas.wire import ReportedGpu, ReportedHost, SamplePeriod
 from support.builders.in_flight import a_request
 from support.standins.controller import start_order
 
 pytestmark = pytest.mark.looptime
 
-HOST = HostFacts(os="linux", arch="x", hostname="h", memory_mib=1, cpu_milli=1)
+HOST = ReportedHost(os="linux", arch="x", hostname="h", memory_mib=1, cpu_milli=1)
 
 
 class Host:
@@ -47,7 +47,7 @@ class Host:
     async def driver(self) -> str | None:
         return None
 
-    async def read(self) -> tuple[DeviceFacts, ...] | None:
+    async def read(self) -> tuple[ReportedGpu, ...] | None:
         reading = await self.sample()
         return None if reading is None else reading.gpus
 
@@ -56,7 +56,7 @@ class Host:
             await self.answer()
             return None
         await asyncio.sleep(self.takes_s)
-        gpu = DeviceFacts(uuid="GPU-a", index=0, model="H100", memory_mib=1, utilization=self.percent)
+        gpu = ReportedGpu(uuid="GPU-a", index=0, model="H100", memory_mib=1, utilization=self.percent)
         return GpuReading((gpu,), self.work)
 
     async def closed(self) -> list[SamplePeriod]:

@@ -8,7 +8,7 @@ import pytest
 from agent.decide.health import HealthLimits, ProcessHealth, after_probe, after_progress, after_stall, kill_reason
 from agent.decide.stalls import Evidence, StallLimits, Wait, is_stalled, unanswered
 from agent.host_inventory.inventory import IdleGpus
-from schemas.wire import DeviceFacts
+from schemas.wire import ReportedGpu
 
 LIMITS = StallLimits(requests=3, after_s=120.0)
 WAITING = (Wait(130.0), Wait(140.0), Wait(150.0))
@@ -59,7 +59,7 @@ def test_what_counts_as_stalled(evidence: Evidence, stalled: bool) -> None:
 
 def test_a_wait_counts_from_the_last_sign() -> None:
     hung_in_a_batch = replace(HUNG, waits=(Wait(500.0),) * 3, answered=119.0)
-    assert [wait.began for wait in unanswered(hung_in_a_batch, LIMITS)] == [119.0] * 3
+    assert [wait.started for wait in unanswered(hung_in_a_batch, LIMITS)] == [119.0] * 3
     assert not is_stalled(hung_in_a_batch, LIMITS)
     assert is_stalled(replace(hung_in_a_batch, answered=121.0), LIMITS)
 
@@ -84,7 +84,7 @@ def test_only_a_sign_ends_a_stall() -> None:
 def test_a_gpu_is_idle_only_while_it_is_seen() -> None:
     now = 100.0
     idle = IdleGpus(lambda: now)
-    gpu = DeviceFacts(uuid="GPU-1", index=0, model="H100", memory_mib=1, utilization=0.0)
+    gpu = ReportedGpu(uuid="GPU-1", index=0, model="H100", memory_mib=1, utilization=0.0)
     assert idle.seconds("GPU-1") is None
     for now in range(100, 131):  # noqa: B007 - the clock
         idle.note([gpu])

@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from cli.errors import UnreachableError, UsageError
-from cli.transport.answers import Answer, NoAnswerError
 from cli.transport.client import connected
 from cli.transport.connection import Connection, find_connection
 from cli.transport.contexts import Context, Contexts, changing, contexts_file
-from cli.transport.servers import Request, Servers
+from cli.transport.servers import Answer, NoAnswerError, Request, Servers
 from http1.tls.issue import issue_server, make_authority
 
 OK = Answer(200, {}, b"{}")

@@ -3,10 +3,10 @@ from collections.abc import Callable
 import pytest
 
 from cli.errors import TimedOutError
-from cli.transport.answers import NoAnswerError
 from cli.transport.client import connected
 from cli.transport.connection import Connection
 from cli.transport.paths import parse
+from cli.transport.servers import NoAnswerError
 from cli.waiting import wait as wait_module
 from cli.waiting.states import Goal, Target, WaitState, wait_state
 from cli.waiting.wait import ProgressLog, until_running

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from controller.decide.adoption import plan_adoption
-from controller.domain.adoption import AdoptionPlan, DeviceRoom, FoundProcess, HeldClaim
-from controller.domain.instances import ClaimFacts, DeploymentFacts, InstanceFacts
+from controller.domain.adoption import AdoptionPlan, DeviceRoom, HeldClaim, OrphanProcess
+from controller.domain.instances import DeploymentSnapshot, InstanceClaim, InstanceState
 from controller.domain.placement import Layout, PlannedClaim
-from controller.domain.rollouts import RolloutFacts, RolloutRecord
+from controller.domain.rollouts import RolloutRecord, RolloutSnapshot
 from controller.domain.start_receipts import StartReceipt
 from support.builders.facts import NOW, deployment, instance, process, spec
 
@@ -27,20 +27,20 @@ def found(
     state: str = "running",
     ready: bool = True,
     **fields: Any,
-) -> FoundProcess:
+) -> OrphanProcess:
     """A process that runs on these GPUs of its worker."""
     claims = tuple(PlannedClaim(gpu, mib, 0, mib == MIB, n, rank) for n, gpu in enumerate(gpus))
     layout = Layout(ranks, 0, exclusive=False, workers=ranks)
     receipt = StartReceipt(worker, name, 2, rank, "d-uid", 1, NOW, "", layout, claims)
-    return FoundProcess(replace(receipt, **fields), worker, ready, {"state": state})
+    return OrphanProcess(replace(receipt, **fields), worker, ready, {"state": state})
 
 
-def held(name: str, phase: str, gpu: str, **fields: Any) -> InstanceFacts:
+def held(name: str, phase: str, gpu: str, **fields: Any) -> InstanceState:
     """An instance of the ledger with one exclusive GPU."""
-    return instance(name, phase, claims=(ClaimFacts(gpu, "w1", "gpu", 1, 0, MIB, 0, True, 0),), **fields)
+    return instance(name, phase, claims=(InstanceClaim(gpu, "w1", "gpu", 1, 0, MIB, 0, True, 0),), **fields)
 
 
-def plan(*processes: FoundProcess, facts: DeploymentFacts, told: tuple[str, ...] = ("w1",)) -> AdoptionPlan:
+def plan(*processes: OrphanProcess, facts: DeploymentSnapshot, reporting: tuple[str, ...] = ("w1",)) -> AdoptionPlan:
     """On the GPUs `a` to `d` of w1 and `z` of w2, with the claims of the deployment's instances."""
     claims: dict[str, list[HeldClaim]] = {}
     for one in facts.instances:
@@ -51,7 +51,7 @@ def plan(*processes: FoundProcess, facts: DeploymentFacts, told: tuple[str, ...]
         for gpu in "abcdz"
     }
     owners = {i.id: facts.uid for i in facts.instances}
-    return plan_adoption(processes, {facts.uid: facts}, rooms, owners=owners, told=told)
+    return plan_adoption(processes, {facts.uid: facts}, rooms, owners=owners, reporting=reporting)
 
 
 def adopted(made: AdoptionPlan) -> dict[str, tuple[str, tuple[str, ...]]]:
@@ -79,7 +79,7 @@ def refused(made: AdoptionPlan) -> dict[str, str]:
     ],
 )
 def test_a_start_that_is_not_taken_back_has_its_reason(
-    processes: tuple[FoundProcess, ...], fields: dict[str, Any], why: str
+    processes: tuple[OrphanProcess, ...], fields: dict[str, Any], why: str
 ) -> None:
     made = plan(*processes, facts=deployment(**fields))
     assert (made.adopted, len(made.refused)) == ((), 1)
@@ -98,13 +98,13 @@ def test_a_start_that_is_not_taken_back_has_its_reason(
         (held("n", "running", "a", processes=(process("running"),)), "another start of it runs"),
     ],
 )
-def test_a_later_state_of_the_ledger_counts(known: InstanceFacts, why: str) -> None:
+def test_a_later_state_of_the_ledger_counts(known: InstanceState, why: str) -> None:
     made = plan(found("n", "b"), facts=deployment(known))
     assert refused(made) == {"n": why}
 
 
 @pytest.mark.parametrize(
-    ("known", "told"),
+    ("known", "reporting"),
     [
         (held("n", "running", "a"), ("w1",)),
         (held("n", "running", "a", processes=(process("exited"),)), ("w1",)),
@@ -112,15 +112,15 @@ def test_a_later_state_of_the_ledger_counts(known: InstanceFacts, why: str) -> N
         (instance("n", "pending"), ("w1",)),
     ],
 )
-def test_an_earlier_state_of_the_ledger_is_replaced(known: InstanceFacts, told: tuple[str, ...]) -> None:
-    made = plan(found("n", "b"), facts=deployment(known), told=told)
+def test_an_earlier_state_of_the_ledger_is_replaced(known: InstanceState, reporting: tuple[str, ...]) -> None:
+    made = plan(found("n", "b"), facts=deployment(known), reporting=reporting)
     assert adopted(made) == {"n": ("running", ())}
     assert made.adopted[0].before == known
 
 
 def test_a_name_of_another_deployment_is_not_taken() -> None:
     one = found("n", "a")
-    made = plan_adoption([one], {"d-uid": deployment()}, {}, owners={"n": "other"}, told=("w1",))
+    made = plan_adoption([one], {"d-uid": deployment()}, {}, owners={"n": "other"}, reporting=("w1",))
     assert refused(made) == {"n": "its name is another deployment's"}
 
 
@@ -190,14 +190,14 @@ def test_what_runs_comes_before_what_starts_and_the_oldest_first() -> None:
         ((held("r", "replaced", "a"),), ("r",)),
     ],
 )
-def test_replicas_of_which_nothing_runs_give_way(others: tuple[InstanceFacts, ...], removed: tuple[str, ...]) -> None:
+def test_replicas_of_which_nothing_runs_give_way(others: tuple[InstanceState, ...], removed: tuple[str, ...]) -> None:
     counted = sum(i.phase.value not in ("stopping", "replaced") for i in others)
     made = plan(found("n", "a"), facts=deployment(*others, spec=spec(replicas=max(counted, 1))))
     assert adopted(made) == {"n": ("running", removed)}
 
 
 @pytest.mark.parametrize(
-    ("other", "told", "restart"),
+    ("other", "reporting", "restart"),
     [
         (held("r", "running", "b"), (), "always"),  # its worker's agent has not reported
         (held("r", "running", "b", processes=(process("running"),)), ("w1",), "always"),
@@ -206,8 +206,10 @@ def test_replicas_of_which_nothing_runs_give_way(others: tuple[InstanceFacts, ..
         (instance("r", "failed"), ("w1",), "always"),
     ],
 )
-def test_no_replica_gives_way_that_may_run_or_count(other: InstanceFacts, told: tuple[str, ...], restart: str) -> None:
-    made = plan(found("n", "a"), facts=deployment(other, spec=spec(restart=restart)), told=told)
+def test_no_replica_gives_way_that_may_run_or_count(
+    other: InstanceState, reporting: tuple[str, ...], restart: str
+) -> None:
+    made = plan(found("n", "a"), facts=deployment(other, spec=spec(restart=restart)), reporting=reporting)
     assert refused(made) == {"n": "no further replica is wanted"}
 
 
@@ -234,15 +236,15 @@ def test_a_replica_in_whose_place_another_runs_is_not_taken_back() -> None:
 def test_a_gpu_that_is_freed_later_is_tried_again() -> None:
     facts = deployment(held("r", "running", "a"), spec=spec(replicas=2))
     one = found("q", "a", created_at=NOW - timedelta(seconds=9))
-    blocked = plan(one, facts=facts, told=())
+    blocked = plan(one, facts=facts, reporting=())
     assert refused(blocked) == {"q": "its device a cannot be used or is held by others"}
-    freed = plan(one, found("r", "b"), facts=facts, told=())
+    freed = plan(one, found("r", "b"), facts=facts, reporting=())
     assert adopted(freed) == {"r": ("running", ()), "q": ("running", ())}
 
 
 @pytest.mark.parametrize(("stable", "holds", "taken"), [(1, True, True), (1, False, False), (3, True, False)])
 def test_the_revision_to_which_a_rollout_goes_back_is_wanted(stable: int, holds: bool, taken: bool) -> None:
     record = RolloutRecord(2, stable, holds=holds)
-    made = plan(found("n", "a"), facts=deployment(revision=2, rollout=RolloutFacts(record)))
+    made = plan(found("n", "a"), facts=deployment(revision=2, rollout=RolloutSnapshot(record)))
     assert bool(made.adopted) is taken
     assert bool(plan(found("n", "a", revision=2), facts=deployment(revision=2)).adopted)

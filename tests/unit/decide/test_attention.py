@@ -8,15 +8,15 @@ import pytest
 
 from controller.decide.attention import MAX_SUBJECTS, find_attention
 from controller.domain.attention import (
-    AttentionFacts,
-    CertificateFacts,
+    AttentionSnapshot,
+    CertificateState,
     ExpiringKey,
     IdleInstance,
-    SealingFacts,
+    SealingState,
     SickGpu,
     TroubledDeployment,
     TroubledInstance,
-    WorkerFacts,
+    TroubledWorker,
 )
 from schemas.api.attention import AttentionEntry
 from schemas.status_reasons import REASONS
@@ -33,9 +33,9 @@ def instance(name: str, phase: str, seconds: float = 300, **more: Any) -> Troubl
     return TroubledInstance(name, name.rpartition("-")[0], phase, ago(seconds), **fields)
 
 
-def worker(name: str, state: str = "lost", **more: Any) -> WorkerFacts:
+def worker(name: str, state: str = "lost", **more: Any) -> TroubledWorker:
     fields: dict[str, Any] = {"ready": state == "ready", "reason": "", "since": ago(90), **more}
-    return WorkerFacts(name, state=state, **fields)
+    return TroubledWorker(name, state=state, **fields)
 
 
 def idle(name: str, **more: Any) -> IdleInstance:
@@ -44,7 +44,7 @@ def idle(name: str, **more: Any) -> IdleInstance:
 
 
 def found(**facts: Any) -> list[AttentionEntry]:
-    return find_attention(AttentionFacts(NOW, **facts))
+    return find_attention(AttentionSnapshot(NOW, **facts))
 
 
 CRASH = {"reason": "crash", "message": "exited with code 3; restarts in 20 s", "failing_since": ago(500)}
@@ -58,30 +58,30 @@ CASES: list[tuple[dict[str, Any], tuple[str, str, str, int, str] | None]] = [
     ({"database_low": "900 MiB are free"}, ("warning", "database", "database_disk_low", 1, "cluster/")),
     ({"unreadable_secrets": 2}, ("error", "secrets", "secrets_unreadable", 2, "cluster/")),
     ({"plain_secrets": 3}, ("warning", "secrets", "secrets_plain", 3, "cluster/")),
-    ({"sealing": SealingFacts()}, None),
-    ({"sealing": SealingFacts(plain=True)}, ("warning", "secrets", "keys_plain", 1, "cluster/")),
+    ({"sealing": SealingState()}, None),
+    ({"sealing": SealingState(plain=True)}, ("warning", "secrets", "keys_plain", 1, "cluster/")),
     (
-        {"sealing": SealingFacts(waits_for=["a", "b"])},
+        {"sealing": SealingState(waits_for=["a", "b"])},
         ("warning", "secrets", "gateway_without_key", 2, "cluster/"),
     ),
-    ({"sealing": SealingFacts(locked_out=["a"])}, ("error", "secrets", "gateway_locked_out", 1, "cluster/")),
+    ({"sealing": SealingState(locked_out=["a"])}, ("error", "secrets", "gateway_locked_out", 1, "cluster/")),
     (
-        {"sealing": SealingFacts(receipts_unreadable=True)},
+        {"sealing": SealingState(receipts_unreadable=True)},
         ("error", "secrets", "receipts_unreadable", 1, "cluster/"),
     ),
     ({"keys": [ExpiringKey("id", "ci", NOW)]}, ("notice", "keys", "key_expires", 1, "cluster/")),
-    ({"certificates": [CertificateFacts(ago(-60), 59.0), CertificateFacts(ago(-60), 60.0, authority=True)]}, None),
+    ({"certificates": [CertificateState(ago(-60), 59.0), CertificateState(ago(-60), 60.0, authority=True)]}, None),
     (
-        {"certificates": [CertificateFacts(ago(-59), 60.0)]},
+        {"certificates": [CertificateState(ago(-59), 60.0)]},
         ("warning", "certificate", "certificate_ends", 1, "cluster/"),
     ),
-    ({"certificates": [CertificateFacts(NOW, 60.0)]}, ("error", "certificate", "certificate_expired", 1, "cluster/")),
+    ({"certificates": [CertificateState(NOW, 60.0)]}, ("error", "certificate", "certificate_expired", 1, "cluster/")),
     (
-        {"certificates": [CertificateFacts(ago(-59), 60.0, authority=True)]},
+        {"certificates": [CertificateState(ago(-59), 60.0, authority=True)]},
         ("warning", "certificate", "authority_ends", 1, "cluster/"),
     ),
     (
-        {"certificates": [CertificateFacts(ago(-99), 60.0, problem="a key is missing")]},
+        {"certificates": [CertificateState(ago(-99), 60.0, problem="a key is missing")]},
         ("warning", "certificate", "certificate_not_replaced", 1, "cluster/"),
     ),
     ({"leader": False, "leaderless_since": ago(30)}, ("critical", "no_leader", "no_leader", 1, "cluster/")),
@@ -285,13 +285,13 @@ def test_words_for_one_and_for_several() -> None:
         "2 API keys expire soon": {"keys": [ExpiringKey("id", "ci", NOW)] * 2},
         "GPU 3 of worker w is unhealthy": {"gpus": [SickGpu("GPU-3", "w", 3, "gpu_lost", 0)]},
         "2 GPUs of worker w are unhealthy": {"gpus": [SickGpu(f"GPU-{n}", "w", n, "gpu_lost", 0) for n in (3, 4)]},
-        "gateway a cannot reach engines": {"sealing": SealingFacts(locked_out=["a"])},
-        "2 gateways cannot reach engines": {"sealing": SealingFacts(locked_out=["a", "b"])},
+        "gateway a cannot reach engines": {"sealing": SealingState(locked_out=["a"])},
+        "2 gateways cannot reach engines": {"sealing": SealingState(locked_out=["a", "b"])},
     }
     for title, facts in titles.items():
         assert [one.title for one in found(**facts)] == [title]
-    (five,) = found(sealing=SealingFacts(locked_out=list("abcde")))
-    (six,) = found(sealing=SealingFacts(locked_out=list("abcdef")))
+    (five,) = found(sealing=SealingState(locked_out=list("abcde")))
+    (six,) = found(sealing=SealingState(locked_out=list("abcdef")))
     assert five.message.endswith("Gateways: a, b, c, d, e.")
     assert six.message.endswith("Gateways: a, b, c, d, e and others.")
     (held,) = found(gpus=[SickGpu("GPU-3", "w", 3, "gpu_lost", 1)])

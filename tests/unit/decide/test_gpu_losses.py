@@ -10,7 +10,7 @@ import pytest
 from controller.decide.gpu_flapping import hold_s
 from controller.decide.inventory_report import compare_gpus
 from controller.domain.devices import DeviceRow, KnownDevice
-from schemas.wire import DeviceFacts
+from schemas.wire import ReportedGpu
 from support.builders.facts import NOW
 
 LOST = "gpu_lost: GPU is lost"
@@ -31,13 +31,13 @@ class Gpu:
         "missing": it is not in the report; "smaller": it is well, but has less memory.
         """
         known = KnownDevice(self.row, "w", True, 0, 0, 0, self.dismissed, read_at=_at(at_s))
-        reports: Sequence[DeviceFacts] | None = ()
+        reports: Sequence[ReportedGpu] | None = ()
         if health == "unreadable":
             reports = None
         elif health != "missing":
             sick = {} if health in ("ok", "smaller") else {"health": "unhealthy", "health_reason": health}
             fields = {"uuid": "GPU-a", "index": 0, "model": "H100", "memory_mib": 70 if health == "smaller" else 80}
-            reports = (msgspec.convert(fields | sick, DeviceFacts),)
+            reports = (msgspec.convert(fields | sick, ReportedGpu),)
         plan = compare_gpus("w", reports, {"GPU-a": known}, "nvml_failed")
         self.recovered = [was for _, was in plan.recovered]
         for row in plan.rows:
@@ -120,7 +120,7 @@ def test_a_slice_that_an_operator_removes_does_not_count() -> None:
     parent = replace(ROW, mig_mode=True)
     part = replace(ROW, uuid="MIG-a", parent="GPU-a")
     known = {row.uuid: KnownDevice(row, "w", True, 0, 0, 0, 0, read_at=NOW) for row in (parent, part)}
-    there = DeviceFacts(uuid="GPU-a", index=0, model="H100", memory_mib=80, mig_mode=True)
+    there = ReportedGpu(uuid="GPU-a", index=0, model="H100", memory_mib=80, mig_mode=True)
     removed, with_its_gpu = compare_gpus("w", (there,), known), compare_gpus("w", (), known)
     assert [(row.losses, row.lost) for row in removed.rows if row.uuid == "MIG-a"] == [(0, True)]
     assert [row.losses for row in with_its_gpu.rows] == [1, 1]

@@ -9,10 +9,10 @@ import pytest
 from controller.decide.adoption import plan_adoption
 from controller.decide.instances.decide import decide
 from controller.decide.policies.actions import decide_policy
-from controller.domain.adoption import DeviceRoom, FoundProcess, HeldClaim
-from controller.domain.instances import DeploymentFacts, InstanceFacts, RelocationFacts
+from controller.domain.adoption import DeviceRoom, HeldClaim, OrphanProcess
+from controller.domain.instances import DeploymentSnapshot, InstanceState, StoredRelocation
 from controller.domain.placement import Layout, PlannedClaim
-from controller.domain.policies import EffectivePolicy, GpuClaim, PolicyFacts, WatchedInstance
+from controller.domain.policies import EffectivePolicy, GpuClaim, PolicySnapshot, WatchedInstance
 from controller.domain.restart_delays import RestartSettings
 from controller.domain.start_receipts import StartReceipt
 from support.builders import telemetry
@@ -25,34 +25,34 @@ RUNNING, ENDED = (process("running"),), (process("exited", "exit", 1),)
 DEAD = host(phase="lost", confirmed_dead=True)
 
 
-def replicas(number: int, phase: str = "running", **fields: Any) -> list[InstanceFacts]:
+def replicas(number: int, phase: str = "running", **fields: Any) -> list[InstanceState]:
     """Each with a number of its own for its commands."""
     made = [instance(f"i{n:05}", phase, **fields) for n in range(number)]
     return [replace(i, commands=tuple(replace(c, id=n) for c in i.commands)) for n, i in enumerate(made)]
 
 
-def substituted(number: int) -> list[InstanceFacts]:
+def substituted(number: int) -> list[InstanceState]:
     """Unreachable instances, and as many that replace them and have claims."""
     others = replicas(number, processes=RUNNING)
     return [*replicas(number, "unreachable"), *(replace(i, id=f"s{i.id}", replaces=i.id) for i in others)]
 
 
-def rolling_out(number: int, phase: str) -> list[InstanceFacts]:
+def rolling_out(number: int, phase: str) -> list[InstanceState]:
     """All of the old revision and a quarter of the new one."""
     newer = replicas(number // 4, phase, revision=2)
     return [*replicas(number, processes=RUNNING), *(replace(i, id=f"n{i.id}") for i in newer)]
 
 
-def relocating(number: int) -> DeploymentFacts:
+def relocating(number: int) -> DeploymentSnapshot:
     """Each is relocated, and its replacement starts."""
     old = replicas(number, processes=RUNNING)
     new = [replace(i, id=f"r{i.id}") for i in replicas(number, "starting")]
-    moves = tuple(RelocationFacts(n, i.id, 1, "w2", f"r{i.id}") for n, i in enumerate(old))
-    facts: DeploymentFacts = deployment(*old, *new, spec=spec(replicas=number), relocations=moves)
+    moves = tuple(StoredRelocation(n, i.id, 1, "w2", f"r{i.id}") for n, i in enumerate(old))
+    facts: DeploymentSnapshot = deployment(*old, *new, spec=spec(replicas=number), relocations=moves)
     return facts
 
 
-SITUATIONS: dict[str, Callable[[int], DeploymentFacts]] = {
+SITUATIONS: dict[str, Callable[[int], DeploymentSnapshot]] = {
     "creates": lambda n: deployment(spec=spec(replicas=n)),
     "waits-for-a-need": lambda n: deployment(*replicas(n, "analyzing"), spec=spec(replicas=n), need=None),
     "pending": lambda n: deployment(*replicas(n, "pending"), spec=spec(replicas=n)),
@@ -105,7 +105,7 @@ def test_a_policys_step(samples: dict[int, float]) -> None:
         claims = {n: (GpuClaim(f"GPU-{n}", "w-1", "gpu-1", exclusive=True, memory_mib=8, device_mib=8),) for n in names}
         since = telemetry.NOW - 7200
         watched = tuple(WatchedInstance(n, 1, "running", since, claims[n]) for n in names)
-        facts = PolicyFacts("u", "d", 5, 9, False, spec(replicas=number), policy, (), watched, False, telemetry.NOW)
+        facts = PolicySnapshot("u", "d", 5, 9, False, spec(replicas=number), policy, (), watched, False, telemetry.NOW)
         gpus = {name: telemetry.use(telemetry.gpu(f"GPU-{name}", samples)) for name in names}
         uses = {name: replace(use, phase="running", running_since=since) for name, use in gpus.items()}
         return lambda: decide_policy(facts, uses)
@@ -125,9 +125,9 @@ def test_taking_back_what_runs(known: str, wanted: str) -> None:
             for i in ledger for claim in i.claims
         }  # fmt: skip
         rooms |= {f"GPU-n{n}": DeviceRoom("w1", True, True, 2048, 0, 0, ()) for n in range(number)}
-        found = [FoundProcess(receipt(n), "w1", True, {"state": "running"}) for n in range(number)]
+        found = [OrphanProcess(receipt(n), "w1", True, {"state": "running"}) for n in range(number)]
         owners = {i.id: "u" for i in ledger}
-        return lambda: plan_adoption(found, {"u": facts}, rooms, owners=owners, told={"w1"})
+        return lambda: plan_adoption(found, {"u": facts}, rooms, owners=owners, reporting={"w1"})
 
     grows_in_line(of)
 

@@ -8,17 +8,17 @@ import pytest
 
 from controller.decide.inventory_report import compare_inventory
 from controller.domain.devices import DeviceChanges, DeviceRow, KnownDevice
-from schemas.wire import DeviceFacts, HostFacts, Inventory
+from schemas.wire import Inventory, ReportedGpu, ReportedHost
 from support.builders.facts import NOW
 
-HOST = HostFacts(os="linux", arch="x86_64", hostname="h", memory_mib=1000, cpu_milli=8000)
+HOST = ReportedHost(os="linux", arch="x86_64", hostname="h", memory_mib=1000, cpu_milli=8000)
 HOST_ROW = DeviceRow("host-w", "host", 0, "", None, 1000, 1000, 8000, "ok", "", mig_mode=False, present=True)
 ROW = DeviceRow("GPU-a", "gpu", 0, "H100", None, 80, 80, 0, "ok", "", mig_mode=False, present=True)
 
 
-def facts(memory_mib: int = 80, **fields: Any) -> DeviceFacts:
+def facts(memory_mib: int = 80, **fields: Any) -> ReportedGpu:
     return msgspec.convert(
-        {"uuid": "GPU-a", "index": 0, "model": "H100", "memory_mib": memory_mib, **fields}, DeviceFacts
+        {"uuid": "GPU-a", "index": 0, "model": "H100", "memory_mib": memory_mib, **fields}, ReportedGpu
     )
 
 
@@ -35,7 +35,7 @@ def known(row: DeviceRow = ROW, *, owner: str = "w", holds: bool = True, **count
     )
 
 
-def made(gpus: tuple[DeviceFacts, ...] | None, *stored: KnownDevice, host: HostFacts = HOST) -> DeviceChanges:
+def made(gpus: tuple[ReportedGpu, ...] | None, *stored: KnownDevice, host: ReportedHost = HOST) -> DeviceChanges:
     return compare_inventory("w", Inventory(host=host, gpus=gpus), [known(HOST_ROW), *stored])
 
 
@@ -70,7 +70,7 @@ def written(plan: DeviceChanges) -> dict[str, Any]:
         pytest.param(facts(mig_mode=True), known(claims=1), {"mig_mode": True}, id="MIG"),
     ],
 )  # fmt: skip
-def test_reports_of_own_gpus(reported: DeviceFacts, stored: KnownDevice, change: dict[str, Any]) -> None:
+def test_reports_of_own_gpus(reported: ReportedGpu, stored: KnownDevice, change: dict[str, Any]) -> None:
     assert written(made((reported,), stored)) == change
 
 

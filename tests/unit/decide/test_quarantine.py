@@ -5,16 +5,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from controller.decide.worker_phases import quarantine_after
-from controller.domain.workers import HelloSeen
+from controller.domain.workers import PastHello
 
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
-def hellos(*seen: tuple[float, str]) -> list[HelloSeen]:
-    return [HelloSeen(NOW + timedelta(seconds=at), identity, f"host-{identity}") for at, identity in seen]
+def hellos(*seen: tuple[float, str]) -> list[PastHello]:
+    return [PastHello(NOW + timedelta(seconds=at), identity, f"host-{identity}") for at, identity in seen]
 
 
-def turns(n: int, every_s: float = 1.0, identities: str = "ab") -> list[HelloSeen]:
+def turns(n: int, every_s: float = 1.0, identities: str = "ab") -> list[PastHello]:
     return hellos(*((every_s * i, identities[i % len(identities)]) for i in range(n)))
 
 
@@ -35,7 +35,7 @@ def turns(n: int, every_s: float = 1.0, identities: str = "ab") -> list[HelloSee
         pytest.param(hellos((500, "a"), (500, "b"), (500, "a"), (0, "b")), None, id="the clock was set back"),
     ],
 )
-def test_a_quarantine_follows_from_the_newest_hellos(seen: list[HelloSeen], reason: str | None) -> None:
+def test_a_quarantine_follows_from_the_newest_hellos(seen: list[PastHello], reason: str | None) -> None:
     found = quarantine_after(seen)
     assert (found and found.reason) == reason
     if found is not None:

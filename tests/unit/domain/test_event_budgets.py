@@ -32,8 +32,7 @@ HEARS_AGENTS = (
 # What a name or an expression stands for there.
 STANDS_FOR = {
     "GPU_MEMORY_HELD": ["gpu_memory_held"],
-    "IMAGE_DIFFERS": ["image_differs"],
-    "MODEL_DIFFERS": ["model_differs"],
+    "kind.reason": ["image_differs", "model_differs"],
     "hub/agreement.py reason": ["no_common_protocol", "advertise_refused"],
     "Reason.METADATA_UNKNOWN": ["metadata_unknown"],
     "f'worker_{change.new}'": [f"worker_{phase}" for phase in WorkerPhase],

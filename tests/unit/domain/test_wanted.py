@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from controller.domain.instances import IntentFacts
+from controller.domain.instances import Intent
 from controller.domain.wanted import is_asleep, is_put_to_sleep, requested_replicas, wanted_replicas
 from support.builders.facts import spec
 
@@ -12,12 +12,12 @@ RANGE = {"min": 1, "max": 4}
 SLEEPY = {"min": 0, "max": 4}
 
 
-def scaled(number: int) -> IntentFacts:
-    return IntentFacts("autoscaler", number, "demand", min_replicas=number)
+def scaled(number: int) -> Intent:
+    return Intent("autoscaler", number, "demand", min_replicas=number)
 
 
-def cap(source: str, number: int) -> IntentFacts:
-    return IntentFacts(source, number, "")
+def cap(source: str, number: int) -> Intent:
+    return Intent(source, number, "")
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def cap(source: str, number: int) -> IntentFacts:
         (SLEEPY, (scaled(2), cap("policy", 0)), 0),
     ],
 )
-def test_wanted(replicas: Any, intents: tuple[IntentFacts, ...], wanted: int) -> None:
+def test_wanted(replicas: Any, intents: tuple[Intent, ...], wanted: int) -> None:
     assert wanted_replicas(spec(replicas=replicas), intents) == wanted
 
 
@@ -58,7 +58,7 @@ def test_a_dry_run_runs_min_and_at_least_one() -> None:
         (0, (), False),
     ],
 )
-def test_asleep(replicas: Any, intents: tuple[IntentFacts, ...], *, asleep: bool) -> None:
+def test_asleep(replicas: Any, intents: tuple[Intent, ...], *, asleep: bool) -> None:
     assert is_asleep(spec(replicas=replicas), intents) is asleep
 
 

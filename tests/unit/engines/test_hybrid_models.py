@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.decide.start_command import start_payload
-from controller.domain.instances import RevisionFacts
+from controller.domain.instances import Revision
 from controller.domain.model_facts import CachedLayers, ModelFacts, States, facts_to_json
 from controller.domain.placement import Layout, Need, PlannedClaim, Share, need_from_json, need_to_json
 from controller.domain.splits import Split
@@ -228,12 +228,12 @@ def test_what_is_not_known_asks_for_the_memory(engine: str) -> None:
 def test_an_unknown_need_is_an_error_that_names_the_fix() -> None:
     wanted = spec("vllm")
     result = facts_to_json(replace(LLAMA, unknown="a layer of type 'new'"))
-    finished = _finish(RevisionFacts(1, wanted, "hash", datetime.now(UTC)), result)
+    finished = _finish(Revision(1, wanted, "hash", datetime.now(UTC)), result)
     assert (finished.need, finished.retryable) == (None, False)
     assert "'new'" in finished.error
     assert "resources.gpu_memory" in finished.error
     stated = spec("vllm", resources={"gpu_memory": "20GiB", "gpus": 1})
-    assert _finish(RevisionFacts(1, stated, "hash", datetime.now(UTC)), result).need is not None
+    assert _finish(Revision(1, stated, "hash", datetime.now(UTC)), result).need is not None
 
 
 async def test_a_plan_shows_an_unknown_need_as_unknown() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from controller.decide.instances.decide import Finished
 from controller.decide.start_command import start_payload
-from controller.domain.instances import RevisionFacts
+from controller.domain.instances import Revision
 from controller.domain.model_facts import ModelFacts, facts_to_json
 from controller.domain.placement import Ask, Layout, Need, Placed, PlannedClaim
 from controller.domain.splits import Split
@@ -297,7 +297,7 @@ def test_advice_about_memory_is_true_when_followed(engine: str) -> None:
 def test_the_analysis_that_fails_leaves_a_need_only_where_enough_is_stated() -> None:
     def finished(**resources: Any) -> Finished:
         wanted = spec("vllm", resources=resources)
-        revision = RevisionFacts(1, wanted, "h", datetime.now(UTC))
+        revision = Revision(1, wanted, "h", datetime.now(UTC))
         return _finish(revision, ChildError("MetadataError", "gated", retryable=False))
 
     found = finished(**TWO)

@@ -31,18 +31,18 @@ def test_states_are_sent_and_no_child_inherits_the_socket(
     claimed = ServiceManager.claim()
     assert claimed.watchdog_s == 30
     assert not set(NAMES) & set(os.environ)
-    claimed.tell(READY)
+    claimed.notify(READY)
     assert manager.recv(100) == b"READY=1"
-    claimed.tell(STOPPING, "STATUS=ends")
+    claimed.notify(STOPPING, "STATUS=ends")
     assert manager.recv(100) == b"STOPPING=1\nSTATUS=ends"
     assert ServiceManager.claim() == ServiceManager(), "it is claimed once"
 
 
 def test_without_one_or_after_its_end_nothing_fails(manager: socket.socket) -> None:
-    ServiceManager().tell(READY)
+    ServiceManager().notify(READY)
     claimed = ServiceManager.claim()
     manager.close()
-    claimed.tell(READY)
+    claimed.notify(READY)
 
 
 def test_an_abstract_socket_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_an_abstract_socket_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
         abstract.bind("\0" + name)
         abstract.settimeout(10)
         monkeypatch.setenv("NOTIFY_SOCKET", "@" + name)
-        ServiceManager.claim().tell(STOPPING)
+        ServiceManager.claim().notify(STOPPING)
         assert abstract.recv(100) == b"STOPPING=1"
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from controller.decide.policies.actions import decide_policy
-from controller.domain.policies import EffectivePolicy, GpuClaim, PolicyFacts, StoredVerdict, WatchedInstance
+from controller.domain.policies import EffectivePolicy, GpuClaim, PolicySnapshot, StoredVerdict, WatchedInstance
 from controller.domain.telemetry.utilization import InstanceUse
 from controller.leader.policy_samples import Telemetry
 from controller.store.telemetry.samples import ProcessReading, Sample
@@ -20,7 +20,7 @@ KEPT_S = 120 + 300  # the window and its margin
 STORED = StoredVerdict(1, "p", None, 1, "stop", False, "idle", "idle", "", NOW - IDLE_S, None, "")
 RULE = EffectivePolicy("p", None, 1, policy(120, 50, ignore_requests=True))
 INSTANCE = WatchedInstance("i", 1, "running", NOW - 20_000, (GpuClaim("g", "w", "w", True, 500, 1000),), STORED)
-FACTS = PolicyFacts("d", "d", 1, 1, False, spec(), RULE, (), (INSTANCE,), False, NOW)
+FACTS = PolicySnapshot("d", "d", 1, 1, False, spec(), RULE, (), (INSTANCE,), False, NOW)
 
 
 def samples(first: float, last: float, value: float = 0.0) -> list[Sample]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.domain.instances import RevisionFacts
+from controller.domain.instances import Revision
 from controller.leader.analyses import _finish
 from controller.runtime.child import ChildError, run_child
 from schemas.manifest.deployment import DeploymentSpec
@@ -80,7 +80,7 @@ async def test_a_gated_model_is_retryable(hub: Hub) -> None:
     with pytest.raises(ChildError, match=words) as raised:
         await read(hub.url, "org/gated")
     assert raised.value.retryable
-    revision = RevisionFacts(1, DeploymentSpec(engine="vllm", model="hf:org/gated"), "hash", datetime.now(UTC))
+    revision = Revision(1, DeploymentSpec(engine="vllm", model="hf:org/gated"), "hash", datetime.now(UTC))
     assert _finish(revision, raised.value).reason == "model_gated"
 
 

@@ -129,7 +129,7 @@ def test_claims_are_excluded_from_what_is_known_now() -> None:
 def test_each_table_shows_the_workers_that_came() -> None:
     for read in (
         lambda one: len(one.groups.worker),
-        lambda one: len(one.workers.facts),
+        lambda one: len(one.workers.entries),
         lambda one: len(one.gpus.uuid),
         lambda one: len(one.row_of_name),
         lambda one: len(one.groups_on(["id-v", "id-w", "id-never"])),

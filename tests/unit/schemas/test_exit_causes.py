@@ -2,7 +2,7 @@
 
 import pytest
 
-from schemas.exit_causes import KILLED_FOR_MEMORY, cause_of, cause_of_failed_start, telling_line
+from schemas.exit_causes import KILLED_FOR_MEMORY, cause_line, cause_of, cause_of_failed_start
 
 # Each with the place that prints it.
 PRINTED = [
@@ -114,7 +114,7 @@ KeyError: 'rope'
 
 @pytest.mark.parametrize(("printed", "code", "cause", "begins"), PRINTED)
 def test_the_telling_line_and_its_cause(printed: str, code: int | None, cause: str, begins: str | None) -> None:
-    line = telling_line("INFO: loading\n" + printed + "\n\n", code) if printed else ""
+    line = cause_line("INFO: loading\n" + printed + "\n\n", code) if printed else ""
     assert line == "" if begins is None else line.startswith(begins)
     assert cause_of(line, code) == cause
 
@@ -128,17 +128,17 @@ def test_what_the_agent_knows_of_a_kill_is_the_cause(message: str, code: int) ->
 
 
 def test_a_line_is_shown_plain_and_short() -> None:
-    assert telling_line("\x1b[31mERROR: bad\x1b[0m\x07 thing\r\n\n") == "ERROR: bad  thing"
-    assert len(telling_line("x" * 9000)) == 500
-    assert telling_line(" \n\n") == ""
+    assert cause_line("\x1b[31mERROR: bad\x1b[0m\x07 thing\r\n\n") == "ERROR: bad  thing"
+    assert len(cause_line("x" * 9000)) == 500
+    assert cause_line(" \n\n") == ""
 
 
 def test_an_early_word_of_usage_is_not_the_cause() -> None:
     begun = "tool: error: retrying\n" + "step\n" * 50 + "ValueError: bad weights"
-    assert telling_line(begun) == "ValueError: bad weights"
+    assert cause_line(begun) == "ValueError: bad weights"
     assert cause_of("ValueError: bad weights", 1) == "crash"
     begun = "Usage: tool [OPTIONS]\nError: No such option '--x'.\n" + "step\n" * 200 + "ValueError: bad weights"
-    assert telling_line(begun) == "ValueError: bad weights"
+    assert cause_line(begun) == "ValueError: bad weights"
 
 
 @pytest.mark.parametrize(

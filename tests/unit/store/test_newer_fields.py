@@ -5,8 +5,10 @@ from typing import Any
 
 import pytest
 
-from controller.store.deployments.specs import NEWER_FIELDS, leave_out, spec_from_json, spec_to_json
+from controller.store.deployments.specs import NEWER_FIELDS, leave_out, policy_to_json, spec_from_json, spec_to_json
+from controller.store.policies.effective import policy_from_json
 from schemas.manifest.deployment import DeploymentSpec
+from schemas.manifest.policy import PolicySpec, UtilizationPolicy
 from support.builders.manifest_fields import manifest_fields
 
 # The fields that the release before knows. After a release, write this file again from the release's tree, by
@@ -52,6 +54,18 @@ def test_a_default_is_not_stored_and_another_value_is(part: str, field: str, val
     changed = DeploymentSpec.model_validate({"command": ["x", "{port}"], part: {field: value}})
     assert spec_to_json(changed)[part][field] == value
     assert spec_from_json(spec_to_json(changed)) == changed
+
+
+def test_a_policy_stores_newer_fields_as_a_deployment_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert PolicySpec.model_fields.keys() - UtilizationPolicy.model_fields.keys() == {"default"}
+    monkeypatch.setitem(NEWER_FIELDS, "utilization_policy.dry_run", False)  # type: ignore[misc]
+    monkeypatch.setitem(NEWER_FIELDS, "utilization_policy.webhook.secret", "webhook")  # type: ignore[misc]
+    given = {"min_gpu_utilization": 10, "time_window": 60}
+    plain = PolicySpec.model_validate({**given, "webhook": "https://host/path"})
+    assert "dry_run" not in policy_to_json(plain)
+    assert policy_to_json(plain)["webhook"] == {"url": "https://host/path"}
+    assert policy_from_json(policy_to_json(plain)).webhook == plain.webhook
+    assert policy_to_json(PolicySpec.model_validate({**given, "dry_run": True}))["dry_run"] is True
 
 
 @pytest.mark.parametrize(

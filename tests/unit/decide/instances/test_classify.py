@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from controller.decide.instances.replicas import Buckets, classify
-from controller.domain.instances import InstanceFacts, RelocationFacts
+from controller.domain.instances import InstanceState, StoredRelocation
 from support.builders.facts import deployment, host, instance, process, spec
 from support.decisions import LOST, elsewhere, running
 
@@ -40,7 +40,7 @@ def buckets_of(buckets: Buckets) -> dict[str, str]:
         (instance("a", "succeeded"), {"hosts": (host(draining=True),)}, "replicas"),
     ],
 )
-def test_an_instance_has_one_bucket(one: InstanceFacts, fields: dict, bucket: str) -> None:
+def test_an_instance_has_one_bucket(one: InstanceState, fields: dict, bucket: str) -> None:
     assert buckets_of(classify(deployment(one, **fields))) == {"a": bucket}
 
 
@@ -54,7 +54,7 @@ def test_an_instance_has_one_bucket(one: InstanceFacts, fields: dict, bucket: st
 )
 def test_a_replacement_counts_once_its_relocation_is_over(phase: str, expected: dict[str, str]) -> None:
     new = replace(elsewhere("new"), phase=instance("new", phase).phase)
-    relocation = RelocationFacts(1, "old", 1, "w2", replacement="new")
+    relocation = StoredRelocation(1, "old", 1, "w2", replacement="new")
     facts = deployment(running("old"), new, relocations=(relocation,), hosts=(host(), host("w2")))
     assert buckets_of(classify(facts)) == expected
 

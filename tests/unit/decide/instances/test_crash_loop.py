@@ -7,7 +7,7 @@ import pytest
 
 from controller.domain.access.redaction import quote
 from controller.domain.access.secret_scopes import SECRET_REFUSALS
-from controller.domain.instances import RunFacts
+from controller.domain.instances import EndedStart
 from support.builders.facts import NOW, host, instance, process, spec, start
 from support.decisions import effects_of, phases_of
 
@@ -61,23 +61,23 @@ def test_the_delay_doubles_up_to_five_minutes(failures, wait_s) -> None:
 @pytest.mark.parametrize("earlier", [0, 4, 31])
 @pytest.mark.parametrize("orderly", [True, False], ids=["after orderly ends", "after others"])
 def test_a_stop_together_with_its_agent_neither_counts_nor_delays(restart, earlier, orderly) -> None:
-    runs = tuple(RunFacts(NOW, NOW, orderly) for _ in range(earlier))
+    runs = tuple(EndedStart(NOW, NOW, orderly) for _ in range(earlier))
     ended = process("exited", "agent_stopped", -15)
-    one = instance("a", "running", processes=(ended,), runs=(RunFacts(NOW, NOW, orderly=True), *runs))
+    one = instance("a", "running", processes=(ended,), runs=(EndedStart(NOW, NOW, orderly=True), *runs))
     effects = effects_of(one, spec=spec(restart=restart))
     (change,) = effects.phase_changes
     assert (change.to, change.reason, change.failures, change.not_before) == ("backoff", "agent_stopped", None, NOW)
 
 
 def test_orderly_ends_do_not_count_among_others() -> None:
-    runs = tuple(RunFacts(NOW, NOW, orderly=n % 4 != 0) for n in range(12))
+    runs = tuple(EndedStart(NOW, NOW, orderly=n % 4 != 0) for n in range(12))
     ended = process("exited", "gone")
     (change,) = effects_of(instance("a", "running", processes=(ended,), runs=runs)).phase_changes
     assert (change.reason, change.not_before) == ("gone", NOW)
 
 
 def test_ends_that_repeat_through_no_fault_of_the_instance_say_so() -> None:
-    runs = tuple(RunFacts(NOW - timedelta(seconds=n), NOW - timedelta(seconds=n)) for n in range(1, 6))
+    runs = tuple(EndedStart(NOW - timedelta(seconds=n), NOW - timedelta(seconds=n)) for n in range(1, 6))
     ended = replace(process("exited", "disconnected", 1), message="as told")
     effects = effects_of(instance("a", "running", processes=(ended,), runs=runs), spec=spec(restart="on_failure"))
     (change,) = effects.phase_changes

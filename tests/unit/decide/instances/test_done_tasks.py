@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controller.domain.instances import InstanceFacts
+from controller.domain.instances import InstanceState
 from support.builders.facts import NOW, host, instance, process, spec
 from support.decisions import RUNNING, effects_of, phases_of
 
@@ -14,7 +14,7 @@ SERVER = {"engine": "custom", "command": ["serve", "{port}"]}
 REASONS = ("drained", "preempted", "gpu_lost")
 
 
-def stopping(code: int | None, reason: str = "drained", **fields: Any) -> InstanceFacts:
+def stopping(code: int | None, reason: str = "drained", **fields: Any) -> InstanceState:
     state = process("running") if code is None else process("exited", "stopped", code)
     return instance("a", "stopping", stop_reason=reason, processes=(state,), **fields)
 

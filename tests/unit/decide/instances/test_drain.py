@@ -8,9 +8,9 @@ import pytest
 
 from controller.decide.instances.decide import decide
 from controller.domain.effects import DeploymentEffects
-from controller.domain.instances import HostFacts, InstanceFacts, RelocationFacts
+from controller.domain.instances import ClaimedWorker, InstanceState, StoredRelocation
 from controller.domain.restart_delays import RestartSettings
-from controller.domain.rollouts import RolloutFacts, RolloutRecord, RolloutState
+from controller.domain.rollouts import RolloutRecord, RolloutSnapshot, RolloutState
 from support.builders.facts import NOW, deployment, host, instance, process, spec, start
 from support.decisions import elsewhere, phases_of, running
 
@@ -18,11 +18,11 @@ WAITS = host(draining=True, drain_until=NOW + timedelta(minutes=20))
 DUE = host(draining=True, drain_until=NOW - timedelta(seconds=1))
 AT_ONCE = host(draining=True)
 OTHER = host("w2")
-MOVE = RelocationFacts(1, "old", 1, "", replacement="new", purpose="drain")
+MOVE = StoredRelocation(1, "old", 1, "", replacement="new", purpose="drain")
 TASK = spec(restart="never")
 
 
-def effects_of(*instances: InstanceFacts, at: HostFacts = WAITS, **fields: Any) -> DeploymentEffects:
+def effects_of(*instances: InstanceState, at: ClaimedWorker = WAITS, **fields: Any) -> DeploymentEffects:
     return decide(deployment(*instances, hosts=(at, OTHER), **fields), RestartSettings())
 
 
@@ -35,7 +35,7 @@ def replaced(effects: DeploymentEffects) -> list[str | None]:
     return [c.replaced.instance if c.replaced is not None else None for c in effects.creates]
 
 
-def replacement(phase: str, **fields: Any) -> InstanceFacts:
+def replacement(phase: str, **fields: Any) -> InstanceState:
     one = elsewhere("new", **fields)
     ran = () if phase in ("pending", "scheduled") else (process("running" if phase == "running" else "starting"),)
     claims = () if phase in ("pending", "failed") else one.claims
@@ -77,7 +77,7 @@ def test_when_the_time_is_over_the_old_one_stops_and_the_replacement_is_a_replic
 
 
 @pytest.mark.parametrize("at", [DUE, AT_ONCE], ids=["its time is over", "at once"])
-def test_without_time_it_stops_and_then_starts_elsewhere(at: HostFacts) -> None:
+def test_without_time_it_stops_and_then_starts_elsewhere(at: ClaimedWorker) -> None:
     effects = effects_of(running("a"), at=at)
     assert (stopped(effects), replaced(effects)) == ({"a"}, [None])
 
@@ -91,7 +91,7 @@ def test_without_time_it_stops_and_then_starts_elsewhere(at: HostFacts) -> None:
     ],
     ids=["loading", "scheduled", "backoff"],
 )
-def test_what_serves_nothing_leaves_at_once(one: InstanceFacts) -> None:
+def test_what_serves_nothing_leaves_at_once(one: InstanceState) -> None:
     effects = effects_of(one)
     assert (stopped(effects), replaced(effects)) == ({"a"}, [None])
 
@@ -103,7 +103,7 @@ def test_a_task_that_may_restart_never_runs_twice_at_the_same_time() -> None:
 
 @pytest.mark.parametrize("phase", ["scheduled", "starting", "running", "unhealthy"])
 @pytest.mark.parametrize("at", [WAITS, DUE, replace(WAITS, drain_restarts_tasks=True)])
-def test_a_task_runs_until_it_ends(phase: str, at: HostFacts) -> None:
+def test_a_task_runs_until_it_ends(phase: str, at: ClaimedWorker) -> None:
     ran = () if phase == "scheduled" else (process(phase),)
     effects = effects_of(instance("a", phase, processes=ran), at=at, spec=TASK)
     assert (stopped(effects), effects.creates) == (set(), [])
@@ -111,7 +111,7 @@ def test_a_task_runs_until_it_ends(phase: str, at: HostFacts) -> None:
 
 @pytest.mark.parametrize("at", [WAITS, DUE, replace(WAITS, drain_restarts_tasks=True)])
 @pytest.mark.parametrize("reason", ["gone", "agent_stopped", "disconnected", "liveness", "start_timeout"])
-def test_a_task_whose_end_came_during_the_drain_does_not_run_again(reason: str, at: HostFacts) -> None:
+def test_a_task_whose_end_came_during_the_drain_does_not_run_again(reason: str, at: ClaimedWorker) -> None:
     ended = instance("a", "running", processes=(process("exited", reason, -9),))
     effects = effects_of(ended, at=at, spec=TASK)
     assert phases_of(effects) == ["failed"]
@@ -155,7 +155,7 @@ def test_the_end_of_a_drain_ends_its_replacements() -> None:
 
 
 @pytest.mark.parametrize("new", [None, replacement("stopping"), replacement("unreachable")])
-def test_a_replacement_that_is_gone_gets_a_successor(new: InstanceFacts | None) -> None:
+def test_a_replacement_that_is_gone_gets_a_successor(new: InstanceState | None) -> None:
     instances = (running("old"),) if new is None else (running("old"), new)
     effects = effects_of(*instances, relocations=(MOVE,))
     assert "old" not in stopped(effects)
@@ -172,7 +172,7 @@ def test_an_outdated_instance_is_the_rollouts_to_move() -> None:
 def test_after_a_failed_rollout_the_revision_that_serves_is_replaced() -> None:
     record = RolloutRecord(2, stable=1, state=RolloutState.FAILED, holds=True, reason="rollout_failed")
     effects = effects_of(
-        running("old"), revision=2, spec=spec(replicas=1, update="rolling"), rollout=RolloutFacts(record)
+        running("old"), revision=2, spec=spec(replicas=1, update="rolling"), rollout=RolloutSnapshot(record)
     )
     assert [(*replaced(effects), c.revision) for c in effects.creates] == [("old", 1)]
 

@@ -7,7 +7,7 @@ import pytest
 
 from controller.decide.instances.decide import decide
 from controller.domain.effects import DeploymentEffects
-from controller.domain.instances import InstanceFacts
+from controller.domain.instances import InstanceState
 from controller.domain.restart_delays import RestartSettings
 from support.builders.facts import NOW, deployment, host, instance, process, spec, start
 
@@ -17,7 +17,7 @@ STOPPED = ("exited", "stopped", 0)
 RUNNING = ("running",)
 
 
-def gang(phase: str, *states, orders=None) -> InstanceFacts:
+def gang(phase: str, *states, orders=None) -> InstanceState:
     """Rank n on worker w(n+1); `states` are its processes' ends, None where none was reported."""
     one = instance("g", phase)
     claims = [replace(c, rank=rank, worker_id=f"w{rank + 1}") for rank in range(len(states)) for c in one.claims]
@@ -27,7 +27,7 @@ def gang(phase: str, *states, orders=None) -> InstanceFacts:
     return replace(one, claims=tuple(claims), processes=tuple(processes), commands=tuple(commands))
 
 
-def effects_of(one: InstanceFacts, **fields) -> DeploymentEffects:
+def effects_of(one: InstanceState, **fields) -> DeploymentEffects:
     hosts = (host("w1"), host("w2"))
     return decide(deployment(one, hosts=hosts, spec=spec(**fields)), RestartSettings())
 
@@ -129,7 +129,7 @@ def test_a_gangs_phase_is_that_of_the_rank_with_least_progress(phase, states, to
 LOST = (host("w1"), host("w2", phase="lost"))
 
 
-def effects_after_loss(one: InstanceFacts, *others: InstanceFacts, hosts=LOST, **fields) -> DeploymentEffects:
+def effects_after_loss(one: InstanceState, *others: InstanceState, hosts=LOST, **fields) -> DeploymentEffects:
     facts = deployment(one, *others, hosts=hosts, spec=spec(**fields))
     return decide(facts, RestartSettings())
 
@@ -148,7 +148,7 @@ def test_ended_ranks_release_tsubstitute_claims_while_the_lost_one_is_fenced(pha
     assert effects.removals == []
 
 
-def without_first(one: InstanceFacts) -> InstanceFacts:
+def without_first(one: InstanceState) -> InstanceState:
     return replace(one, claims=tuple(c for c in one.claims if c.rank))
 
 

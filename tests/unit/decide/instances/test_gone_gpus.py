@@ -5,20 +5,20 @@ from typing import Any
 
 import pytest
 
-from controller.domain.instances import InstanceFacts
+from controller.domain.instances import InstanceState
 from support.builders.facts import host, instance, process, spec
 from support.decisions import effects_of, phases_of
 
 GONE = "gpu_lost: GPU is lost"
 
 
-def on_gpu(phase: str, gone: str = GONE, *, healthy: bool = False, state: str = "running") -> InstanceFacts:
+def on_gpu(phase: str, gone: str = GONE, *, healthy: bool = False, state: str = "running") -> InstanceState:
     made = instance("a", phase, processes=(process(state),))
     gpu, rest = made.claims
     return replace(made, claims=(replace(gpu, gone=gone, healthy=healthy), rest))
 
 
-def effects(made: InstanceFacts, *, on: Any = None, **fields: Any) -> Any:
+def effects(made: InstanceState, *, on: Any = None, **fields: Any) -> Any:
     return effects_of(made, hosts=(on or host(),), spec=spec(**fields))
 
 

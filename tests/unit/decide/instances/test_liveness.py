@@ -15,7 +15,7 @@ from controller.decide.instances.liveness import (
     may_run,
     never_ran,
 )
-from controller.domain.instances import ClaimFacts, CommandFacts, InstanceFacts, ProcessFacts
+from controller.domain.instances import CommandState, InstanceClaim, InstanceState, ReportedProcess
 from controller.domain.workers import QUARANTINED
 from support.builders.facts import NOW, deployment, host, instance, process, spec, start
 
@@ -57,7 +57,7 @@ def test_a_host_is_dead_once_confirmed_or_when_its_fence_is_over(fields: dict[st
     ],
 )
 def test_a_rank_may_run_unless_its_start_was_refused_or_it_exited(
-    commands: tuple[CommandFacts, ...], processes: tuple[ProcessFacts, ...], runs: bool, never: bool
+    commands: tuple[CommandState, ...], processes: tuple[ReportedProcess, ...], runs: bool, never: bool
 ) -> None:
     at = instance("a", "starting", commands=commands, processes=processes)
     assert may_run(deployment(at), at, 0) is runs
@@ -83,9 +83,9 @@ def test_a_worker_is_silent_or_lost(fields: dict[str, Any], silent: bool, lost: 
     assert (is_silent(known, at), is_lost(known, at)) == (silent, lost)
 
 
-def with_gpus(*gone: str, phase: str = "unhealthy") -> InstanceFacts:
-    claims = tuple(ClaimFacts(f"GPU-{n}", "w1", "gpu", 1, 0, 1024, 0, False, n) for n in range(len(gone)))
-    of_host = ClaimFacts("host-w1", "w1", "host", 1, 0, 0, 0, False, 9)
+def with_gpus(*gone: str, phase: str = "unhealthy") -> InstanceState:
+    claims = tuple(InstanceClaim(f"GPU-{n}", "w1", "gpu", 1, 0, 1024, 0, False, n) for n in range(len(gone)))
+    of_host = InstanceClaim("host-w1", "w1", "host", 1, 0, 0, 0, False, 9)
     return instance("a", phase, claims=(*(replace(c, gone=g) for c, g in zip(claims, gone, strict=True)), of_host))
 
 

@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from controller.decide.instances.decide import Finished
 from controller.domain.effects import StoreNeed
-from controller.domain.instances import RevisionFacts
+from controller.domain.instances import Revision
 from controller.domain.placement import Need, NeedError, need_error_from_json, need_error_to_json
 from support.builders.facts import NOW, instance, intent, spec
 from support.decisions import effects_of, phases_of
@@ -61,7 +61,7 @@ def test_an_unreachable_source_is_retried_and_an_unreadable_one_is_not() -> None
 def _with_error(retry_in_s: float | None):
     retry_at = None if retry_in_s is None else NOW + timedelta(seconds=retry_in_s)
     error = NeedError("no route", retry_at is not None, 1, retry_at)
-    return {1: RevisionFacts(1, spec(), "hash-1", NOW, need=None, need_error=error)}
+    return {1: Revision(1, spec(), "hash-1", NOW, need=None, need_error=error)}
 
 
 def test_the_next_attempt_waits_for_its_time() -> None:

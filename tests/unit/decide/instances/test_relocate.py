@@ -8,24 +8,24 @@ import pytest
 
 from controller.decide.instances.decide import decide
 from controller.domain.effects import DeploymentEffects
-from controller.domain.instances import InstanceFacts, RelocationFacts
+from controller.domain.instances import InstanceState, StoredRelocation
 from controller.domain.restart_delays import RestartSettings
-from controller.domain.rollouts import RolloutFacts, RolloutRecord, RolloutState
+from controller.domain.rollouts import RolloutRecord, RolloutSnapshot, RolloutState
 from support.builders.facts import NOW, deployment, host, instance, process, spec
 
 SOON_S = 0.01
 OLD = instance("old", "running", processes=(process("running"),))
-BEGUN = RelocationFacts(1, "old", 1, "w2", replacement="new")
+BEGUN = StoredRelocation(1, "old", 1, "w2", replacement="new")
 
 
-def replacement_in(phase: str, **fields: Any) -> InstanceFacts:
+def replacement_in(phase: str, **fields: Any) -> InstanceState:
     processes = (process("running" if phase == "running" else "starting"),)
     return instance(
         "new", phase, age_s=5, processes=processes if phase not in ("pending", "scheduled") else (), **fields
     )
 
 
-def effects_of(*instances: InstanceFacts, relocation: RelocationFacts = BEGUN, **fields: Any) -> DeploymentEffects:
+def effects_of(*instances: InstanceState, relocation: StoredRelocation = BEGUN, **fields: Any) -> DeploymentEffects:
     return decide(deployment(*instances, relocations=(relocation,), **fields), RestartSettings())
 
 
@@ -67,7 +67,7 @@ def test_the_old_one_stops_when_the_replacement_runs() -> None:
     ],
     ids=["exits", "not healthy", "failed", "its place is taken"],
 )
-def test_a_failed_replacement_stops(new: InstanceFacts) -> None:
+def test_a_failed_replacement_stops(new: InstanceState) -> None:
     effects = effects_of(OLD, new)
     assert (stopped(effects), effects.creates) == ({"new"}, [])
     assert [e.state for e in effects.relocation_ends] == ["abandoned"]
@@ -116,7 +116,7 @@ def test_scaling_down_meanwhile_leaves_no_surplus() -> None:
 )
 def test_a_restart_replaces_as_a_rollout_does(purpose: Any, age_s: float, state: str | None) -> None:
     new = replace(replacement_in("running"), phase_since=NOW - timedelta(seconds=age_s))
-    settled = RolloutFacts(RolloutRecord(1, 1, RolloutState.COMPLETE))
+    settled = RolloutSnapshot(RolloutRecord(1, 1, RolloutState.COMPLETE))
     fields: dict[str, Any] = {"spec": spec(update="rolling", rollout={"ready_for": 30}), "rollout": settled}
     drained = host(draining=True, drain_until=NOW + timedelta(seconds=99)) if purpose == "drain" else host()
     effects = effects_of(OLD, new, relocation=replace(BEGUN, purpose=purpose), hosts=(drained,), **fields)

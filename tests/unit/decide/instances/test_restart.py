@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from controller.domain.effects import DeploymentEffects
-from controller.domain.instances import InstanceFacts, RelocationFacts
+from controller.domain.instances import InstanceState, StoredRelocation
 from controller.domain.phases import InstancePhase
-from controller.domain.rollouts import RolloutFacts, RolloutRecord, RolloutState
+from controller.domain.rollouts import RolloutRecord, RolloutSnapshot, RolloutState
 from support.builders.facts import NOW, instance, process, spec
 from support.builders.rollouts import RollingWorld, rolled_out
 from support.decisions import effects_of, running
@@ -125,7 +125,7 @@ def test_a_stopped_deployment_is_not_restarted() -> None:
 ROLLING: dict[str, Any] = {"update": "rolling", "rollout": {"surge": 1, "unavailable": 0, "ready_for": 30}}
 
 
-def asked_for(name: str, age_s: float = 60, **fields: Any) -> InstanceFacts:
+def asked_for(name: str, age_s: float = 60, **fields: Any) -> InstanceState:
     return running(name, age_s=age_s, restarts_now=True, **fields)
 
 
@@ -148,13 +148,13 @@ def replaced(effects: DeploymentEffects) -> list[str]:
     ],
 )
 def test_replacements_of_a_restart_keep_within_the_surge(
-    surge: int, others: list[InstanceFacts], begun: int, expected: list[str]
+    surge: int, others: list[InstanceState], begun: int, expected: list[str]
 ) -> None:
     old, new = asked_for("old", 90), asked_for("new", 80)
     rollout = {"surge": surge, "ready_for": 30}
     facts: dict[str, Any] = {"spec": spec(replicas=2, update="rolling", rollout=rollout)}
     copies = [instance("copy", "starting", processes=(process("starting"),))] * begun
-    facts["relocations"] = (RelocationFacts(1, "old", 1, "", "copy", "restart"),) * begun
+    facts["relocations"] = (StoredRelocation(1, "old", 1, "", "copy", "restart"),) * begun
     effects = effects_of(old, new, *others, *copies, **facts)
     assert replaced(effects) == expected
     assert {c.replaced.purpose for c in effects.creates if c.replaced is not None} <= {"restart"}
@@ -227,5 +227,5 @@ def test_a_restart_takes_the_revision_to_which_a_failed_rollout_has_gone_back(
     stable: int | None, holds: bool, expected: list[str]
 ) -> None:
     record = RolloutRecord(2, stable, RolloutState.FAILED, holds=holds)
-    effects = effects_of(asked_for("a"), revision=2, spec=spec(replicas=1, **ROLLING), rollout=RolloutFacts(record))
+    effects = effects_of(asked_for("a"), revision=2, spec=spec(replicas=1, **ROLLING), rollout=RolloutSnapshot(record))
     assert replaced(effects) == expected

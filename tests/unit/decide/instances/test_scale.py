@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from controller.domain.instances import IntentFacts
+from controller.domain.instances import Intent
 from controller.domain.phases import InstancePhase
 from support.builders.facts import NOW, host, instance, intent, process, spec
 from support.decisions import effects_of, running
@@ -67,7 +67,7 @@ def test_what_does_not_serve_stops_before_what_does(phase: str, update: str, by:
         idle = replace(idle, claims=tuple(replace(c, worker_id="w2") for c in idle.claims))
     some = (running("a", age_s=10), idle, running("b", age_s=20))
     rolling = {"rollout": {"surge": 1}} if update == "rolling" else {}
-    limit = () if by == "manifest" else (IntentFacts(by, 2, "limited", ("a",), 2 if by == "autoscaler" else 0),)
+    limit = () if by == "manifest" else (Intent(by, 2, "limited", ("a",), 2 if by == "autoscaler" else 0),)
     wanted: object = {"manifest": 2, "autoscaler": {"min": 1, "max": 3}}.get(by, 3)
     effects = effects_of(
         *some, spec=spec(replicas=wanted, update=update, **rolling), intents=limit,
@@ -108,7 +108,7 @@ def test_an_ended_replica_goes_before_one_that_works() -> None:
 
 def test_instances_named_by_an_intent_stop_first() -> None:
     """A policy's idle replica, though another one holds less; where fewer go than are named, the one of least worth."""
-    limit = IntentFacts("policy", 2, "policy_idle", ("idle", "gone"))
+    limit = Intent("policy", 2, "policy_idle", ("idle", "gone"))
     some = (running("old", age_s=90), running("idle", age_s=50), running("new", age_s=10))
     (move,) = effects_of(*some, spec=spec(replicas=3), intents=(limit,)).phase_changes
     assert (move.instance, move.stop_reason) == ("idle", "policy_idle")

@@ -5,15 +5,15 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from controller.decide.instances.advance import start_durations, story
-from controller.domain.instances import InstanceFacts
+from controller.domain.instances import InstanceState
 from controller.domain.phases import InstancePhase as P
 
 NOW = datetime(2026, 11, 23, 12, tzinfo=UTC)
 
 
-def instance(phase: P, reason: str = "", since_s: float = 5.0, **spent: float) -> InstanceFacts:
+def instance(phase: P, reason: str = "", since_s: float = 5.0, **spent: float) -> InstanceState:
     since = NOW - timedelta(seconds=since_s)
-    return InstanceFacts(
+    return InstanceState(
         id="d-1", revision=1, phase=phase, phase_since=NOW - timedelta(hours=1), reason=reason, message="", epoch=1,
         restarts=0, failures=0, not_before=None, stop_reason=None, replaces=None, created_at=NOW, start_phases=spent,
         start_phase_since=since,

@@ -8,7 +8,7 @@ import pytest
 from controller.decide.instances.decide import decide, derive_status
 from controller.domain.access.grants import Grant
 from controller.domain.effects import DeploymentEffects
-from controller.domain.instances import IntentFacts
+from controller.domain.instances import Intent
 from controller.domain.rollouts import RolloutRecord, RolloutState
 from support.builders.facts import NOW, deployment, instance, intent, process, spec
 from support.decisions import RUNNING, SETTINGS, effects_of, running
@@ -191,7 +191,7 @@ def test_created_instances_count_as_pending() -> None:
     ],
 )
 def test_a_stopped_deployment_has_the_reason_of_its_limit(
-    intents: tuple[IntentFacts, ...], fields: dict[str, int], shown: tuple[str, str, str]
+    intents: tuple[Intent, ...], fields: dict[str, int], shown: tuple[str, str, str]
 ) -> None:
     status = effects_of(intents=intents, spec=spec(**fields), phase="unset").status
     assert status is not None
@@ -226,11 +226,11 @@ def test_conditions_keep_the_time_of_their_last_change() -> None:
 @pytest.mark.parametrize(
     ("intents", "reason"),
     [
-        ((IntentFacts("autoscaler", 0, "idle_after"),), "asleep"),
-        ((IntentFacts("autoscaler", 0, "idle_after"), IntentFacts("policy", 0, "policy_idle")), "policy_idle"),
+        ((Intent("autoscaler", 0, "idle_after"),), "asleep"),
+        ((Intent("autoscaler", 0, "idle_after"), Intent("policy", 0, "policy_idle")), "policy_idle"),
     ],
 )
-def test_a_sleeping_deployment_has_the_reason_of_a_policy(intents: tuple[IntentFacts, ...], reason: str) -> None:
+def test_a_sleeping_deployment_has_the_reason_of_a_policy(intents: tuple[Intent, ...], reason: str) -> None:
     status = effects_of(intents=intents, spec=spec(replicas={"min": 0, "max": 2}), phase="unset").status
     assert status is not None
     assert (status.phase, status.reason, status.message) == ("asleep", reason, "asleep; a request wakes it")

@@ -8,12 +8,12 @@ import pytest
 
 from controller.decide.policies.actions import decide_policy, evidence_of, is_judged, judge_again
 from controller.decide.policies.texts import duration_text
-from controller.domain.instances import IntentFacts
+from controller.domain.instances import Intent
 from controller.domain.policies import (
     EffectivePolicy,
     GpuClaim,
     PolicyEffects,
-    PolicyFacts,
+    PolicySnapshot,
     StoredVerdict,
     WatchedInstance,
 )
@@ -34,13 +34,13 @@ def watched(name: str, phase: str = "running", **fields: Any) -> WatchedInstance
     return replace(WatchedInstance(name, 1, phase, NOW - 7200, claims), **fields)
 
 
-def facts(*instances: WatchedInstance, **fields: Any) -> PolicyFacts:
+def facts(*instances: WatchedInstance, **fields: Any) -> PolicySnapshot:
     spec = deployment_spec(replicas=fields.pop("replicas", len(instances)))
-    base = PolicyFacts(UID, "d", 5, 9, False, spec, effective(), (), instances, False, NOW)
+    base = PolicySnapshot(UID, "d", 5, 9, False, spec, effective(), (), instances, False, NOW)
     return replace(base, **fields)
 
 
-def decided(found: PolicyFacts, samples: Mapping[str, Any]) -> PolicyEffects:
+def decided(found: PolicySnapshot, samples: Mapping[str, Any]) -> PolicyEffects:
     """`samples` of each instance's GPU; unnamed instances are idle."""
     uses = {
         i.id: replace(
@@ -62,7 +62,7 @@ def stored(plan: PolicyEffects, name: str) -> StoredVerdict:
     )  # fmt: skip
 
 
-def after(found: PolicyFacts, plan: PolicyEffects) -> PolicyFacts:
+def after(found: PolicySnapshot, plan: PolicyEffects) -> PolicySnapshot:
     """The facts with the stored verdicts."""
     return replace(found, instances=tuple(replace(i, stored=stored(plan, i.id)) for i in found.instances))
 
@@ -257,7 +257,7 @@ def test_no_action_while_an_operator_keeps_it_awake(action: str, dry_run: bool) 
 
 
 def test_scale_down_waits_until_earlier_victims_have_ended() -> None:
-    limit = IntentFacts("policy", 2, "policy_idle", ("a",))
+    limit = Intent("policy", 2, "policy_idle", ("a",))
     found = facts(watched("a"), watched("b"), watched("c"), policy=effective(action="scale_down"), intents=(limit,))
     assert decided(found, {"c": BUSY}).actions == ()
     gone = facts(watched("b"), watched("c"), policy=found.policy, intents=(limit,), replicas=3)
@@ -267,22 +267,22 @@ def test_scale_down_waits_until_earlier_victims_have_ended() -> None:
 
 
 def test_a_stopped_deployment_gets_no_action() -> None:
-    stopped = (IntentFacts("user", 0, "stopped"),)
+    stopped = (Intent("user", 0, "stopped"),)
     assert decided(facts(watched("a"), intents=stopped), {}).actions == ()
 
 
 @pytest.mark.parametrize(
     ("fields", "ends"),
     [
-        ({"intents": (IntentFacts("policy", 0, "policy_idle"),)}, False),
+        ({"intents": (Intent("policy", 0, "policy_idle"),)}, False),
         ({}, True),
-        ({"intents": (IntentFacts("policy", 0, "policy_idle"), IntentFacts("user", 0, "stopped"))}, True),
-        ({"intents": (IntentFacts("policy", 1, "policy_idle"), IntentFacts("user", 1, "stopped"))}, True),
-        ({"intents": (IntentFacts("policy", 1, "policy_idle"), IntentFacts("autoscaler", 2, "load"))}, False),
-        ({"intents": (IntentFacts("policy", 1, "policy_idle"),), "replicas": 1}, True),
-        ({"intents": (IntentFacts("policy", 0, "policy_idle"),), "replicas": 0}, True),
-        ({"deleted": True, "intents": (IntentFacts("policy", 0, "policy_idle"),)}, True),
-        ({"policy": None, "intents": (IntentFacts("policy", 0, "policy_idle"),)}, False),
+        ({"intents": (Intent("policy", 0, "policy_idle"), Intent("user", 0, "stopped"))}, True),
+        ({"intents": (Intent("policy", 1, "policy_idle"), Intent("user", 1, "stopped"))}, True),
+        ({"intents": (Intent("policy", 1, "policy_idle"), Intent("autoscaler", 2, "load"))}, False),
+        ({"intents": (Intent("policy", 1, "policy_idle"),), "replicas": 1}, True),
+        ({"intents": (Intent("policy", 0, "policy_idle"),), "replicas": 0}, True),
+        ({"deleted": True, "intents": (Intent("policy", 0, "policy_idle"),)}, True),
+        ({"policy": None, "intents": (Intent("policy", 0, "policy_idle"),)}, False),
     ],
 )
 def test_an_action_ends_when_its_limit_no_longer_applies(fields: Mapping[str, Any], ends: bool) -> None:

@@ -49,7 +49,7 @@ def freed_s(
     policy = policy.model_copy(update={"ignore_requests": True})
     found = [at for epoch in epochs if (at := first_idle(epoch, minutes, policy, since)) is not None]
     claims = [claim for epoch in epochs for claim in epoch]
-    return sum(c.share * max(0.0, c.ended - max(c.began, found[0])) for c in claims) if found else 0.0
+    return sum(c.share * max(0.0, c.ended - max(c.started, found[0])) for c in claims) if found else 0.0
 
 
 @st.composite

@@ -9,7 +9,7 @@ import pytest
 from controller.decide.rollouts.judge import RolloutView, judge
 from controller.decide.rollouts.plan import plan_of
 from controller.decide.rollouts.texts import blocked_text, canary_size, planned_text
-from controller.domain.rollouts import RequestOutcomes, RolloutFacts, RolloutRecord, RolloutState
+from controller.domain.rollouts import RequestOutcomes, RolloutRecord, RolloutSnapshot, RolloutState
 from schemas.manifest.rollout import Rollout
 from support.builders.facts import NOW, spec
 
@@ -34,7 +34,7 @@ def view(
     **fields: Any,
 ) -> RolloutView:
     """Four wanted replicas of which none is new."""
-    base = RolloutView(2, settings, 30.0, 4, NOW, RolloutFacts(record, paused, asked, outcomes), 1, holding=4)
+    base = RolloutView(2, settings, 30.0, 4, NOW, RolloutSnapshot(record, paused, asked, outcomes), 1, holding=4)
     return replace(base, **{"outdated": 4, "outdated_ready": 4, **fields})
 
 
@@ -85,7 +85,7 @@ def test_a_rollout_begins_with_a_revision_or_a_users_retry(
 ) -> None:
     made = judge(at)
     assert (made.record.state, made.record.attempt, made.record.seen) == (state, attempt, seen)
-    begins = at.facts.record is None or attempt != at.facts.record.attempt
+    begins = at.snapshot.record is None or attempt != at.snapshot.record.attempt
     started = [one.reason for one in made.events if one.reason == "rollout_started"]
     assert bool(started) == (begins and at.serving is not None)
 

@@ -4,10 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from controller.domain.instances import HostFacts
+from controller.domain.instances import ClaimedWorker
 from controller.domain.phases import InstancePhase
 from controller.domain.placement import NeedError
-from controller.domain.rollouts import RequestOutcomes, RolloutFacts, RolloutRecord
+from controller.domain.rollouts import RequestOutcomes, RolloutRecord, RolloutSnapshot
 from support.builders.facts import instance, intent, spec
 from support.builders.rollouts import RollingWorld, rolled_out
 from support.decisions import LOST, RUNNING, effects_of, elsewhere
@@ -59,13 +59,13 @@ def test_g54_without_room_and_unavailable_1_it_goes_on_one_by_one() -> None:
 
 @pytest.mark.parametrize(("hosts", "state"), [(LOST, "complete"), ((), "progressing")])
 def test_it_is_complete_though_an_old_one_cannot_stop_since_its_worker_is_lost(
-    hosts: tuple[HostFacts, ...], state: str
+    hosts: tuple[ClaimedWorker, ...], state: str
 ) -> None:
     """It may take days to return."""
     given = spec(update="rolling", rollout={"ready_for": 0})
     stuck = instance("old", "stopping", stop_reason="new_revision", processes=RUNNING)
     under_way = RolloutRecord(2, 1, seen=0)
-    facts = {"spec": given, "revision": 2, "rollout": RolloutFacts(under_way)} | ({"hosts": hosts} if hosts else {})
+    facts = {"spec": given, "revision": 2, "rollout": RolloutSnapshot(under_way)} | ({"hosts": hosts} if hosts else {})
     effects = effects_of(stuck, elsewhere("new", revision=2), **facts)
     assert (effects.rollout or under_way).state == state
 

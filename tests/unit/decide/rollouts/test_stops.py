@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.domain.instances import InstanceFacts, RevisionFacts
-from controller.domain.rollouts import RolloutFacts, RolloutRecord, RolloutState
+from controller.domain.instances import InstanceState, Revision
+from controller.domain.rollouts import RolloutRecord, RolloutSnapshot, RolloutState
 from support.builders.facts import NEED, NOW, instance, intent, spec
 from support.decisions import effects_of
 
@@ -16,16 +16,16 @@ OLD, NEW = 1, 2
 S = RolloutState
 
 
-def old(name: str, phase: str = "running", **fields: Any) -> InstanceFacts:
+def old(name: str, phase: str = "running", **fields: Any) -> InstanceState:
     return instance(name, phase, **{"revision": OLD, "age_s": 600, **fields})
 
 
-def new(name: str, phase: str = "running", **fields: Any) -> InstanceFacts:
+def new(name: str, phase: str = "running", **fields: Any) -> InstanceState:
     return instance(name, phase, **{"revision": NEW, **fields})
 
 
 def stopped(
-    *instances: InstanceFacts,
+    *instances: InstanceState,
     replicas: int,
     state: RolloutState = S.PROGRESSING,
     rollout: Mapping[str, Any] | None = None,
@@ -34,8 +34,8 @@ def stopped(
 ) -> set[str]:
     given = spec(update="rolling", replicas=replicas, rollout={"ready_for": 0, **(rollout or {})})
     stored = RolloutRecord(NEW, OLD, state, **record)
-    revisions = {g: RevisionFacts(g, given, f"hash-{g}", NOW - timedelta(minutes=5), need=NEED) for g in (0, OLD, NEW)}
-    given_facts = {"spec": given, "revision": NEW, "revisions": revisions, "rollout": RolloutFacts(stored)}
+    revisions = {g: Revision(g, given, f"hash-{g}", NOW - timedelta(minutes=5), need=NEED) for g in (0, OLD, NEW)}
+    given_facts = {"spec": given, "revision": NEW, "revisions": revisions, "rollout": RolloutSnapshot(stored)}
     effects = effects_of(*instances, **given_facts, **(facts or {}))
     stopping = {change.instance for change in effects.phase_changes if change.to.value == "stopping"}
     return stopping | {removal.instance for removal in effects.removals}
@@ -64,7 +64,7 @@ def stopped(
     ],
 )
 def test_a_rollout_stops_old_instances(
-    instances: list[InstanceFacts], replicas: int, rollout: dict[str, Any], expected: set[str]
+    instances: list[InstanceState], replicas: int, rollout: dict[str, Any], expected: set[str]
 ) -> None:
     assert stopped(*instances, replicas=replicas, rollout=rollout) == expected
 
@@ -145,7 +145,7 @@ def test_of_running_instances_those_that_intents_name_stop_first() -> None:
     ],
 )
 def test_the_surge_lasts_while_two_revisions_hold_places(
-    instances: list[InstanceFacts], surge: int, expected: int
+    instances: list[InstanceState], surge: int, expected: int
 ) -> None:
     assert len(stopped(*instances, replicas=2, rollout={"surge": surge})) == expected
 

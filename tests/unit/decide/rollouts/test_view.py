@@ -8,7 +8,7 @@ import pytest
 from controller.decide.instances.replicas import classify
 from controller.decide.instances.rollout import rollout_view
 from controller.decide.rollouts.judge import RolloutView
-from controller.domain.instances import InstanceFacts
+from controller.domain.instances import InstanceState
 from controller.domain.placement import NeedError
 from schemas.placement_reasons import HELD_BY_OTHERS, NEVER_FREED
 from support.builders.facts import deployment, instance, spec
@@ -17,13 +17,13 @@ from support.decisions import LOST
 HELD, NEVER = min(HELD_BY_OTHERS), min(NEVER_FREED)
 
 
-def view(*instances: InstanceFacts, ready_for_s: float = 0, wanted: int = 2, **facts: Any) -> RolloutView:
+def view(*instances: InstanceState, ready_for_s: float = 0, wanted: int = 2, **facts: Any) -> RolloutView:
     given = spec(update="rolling", replicas=wanted, rollout={"ready_for": ready_for_s})
     at = deployment(*instances, spec=given, revision=2, **facts)
     return rollout_view(at, classify(at), wanted)
 
 
-def new(name: str, phase: str, **fields: Any) -> InstanceFacts:
+def new(name: str, phase: str, **fields: Any) -> InstanceState:
     return instance(name, phase, revision=2, **fields)
 
 
@@ -56,7 +56,7 @@ def test_a_pending_replica_finds_no_place_once_placement_has_recorded_it_or_afte
     ],
 )
 def test_no_replica_counts_as_without_a_place_while_placement_searches_for_any(
-    other: InstanceFacts, unplaced: int
+    other: InstanceState, unplaced: int
 ) -> None:
     assert view(new("n", "pending", age_s=60), other).unplaced == unplaced
 

@@ -1,6 +1,11 @@
-"""TLS files in the settings of all daemons."""
+"""Values in the settings of all daemons."""
 
 from pathlib import Path
+
+
+def listed(value: object) -> object:
+    """Splits `A, B`."""
+    return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
 
 def check_pair(tls_cert: Path | None, tls_key: Path | None) -> None:
