@@ -154,7 +154,7 @@ def test_the_surge_lasts_while_two_revisions_hold_places(
 @pytest.mark.parametrize("state", [S.PROGRESSING, S.CANARY, S.FAILED, S.ABORTED])
 def test_a_rollout_of_a_stopped_deployment_stops_all_and_creates_none(state: RolloutState, paused: bool) -> None:
     given = spec(update="rolling", replicas=0)
-    rollout = RolloutFacts(RolloutRecord(NEW, OLD, state, kept=2), paused)
+    rollout = RolloutSnapshot(RolloutRecord(NEW, OLD, state, kept=2), paused)
     effects = effects_of(old("a"), new("n"), new("m"), spec=given, revision=NEW, rollout=rollout)
     assert effects.creates == []
     assert {change.instance for change in effects.phase_changes if change.to.value == "stopping"} == {"a", "n", "m"}
