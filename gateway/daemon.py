@@ -21,7 +21,7 @@ from controller.live.database import DatabaseUrlError, check_url, open_lazily, p
 from controller.live.endpoints import Database
 from controller.live.proxy_keys import ProxyKeys
 from gateway.admission.cors import Cors
-from gateway.gateway import Gateway
+from gateway.gateway import Gateway, Options
 from gateway.lifecycle.parent_pipe import Holder, holder_of
 from gateway.lifecycle.peer_processes import Sockets, bind_sockets
 from gateway.lifecycle.prefork import Handover, serve_forked
@@ -166,26 +166,29 @@ async def run_gateway(settings: GatewaySettings, place: Place, stop: Stop, on_re
     changes = ChangeFanout()
     certificate = certificate_of(settings)
     addresses = addresses_of(settings.controller, authority_of(settings))
+    options = Options(
+        name=_name(place, count),
+        secret=settings.gateway_secret.get_secret_value() if settings.gateway_secret is not None else "",
+        others=addresses[1:],
+        proxies=TrustedProxies(settings.trusted_proxy),
+        cors=Cors(settings.cors_origins),
+        hsts_s=settings.hsts,
+        client_stall_s=settings.client_stall,
+        certificate=certificate,
+        number=place.number,
+        sockets=place.sockets,
+    )
     gateway = Gateway(
         database,
         changes,
         addresses[0],
-        others=addresses[1:],
-        proxy_keys=proxy_keys_of(settings),
-        name=_name(place, count),
-        secret=settings.gateway_secret.get_secret_value() if settings.gateway_secret is not None else "",
-        proxies=TrustedProxies(settings.trusted_proxy),
-        cors=Cors(settings.cors_origins),
-        hsts_s=settings.hsts,
+        options,
         bodies=lambda refused: Bodies(
             part_of(settings.bodies_in_flight, count),
             part_of(settings.bodies_in_flight_per_key, count),
             refused=refused,
         ),
-        client_stall_s=settings.client_stall,
-        number=place.number,
-        sockets=place.sockets,
-        certificate=certificate,
+        proxy_keys=proxy_keys_of(settings),
     )
     watching = [] if certificate is None else [asyncio.create_task(certificate.watch(), name="certificate")]
     feed = asyncio.create_task(publish_changes(database, changes), name="change-feed")

@@ -5,6 +5,7 @@ import os
 import socket
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -63,6 +64,40 @@ _CLOSE_S: Final = 1.0
 _POLL_S: Final = 0.05
 
 
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How one process of a gateway serves.
+
+    Attributes:
+        name: the name by which the leader and operators know it; empty: the host and this process.
+        secret: proves to the controller that this is a gateway; empty on a Unix socket.
+        others: addresses of further controllers, used where the first does not answer.
+        proxies: those in front of it whose headers count.
+        cors: the origins whose pages may read answers of models.
+        hsts_s: seconds for which browsers shall use only TLS; 0: no such header.
+        limits: bounds of connections; None: those for this process's limit of files.
+        client_stall_s: seconds after which a client that reads nothing is cut.
+        certificate: what its port serves TLS with; None: without TLS.
+        number: this process's number, from 0.
+        sockets: those by which the processes reach each other; None if it is the only one.
+    """
+
+    name: str = ""
+    secret: str = ""
+    others: Sequence[Address] = ()
+    proxies: TrustedProxies = field(default_factory=TrustedProxies)
+    cors: Cors | None = None
+    hsts_s: float = 0.0
+    limits: Limits | None = None
+    client_stall_s: float = CLIENT_STALL_S
+    certificate: "ServedCertificate | None" = None
+    number: int = 0
+    sockets: Sockets | None = None
+
+
+_DEFAULTS: Final = Options()
+
+
 class Gateway:
     """Answers for models and passes other requests on, from `start` to `close`. Made in the loop that serves.
 
@@ -70,16 +105,7 @@ class Gateway:
         database: read by its own tasks alone, never while a request waits.
         changes: wakes the readers of keys and routes.
         controller: the address of its API.
-        name: the name by which the leader and operators know it; empty: the host and this process.
-        secret: proves to the controller that this is a gateway; empty on a Unix socket.
-        cors: the origins whose pages may read answers of models.
-        hsts_s: seconds for which browsers shall use only TLS; 0: no such header.
         bodies: bounds the bytes of bodies; made with the metric for refusals.
-        limits: bounds of connections; None: those for this process's limit of files.
-        client_stall_s: seconds after which a client that reads nothing is cut.
-        number: this process's number, from 0.
-        sockets: those by which the processes reach each other; None if it is the only one.
-        others: addresses of further controllers, used where the first does not answer.
         proxy_keys: open the secrets of agents' proxies.
     """
 
@@ -88,49 +114,29 @@ class Gateway:
         database: Database,
         changes: ChangeFanout,
         controller: Address,
+        options: Options = _DEFAULTS,
         *,
-        secret: str = "",
-        name: str = "",
-        proxies: TrustedProxies | None = None,
-        cors: Cors | None = None,
-        hsts_s: float = 0.0,
         bodies: Callable[[Callable[[str], None]], Bodies],
-        limits: Limits | None = None,
-        client_stall_s: float = CLIENT_STALL_S,
-        number: int = 0,
-        sockets: Sockets | None = None,
-        certificate: "ServedCertificate | None" = None,
-        others: Sequence[Address] = (),
         proxy_keys: ProxyKeys = NO_PROXY_KEYS,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        proxies = proxies or TrustedProxies()
-        name = name or f"{socket.gethostname()}/{os.getpid()}"
+        self._changes, self._draining = changes, False
         self._collections, self._lag = GcWatch(), LoopLag()
         self._sweeper, self._sweeps = Sweeper("gateway", _SWEEP_S, self._sweep), 0
-        self.metrics = _metrics(self._collections, self._loop_lag_s, certificate)
+        self.metrics = _metrics(self._collections, self._loop_lag_s, options.certificate)
         self.bodies = bodies(self.metrics.body_refused)
         self.metrics.bodies_held(lambda: self.bodies.held)
+        # What is read from the database
         self._quotas = QuotaClient(database)
         self.keys = KeyRing(database.listen_connection, changes, ended=self._quotas.forget)
         self.routes = LiveRoutes(database, changes, updated=self._routes_changed, keys=proxy_keys.keys)
-        self.demand = Demand(self._loop.time())
-        reports = DemandReports(database, name, proxy_keys)
-        self._places: QueueLeases[Queued] = QueueLeases(self._loop.time, self._places_lack)
-        self.queues = Queues(
-            self.routes.table,
-            self.demand,
-            self._loop.time,
-            woken=self._wakes_changed,
-            metrics=QueueMetrics(self.metrics.registry),
-            places=self._places,
-        )
-        limits = limits or limits_for(connection_bound(raise_file_limit()))
-        self._controller = Controller(
-            controller, secret, Pool(), most_strangers=max(1, limits.most // _STRANGERS_SHARE), others=deque(others)
-        )
         self._crashes = CrashWatch(database)
-        self._agents, failed = Pool(most=limits.most, prepare=notice_gone_hosts), FailureLog().note
+        # What requests share
+        limits = options.limits or limits_for(connection_bound(raise_file_limit()))
+        self.demand = Demand(self._loop.time())
+        self._places: QueueLeases[Queued] = QueueLeases(self._loop.time, self._places_lack)
+        self.queues = self._make_queues()
+        self._agents = Pool(most=limits.most, prepare=notice_gone_hosts)
         self._requests = RequestMetrics(self.metrics.registry, self.demand.at_replicas)
         self._shared = Shared(
             self.keys,
@@ -140,31 +146,41 @@ class Gateway:
             self.queues,
             self._quotas,
             self._requests,
-            failed,
+            failed=FailureLog().note,
             crashes=self._crashes,
         )
+        # The way to the controller and the leader
+        self._controller = _controller(controller, options, limits)
+        reports = DemandReports(database, options.name or f"{socket.gethostname()}/{os.getpid()}", proxy_keys)
         self._reporter = self._reporter_to(reports)
-        self._leases = LeaseClient(
-            reports,
-            self._places,
-            self._reporter.in_touch_s,
-            self.queues.refuse,
-            self._controller.has_database,
-        )
-        self._changes = changes
-        self._draining = False
-        health = self._health(number, certificate)
-        self._peers = None if sockets is None else PeerProcesses(number, sockets, health.answers())
+        in_touch_s, has_database = self._reporter.in_touch_s, self._controller.has_database
+        self._leases = LeaseClient(reports, self._places, in_touch_s, self.queues.refuse, has_database)
+        # The port
+        health, sockets = self._health(options.number, options.certificate), options.sockets
+        self._peers = None if sockets is None else PeerProcesses(options.number, sockets, health.answers())
         own: dict[bytes, Own] = dict.fromkeys((HEALTH, READY, METRICS), health.handle)
-        router = Router(self._shared, self._controller, own, proxies, cors, hsts_s)
-        admission = ConnectionAdmission(
+        router = Router(self._shared, self._controller, own, options.proxies, options.cors, options.hsts_s)
+        admission = self._admission(limits, options.proxies)
+        self._server = _server(router, admission, options.client_stall_s, options.certificate)
+
+    def _make_queues(self) -> Queues:
+        return Queues(
+            self.routes.table,
+            self.demand,
+            self._loop.time,
+            woken=self._wakes_changed,
+            metrics=QueueMetrics(self.metrics.registry),
+            places=self._places,
+        )
+
+    def _admission(self, limits: Limits, proxies: TrustedProxies) -> ConnectionAdmission:
+        return ConnectionAdmission(
             limits,
             name="gateway",
             is_proxy=proxies.__contains__,
             make_way=lambda key: self.queues.end_newest(key, not_served(Refusal.SHARE)),
             closed=self.metrics.connection_closed,
         )
-        self._server = _server(router, admission, client_stall_s, certificate)
 
     def _reporter_to(self, reports: DemandReports) -> Reporter:
         return Reporter(
@@ -313,6 +329,11 @@ def _metrics(
     if certificate is not None:
         metrics.certificate(lambda: certificate.expires_s, lambda: certificate.problem)
     return metrics
+
+
+def _controller(address: Address, options: Options, limits: Limits) -> Controller:
+    most_strangers, others = max(1, limits.most // _STRANGERS_SHARE), deque(options.others)
+    return Controller(address, options.secret, Pool(), most_strangers=most_strangers, others=others)
 
 
 def _server(

@@ -81,6 +81,7 @@ class Router:
         self._hsts = b"strict-transport-security: max-age=%d\r\n" % hsts_s if hsts_s else b""
         self._malformed = MalformedLog("gateway")
         self._keys: KeyRing = shared.keys
+        self._to_models = Admission(self._check_for_model)
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         path, request_id = head.target.partition(b"?")[0], request_id_of(head.named)
@@ -117,27 +118,28 @@ class Router:
         return fields is not None
 
     def _to_model(self, head: RequestHead, path: bytes, connection: ServerConnection, request_id: str) -> Handler:
-        def check(principal: Principal) -> None:
-            self._admit(principal, connection)
-            if _CHECKED not in head.alike:
-                _check(head, path)
-                head.alike[_CHECKED] = True
-
         keys, digests = _credentials(head)
         principal = self._keys.owner(digests[0])
         if principal is None and not any(digests):
             self._fail(unauthenticated(), path, connection, request_id)
             return DROPPED
-        answer = None
+        admission = self._to_models
         if head.method == b"GET" and (path == _LIST or _names_one(path)):
             answer = partial(self._show, path, connection, request_id)
+            admission = Admission(self._check_for_model, answer=answer)
         has_form = path in _FORMS and is_form(head.named.get(b"content-type", b""))
-        admission = Admission(check, answer=answer)
         upload = FormUpload if has_form else Upload
         counted = path.decode("latin-1")
         request = Request(self._shared, head, connection, request_id, admission, upload=upload, path=counted)
         request.start(principal, keys)
         return request
+
+    def _check_for_model(self, request: Request, principal: Principal) -> None:
+        self._admit(principal, request.connection)
+        head = request.head
+        if _CHECKED not in head.alike:
+            _check(head, head.path)
+            head.alike[_CHECKED] = True
 
     # Custom servers
 
@@ -150,7 +152,7 @@ class Router:
         if apps is None or apps.csp != "none":
             connection.add_lines(_SANDBOX)
 
-        def check(principal: Principal) -> None:
+        def check(_request: Request, principal: Principal) -> None:
             self._admit(principal, connection)
             if apps is None or not principal.limits.allows(name):
                 raise GatewayError(404, "not_found", f"no such path: {head.path.decode('latin-1')}")

@@ -142,7 +142,10 @@ def outside_strings(body: bytes) -> bytes:
 
 def _check_structure(text: bytes) -> None:
     """Refuses infinite numbers and deep nesting. `text`: the body without its strings."""
-    maybe = _MANY_DIGITS in text.translate(_DIGITS) or (b"e" in text.lower() and _BIG_EXPONENT.search(text))
+    maybe = b"e" in text.lower() and _BIG_EXPONENT.search(text) is not None
+    if not maybe and len(text) < min(len(_MANY_DIGITS), MOST_DEPTH):  # too short for either, as that of most bodies
+        return
+    maybe = maybe or _MANY_DIGITS in text.translate(_DIGITS)
     if maybe and any(_is_unusable(number[0]) for number in _NUMBER.finditer(text)):
         raise BadRequestError("body: not valid JSON: a number is infinite, or too long")
     if text.count(b"[") + text.count(b"{") > MOST_DEPTH:  # no deeper than brackets open
@@ -186,6 +189,8 @@ def _answer_size(fields: Any) -> AnswerSize:
 
 def _prompts(raw: Raw) -> int:
     """The number of prompts in the value of `prompt`: texts, or lists of numbers. One list of numbers is one prompt."""
+    if raw is _ABSENT:
+        return 1
     begin = bytes(memoryview(raw)[:_LONGEST_WORD]).translate(None, _BLANK)
     if begin[:2] == b'["':
         return outside_strings(bytes(raw)).count(b",") + 1

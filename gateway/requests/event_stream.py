@@ -16,24 +16,28 @@ class PartialEvent:
     __slots__ = ("held",)
 
     def __init__(self) -> None:
-        self.held = bytearray()
+        self.held: bytes | bytearray = b""  # empty between events, as most streams are when they rest
 
     def add(self, piece: bytes) -> bytes:
         """The events that are complete with this piece; may be empty."""
         held = self.held
-        if not held:
+        if not isinstance(held, bytearray):
             end = _last_end(piece, 0)
-            held += piece[end:]
+            if end < len(piece):
+                self.held = bytearray(piece[end:])
             return piece[:end]
         begin = max(0, len(held) - _BEFORE)
         held += piece
         end = _last_end(held, begin)
         complete = bytes(held[:end])
-        del held[:end]
+        if end < len(held):
+            del held[:end]
+        else:
+            self.held = b""
         return complete
 
     def take(self) -> bytes:
-        taken, self.held = bytes(self.held), bytearray()
+        taken, self.held = bytes(self.held), b""
         return taken
 
 
@@ -46,6 +50,8 @@ def _last_end(data: bytes | bytearray, begin: int) -> int:
 
 class CompleteEvents:
     """Holds the incomplete event back until its end arrives. One larger than `MAX_HELD_BYTES` passes in pieces."""
+
+    __slots__ = ("_between", "_last", "_partial")
 
     def __init__(self) -> None:
         self._partial = PartialEvent()

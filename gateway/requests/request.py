@@ -54,12 +54,12 @@ class Admission:
     """Who may send a request.
 
     Attributes:
-        check: called with the key's owner; refuses it by a `GatewayError`.
+        check: called with the request and its key's owner; refuses it by a `GatewayError`.
         unknown: makes the error without a valid key.
         answer: answers without a replica, called with the key's owner; None where a replica answers.
     """
 
-    check: Callable[[Principal], None]
+    check: Callable[["Request", Principal], None]
     unknown: Callable[[], GatewayError] = unauthenticated
     answer: Callable[[Principal], None] | None = None
 
@@ -146,7 +146,7 @@ class Request:
     def _admit(self, principal: Principal) -> None:
         """Refuses by key, limits and head, before the body is read."""
         try:
-            self.admission.check(principal)
+            self.admission.check(self, principal)
             if self.admission.answer is not None:
                 self.over(DONE)
                 self.admission.answer(principal)

@@ -195,8 +195,7 @@ class RoutingTable:
         """
         now, known = self._clock(), self._with_adapter(model, adapter)
         chosen = None
-        rollout = self._rollout(model)
-        if place is not None and rollout is not None:
+        if place is not None and (rollout := self._rollout(model)) is not None:
             groups = by_revision(known, rollout, place)
             if bound:
                 known = groups[0]

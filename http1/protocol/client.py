@@ -6,7 +6,6 @@ import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import StrEnum
-from functools import partial
 from typing import Final, Protocol, cast
 
 from http1.protocol.connecting import CONNECT_S, Address, ConnectError, opened
@@ -68,11 +67,12 @@ class ClientConnection(asyncio.Protocol):
     Args:
         at_rest: called when it can be used again; not called for a connection that must close.
         closed: called once when it is closed.
+        address: the server's.
     """
 
     __slots__ = (
         *("_at_rest", "_chunked", "_closed", "_complete", "_keep_alive", "_loop", "_read_paused", "_reader"),
-        *("_receiver", "_state", "_transport", "_write_paused", "rested_since"),
+        *("_receiver", "_state", "_transport", "_write_paused", "address", "rested_since"),
     )
 
     def __init__(
@@ -80,9 +80,11 @@ class ClientConnection(asyncio.Protocol):
         *,
         at_rest: Callable[["ClientConnection"], None],
         closed: Callable[["ClientConnection"], None],
+        address: Address = "",
     ) -> None:
         self._at_rest = at_rest
         self._closed = closed
+        self.address = address
         self._loop = asyncio.get_running_loop()
         self._state = REST
         self._transport: asyncio.Transport | None = None
@@ -337,6 +339,8 @@ class Pool:
         self._loop = asyncio.get_running_loop()
         self._resting: dict[Address, deque[ClientConnection]] = {}
         self._open: set[ClientConnection] = set()
+        # Made once: each connection would keep methods of its own.
+        self._at_rest, self._closed = self._rest, self._open.discard
 
     @property
     def open(self) -> int:
@@ -366,7 +370,7 @@ class Pool:
         """
 
         def made() -> ClientConnection:
-            return ClientConnection(at_rest=partial(self._rest, address), closed=self._open.discard)
+            return ClientConnection(at_rest=self._at_rest, closed=self._closed, address=address)
 
         self._make_way()
         self._connecting += 1
@@ -411,10 +415,10 @@ class Pool:
         for connection in list(self._open):
             connection.abort()
 
-    def _rest(self, address: Address, connection: ClientConnection) -> None:
-        resting = self._resting.get(address)
+    def _rest(self, connection: ClientConnection) -> None:
+        resting = self._resting.get(connection.address)
         if resting is None:
-            resting = self._resting[address] = deque()
+            resting = self._resting[connection.address] = deque()
         if len(resting) >= self._max_idle:
             resting.popleft().abort()
         resting.append(connection)

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from dataclasses import field as attribute
 from functools import partial
 from http import HTTPStatus
-from typing import Any, Final, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias, cast
 
 Fields: TypeAlias = list[tuple[bytes, bytes]]
 
@@ -30,6 +31,9 @@ NO_BODY: Final = frozenset((101, 204, 304))
 STATUS_LINES: Final = {
     status.value: b"HTTP/1.1 %d %b\r\n" % (status.value, status.phrase.encode()) for status in HTTPStatus
 }
+# What long streams have in place of their fields. All share it, so that it must not change.
+_NO_FIELDS: Final = cast("Fields", ())
+_NOTHING: Final = cast("dict[Any, Any]", MappingProxyType({}))
 _NAMES_NOTHING: Final = frozenset((b"", b"close", b"keep-alive"))  # values of Connection
 
 
@@ -91,7 +95,7 @@ class RequestHead:
 
     def drop_fields(self) -> None:
         """Frees the fields of a long stream, which needs them no longer."""
-        self.fields, self.named, self.alike = [], {}, {}
+        self.fields, self.named, self.alike = _NO_FIELDS, _NOTHING, _NOTHING
 
     @property
     def plain(self) -> bool:

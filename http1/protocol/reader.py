@@ -42,14 +42,14 @@ class MessageReader(ABC):
 
     def __init__(self, sink: Any) -> None:
         self._sink = sink
-        self._fields: Fields = []
-        self._parts: list[bytes] = []  # parts of a body that were read since the sink was last called
-        self.on_body = self._parts.append
+        self._fields: Fields  # of a head, while the parser reads it
+        self._parts: list[bytes]  # parts of a body that the parser has read since the sink was last called
+        self.on_body: Callable[[bytes], None]
         self._bare_bytes = 0  # read since the last that was of use: heads, trailers, chunk extensions
         self._frames = 0  # bytes of a body's frames, less those of the body
         self._trailers = 0
         self._in_head = True
-        self._parser: Any = None  # made for the first message that needs it
+        self._parser: Any = None  # made with its lists for the first message that needs it
         self._fresh = False  # the parser is between two messages
         self._left = 0  # bytes of a body that does not go through the parser
         self._known: Known[Any] | None = None  # as the last head that needed no parser
@@ -125,9 +125,15 @@ class MessageReader(ABC):
         unknown, self._unknown = self._unknown, b""
         return unknown
 
-    @abstractmethod
     def _new_parser(self) -> Any:
-        """A parser of httptools that calls this."""
+        """A parser that calls this, and the lists that it fills."""
+        self._parts = []
+        self.on_body = self._parts.append
+        return self._parser_of_httptools()
+
+    @abstractmethod
+    def _parser_of_httptools(self) -> Any:
+        """A parser that fills the present lists."""
 
     @abstractmethod
     def _feed_known(self, data: bytes) -> bytes | None:
@@ -203,8 +209,8 @@ class RequestReader(MessageReader):
 
     def __init__(self, sink: RequestSink) -> None:
         super().__init__(sink)
-        self._target: list[bytes] = []  # its parts
-        self.on_url = self._target.append
+        self._target: list[bytes]  # its parts
+        self.on_url: Callable[[bytes], None]
         self._ignored = False
         # While the parser ends with an offer to switch protocols that is ignored: a head that frames the same body,
         # and nothing where there is no body.
@@ -218,13 +224,18 @@ class RequestReader(MessageReader):
         self.rest = b""
 
     def _new_parser(self) -> Any:
+        self._target = []
+        self.on_url = self._target.append
+        return super()._new_parser()
+
+    def _parser_of_httptools(self) -> Any:
         return httptools.HttpRequestParser(self)
 
     def _after_switch(self, rest: bytes) -> bytes:
         """Continues behind an ignored offer, as RFC 9110 (7.8) allows: the parser would drop the body."""
         if self._declined is None:
             return rest
-        framing, self._parser = self._declined, self._new_parser()
+        framing, self._parser = self._declined, self._parser_of_httptools()
         if framing:
             self._parser.feed_data(framing)  # its callbacks change nothing
         self._declined = None
@@ -298,7 +309,7 @@ class RequestReader(MessageReader):
             return
         self._head = head = request_head(parser, b"".join(self._target), fields, named, switches)
         self.busy = True
-        self._fields = []  # they are the head's
+        del self._fields  # they are the head's
         if unknown:
             _KNOWN_REQUESTS.learn(unknown, head)
 
@@ -400,7 +411,7 @@ class ResponseReader(MessageReader):
         self._heads = self._trailers = self._bare_bytes = 0
         self._continues = self._until_close = self._informational = self._bodiless = False
 
-    def _new_parser(self) -> Any:
+    def _parser_of_httptools(self) -> Any:
         return httptools.HttpResponseParser(self)
 
     def feed(self, data: bytes) -> bytes:
@@ -413,8 +424,9 @@ class ResponseReader(MessageReader):
             if self._end_chunks(data):
                 return b""
         rest = MessageReader.feed(self, data)
-        if self._between_chunks:
+        if self._between_chunks:  # a long stream keeps no parser
             self._parser = None
+            del self._parts, self.on_body
         return rest
 
     def _end_chunks(self, data: bytes) -> bool:
@@ -494,7 +506,7 @@ class ResponseReader(MessageReader):
         self._bodiless = self._done = self._head_only or status in NO_BODY
         self._until_close = head.length is None and not chunked
         self._head = head
-        self._fields = []  # they are the head's
+        del self._fields  # they are the head's
         if unknown:
             _KNOWN_RESPONSES.learn(unknown, head)
             self._between_chunks = chunked and not self._bodiless and follow_only(unknown)

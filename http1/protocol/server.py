@@ -32,6 +32,8 @@ class Server:
     ) -> None:
         self._service = service
         self._connections: set[ServerConnection] = set()
+        # Made once: each connection would keep methods of its own.
+        self._opened, self._closed = self._connections.add, self._connections.discard
         self._server: Acceptor | None = None
         self._acceptor = None if context is None else TlsAcceptor(service.admission, self._made, context, plain=plain)
         self._bound: socket.socket | None = None
@@ -113,8 +115,7 @@ class Server:
             connection.abort()
 
     def _made(self, record: Connection | None = None) -> ServerConnection:
-        opened, closed = self._connections.add, self._connections.discard
-        made = ServerConnection(self._service, opened=opened, closed=closed, record=record)
+        made = ServerConnection(self._service, opened=self._opened, closed=self._closed, record=record)
         if self._retired:  # accepted before, and not served yet
             made.retire()
         return made

@@ -14,7 +14,7 @@ from controller.live.change_fanout import ChangeFanout
 from controller.live.endpoints import Endpoint
 from controller.live.key_ring import Principal
 from controller.store.access.key_reads import hash_secret
-from gateway.gateway import Gateway
+from gateway.gateway import Gateway, Options
 from gateway.requests.request import Request
 from http1.bodies import Bodies
 from http1.protocol.connection_rules import limits_for
@@ -111,8 +111,8 @@ async def a_site(**serving: Any) -> AsyncIterator[Site]:
         AwayDatabase(),  # type: ignore[arg-type]
         ChangeFanout(),
         controller.sockets[0].getsockname()[:2],
+        Options(limits=limits_for(MOST)),
         bodies=lambda refused: Bodies(2**20, 2**20, refused=refused),
-        limits=limits_for(MOST),
     )
     address, limits = f"127.0.0.1:{agent.sockets[0].getsockname()[1]}", ServingLimits.model_validate(serving)
     found = Endpoint("m", "m-1", address, "s", limits=limits, max_in_flight=serving.get("max_in_flight", 10**6))

@@ -26,7 +26,7 @@ from controller.store.access.keys import create_key
 from controller.store.access.proxy_secrets import PURPOSE
 from controller.store.access.secret_keys import SecretKeys, new_key, parse_keys
 from controller.store.core.database import Database
-from gateway.gateway import Gateway
+from gateway.gateway import Gateway, Options
 from http1.bodies import Bodies
 from http1.forwarded import TrustedProxies
 from http1.protocol.connection_rules import Limits
@@ -154,9 +154,7 @@ async def gateway_to(
         database.share(1),
         changes,
         (host, int(port)),
-        secret=SECRET,
-        proxies=proxies,
-        limits=Limits(20_000, 20_000, 20_000),
+        Options(secret=SECRET, proxies=proxies or TrustedProxies(), limits=Limits(20_000, 20_000, 20_000)),
         bodies=lambda refused: Bodies(512 * 2**20, 256 * 2**20, refused=refused),
         proxy_keys=proxy_keys,
     )

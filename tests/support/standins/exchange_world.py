@@ -56,7 +56,7 @@ class MemoryPool(Pool):
         await asyncio.sleep(0)
         if self.refuses:
             raise ConnectError("refused", 111)
-        connection = ClientConnection(at_rest=lambda one: self._rest(address, one), closed=self._open.discard)
+        connection = ClientConnection(at_rest=self._rest, closed=self._open.discard, address=address)
         self.made.append(MemoryTransport(connection))
         self._open.add(connection)
         return connection
@@ -103,7 +103,9 @@ class World:
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         connection.admit()
-        exchange = Request(self.models, head, connection, "id", Admission(lambda _: None), upload=self.upload)
+        exchange = Request(
+            self.models, head, connection, "id", Admission(lambda _request, _principal: None), upload=self.upload
+        )
         self.exchanges.append(exchange)
         exchange.start(self.owner, ())
         return exchange

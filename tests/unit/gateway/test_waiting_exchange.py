@@ -64,7 +64,7 @@ class MemoryPool(Pool):
 
     async def connect(self, address: Any) -> ClientConnection:
         await asyncio.sleep(0)
-        connection = ClientConnection(at_rest=lambda one: self._rest(address, one), closed=self._open.discard)
+        connection = ClientConnection(at_rest=self._rest, closed=self._open.discard, address=address)
         self.made.append(MemoryTransport(connection))
         self._open.add(connection)
         return connection
@@ -111,7 +111,7 @@ class World:
 
     def handle(self, head: RequestHead, connection: ServerConnection) -> Handler:
         connection.admit()
-        exchange = Request(self.models, head, connection, "id", Admission(lambda _: None))
+        exchange = Request(self.models, head, connection, "id", Admission(lambda _request, _principal: None))
         self.exchanges.append(exchange)
         exchange.start(Principal("k", "k", "admin", limits=LIMITS), ())
         return exchange

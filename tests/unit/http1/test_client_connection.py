@@ -62,10 +62,7 @@ class World:
         self.connection = self._open()
 
     def _open(self) -> ClientConnection:
-        def rest(connection: ClientConnection) -> None:
-            self.pool._rest(ADDRESS, connection)
-
-        connection = ClientConnection(at_rest=rest, closed=self.pool._open.discard)
+        connection = ClientConnection(at_rest=self.pool._rest, closed=self.pool._open.discard, address=ADDRESS)
         self.transport = MemoryTransport(connection)
         self.pool._open.add(connection)
         self.blocked = False
