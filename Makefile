@@ -26,7 +26,7 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup setup-all run unit test mutate test-newer newer-python check test-cases test-nightly fuzz fuzz-corpus test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-check test-ui reference estimates vllm-architectures server-flags docs lock clean
+.PHONY: help setup setup-all run unit test mutate test-newer newer-python check test-cases test-nightly fuzz fuzz-corpus test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-lint ui-check test-ui reference estimates vllm-architectures server-flags docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -158,6 +158,11 @@ ui: $(UI)/.ready
 	cd ui && $(JS) eslint --max-warnings 0 .
 	cd ui && $(JS) tsc --noEmit && $(JS) tsc --noEmit --project tests
 	cd ui && $(JS) vite build
+
+# The lint of the dashboard's sources alone, as the hook of pre-commit runs it.
+ui-lint: $(UI)/.ready
+	cd ui && $(JS) prettier --check --log-level warn .
+	cd ui && $(JS) eslint --max-warnings 0 .
 
 ui-check: $(UI)/.ready
 	$(BIN)/python docs/generate/dashboard_types.py > $(UI)/openapi.json
