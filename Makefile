@@ -26,7 +26,7 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup setup-all run unit test mutate test-newer newer-python check test-cases test-nightly fuzz fuzz-corpus test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-lint ui-check test-ui reference estimates vllm-architectures server-flags docs lock clean
+.PHONY: help setup setup-all run unit test mutate test-newer newer-python check test-cases test-nightly fuzz fuzz-corpus tiny-model test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-lint ui-check test-ui screenshot reference estimates vllm-architectures server-flags docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -41,6 +41,7 @@ help:
 	@echo 'make test-nightly  the ledger and its faults at length'
 	@echo 'make fuzz          search inputs that break readers of untrusted bytes (FUZZ_SECONDS for each, 60 where it is not set)'
 	@echo 'make soak          a busy week on real processes, compressed (SOAK_MINUTES, 40 where it is not set)'
+	@echo 'make tiny-model    PyTorch and Transformers for the CPU into $(ENGINES), and a tiny model into $(BUILD), for tries without a GPU'
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
 	@echo 'make test-engines-all  the same with llama-server and vLLM too, which are made first and take 10 to 20 minutes (into $(BUILT))'
 	@echo 'make test-flags    flags against the real argument parsers of servers (installs $(FLAGS) first)'
@@ -49,6 +50,7 @@ help:
 	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch, bench-live, bench-hours, bench-scrape, bench-house: see bench/'
 	@echo 'make ui            build the dashboard into controller/dashboard/files (installs Node.js into $(UI) first)'
 	@echo 'make test-ui       the dashboard: types, lint, that the build is of its sources, and tests in Chromium'
+	@echo 'make screenshot    the picture of the dashboard in the README, by the same Chromium'
 	@echo 'make release       wheel, sdist, locks, digest of the base image, bill of materials and sums, into dist (installs $(RELEASE) first)'
 	@echo 'make gpu-kit       a check for a host with a GPU and without a network, in folders of at most 40 MiB; gpu-check tries it here'
 	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
@@ -128,6 +130,12 @@ mutate: $(VENV)/.ready-dev
 soak: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest -m nightly -k long -s --timeout 14400 tests/system/gateway/test_soak.py $(ARGS)
 
+# For a host without a GPU: a real server, and a model of 5 MB with random weights, as the README runs them.
+tiny-model: $(ENGINES)/.ready
+	mkdir -p $(BUILD)
+	$(ENGINES)/bin/python tests/support/builders/tiny_llama.py $(BUILD)/tiny-model
+	chmod -R a+rX $(BUILD)/tiny-model
+
 # Tests of an engine that is not installed are skipped: test-engines-all installs all.
 test-engines: $(VENV)/.ready-dev $(ENGINES)/.ready
 	$(BIN)/python -m pytest tests/engines $(ARGS)
@@ -179,6 +187,12 @@ ui-check: $(UI)/.ready
 # Playwright drives the Chromium of the machine: Debian's package, or the one that CHROMIUM names.
 test-ui: ui-check
 	PYTHONPATH=$$(echo $(abspath $(UI))/lib/python3*/site-packages) $(BIN)/python -m pytest tests/ui -n 3 --dist loadfile $(ARGS)
+
+# The README's picture: the dashboard over simulated hosts, in the Chromium of test-ui.
+screenshot: $(UI)/.ready
+	PYTHONPATH=tests:$$(echo $(abspath $(UI))/lib/python3*/site-packages) $(BIN)/python tests/ui/screenshots.py $(BUILD)/pictures \
+	    --pages cluster --widths 1280 --height 800 --themes light --states data
+	cp $(BUILD)/pictures/cluster-data-1280-light.png docs/dashboard.png
 
 $(UI)/.ready: locks/ui.txt ui/package-lock.json ui/.npmrc $(VENV)/.ready-dev
 	rm -f $@
