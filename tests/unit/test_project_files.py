@@ -26,7 +26,7 @@ SUPPORTED = SpecifierSet(tomllib.loads((ROOT / "pyproject.toml").read_text())["p
 
 
 def read(file: Path) -> Any:
-    return yaml.load(file.read_text(encoding="utf-8"), yaml.BaseLoader)  # noqa: S506 - all values as texts: 3.10 is no number
+    return yaml.load(file.read_text(encoding="utf-8"), yaml.BaseLoader)  # noqa: S506 - 3.10 stays a text
 
 
 def commands(file: Path) -> Iterator[str]:
