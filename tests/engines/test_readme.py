@@ -15,7 +15,7 @@ from support.processes.up_process import Up, clean_env
 
 pytestmark = [pytest.mark.timeout(400), *needs(TRANSFORMERS)]
 # The test's fixtures install the server, make the model, and start Gpuward.
-DONE_BEFORE = ("make tiny-model", "PATH=$PWD/.venv-engines/bin:$PATH make run", ". ~/.local/share/")
+DONE_BEFORE = ("make tiny-model", "PATH=$PATH:$PWD/.venv-engines/bin make run", ". ~/.local/share/")
 
 
 def test_the_first_real_model_answers(up: Up, models: Iterator[Path], tmp_path: Path) -> None:
