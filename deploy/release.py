@@ -136,7 +136,7 @@ def build(folder: Path) -> Path:
 def fetch_locked(folder: Path) -> None:
     """The packages of the lock, for this Python."""
     options = ("--no-cache-dir", "--no-deps", "--only-binary=:all:", "--require-hashes")
-    _run(*_PIP, "download", *options, "--requirement", ROOT / "requirements.lock", "--dest", folder)
+    _run(*_PIP, "download", *options, "--requirement", ROOT / "locks/product.txt", "--dest", folder)
 
 
 def install_as_image(wheel: Path, extras: str, place: Path, wheels: Path) -> Path:
@@ -155,7 +155,7 @@ def write_lock(wheel: Path, extra: str, wheels: Path) -> None:
     dry = ("--dry-run", "--ignore-installed", "--report", "-")
     report = json.loads(_run(*_PIP, "install", *dry, *_only(wheels), f"{wheel}[{extra}]"))
     names = {_plain(package["metadata"]["name"]) for package in report["install"]}
-    rows = re.split(r"^(?=\w)", (ROOT / "requirements.lock").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    rows = re.split(r"^(?=\w)", (ROOT / "locks/product.txt").read_text(encoding="utf-8"), flags=re.MULTILINE)
     kept = [row for row in rows if _plain(row.partition("==")[0]) in names]
     version = wheel.name.split("-")[1]
     (wheel.parent / f"{extra}.lock").write_text(
@@ -269,7 +269,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, default=ROOT / "dist", help="where the files go (default: dist)")
     parser.add_argument("--registry", default=DOCKER_HUB, help="registry of the base image, as a URL")
     parser.add_argument("--cyclonedx", type=Path, default=ROOT / ".venv-release/bin/cyclonedx-py", help="its program")
-    parser.add_argument("--wheels", type=Path, help="folder with the packages of requirements.lock; else fetched")
+    parser.add_argument("--wheels", type=Path, help="folder with the packages of locks/product.txt; else fetched")
     images = parser.add_mutually_exclusive_group()
     images.add_argument("--image", help="an image to examine")
     images.add_argument(

@@ -96,8 +96,8 @@ def _without_owner(member: tarfile.TarInfo) -> tarfile.TarInfo:
 
 def gather(place: Path, python: str) -> None:
     """Makes all files of the kit in one folder, with their paths in its parts."""
-    fetch(rows((ROOT / "requirements.lock").read_text(), LEFT_OUT), place / "product", python)
-    fetch((ROOT / "requirements-gpu-kit.lock").read_text(), place / "engine", python)
+    fetch(rows((ROOT / "locks/product.txt").read_text(), LEFT_OUT), place / "product", python)
+    fetch((ROOT / "locks/gpu-kit.txt").read_text(), place / "engine", python)
     run(sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", place / "product")
     (wheel,) = (place / "product").glob(f"{_POSTGRES}-*.whl")
     with tempfile.TemporaryDirectory() as folder:

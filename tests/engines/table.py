@@ -12,8 +12,8 @@ from engines import build_llama_server, install_vllm_cpu
 from support.builders.tiny_gguf import make_tiny_gguf
 
 ROOT = Path(__file__).parents[2]
-_LLAMA_SERVER = build_llama_server.built((ROOT / "requirements-flags-servers.lock").read_text(), ROOT / ".engines")
-_VLLM = install_vllm_cpu.program_of((ROOT / "requirements-vllm-cpu.lock").read_text(), ROOT / ".engines")
+_LLAMA_SERVER = build_llama_server.built((ROOT / "locks/flags-servers.txt").read_text(), ROOT / ".engines")
+_VLLM = install_vllm_cpu.program_of((ROOT / "locks/vllm-cpu.txt").read_text(), ROOT / ".engines")
 _TRANSFORMERS = ROOT / ".venv-engines/bin/transformers"
 CONTEXT = 4096
 DRAIN_TIME = "5m"  # where the cores are shared by ten, a stream of seconds takes a minute; beyond this it is cut

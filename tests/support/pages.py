@@ -31,7 +31,8 @@ class Fence:
 
 def pages() -> list[Path]:
     """Every page, those outside docs/ included."""
-    outside = [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md")]
+    names = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "CODE_OF_CONDUCT.md", "SECURITY.md")
+    outside = [ROOT / name for name in names]
     return [*outside, *sorted(DOCS.glob("*.md")), *sorted(DESIGN.glob("*.md"))]
 
 

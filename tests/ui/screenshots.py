@@ -2,7 +2,9 @@
 
     PYTHONPATH=tests:$(echo .venv-ui/lib/python3*/site-packages) .venv/bin/python tests/ui/screenshots.py build/pictures
 
-`--pages NAME ...`, `--widths`, `--themes` and `--states` take fewer. Each picture shows the whole page.
+`--pages NAME ...`, `--widths`, `--themes` and `--states` take fewer. Each picture shows the whole page, or with
+`--height` the part that a window of that height shows.
+`make screenshot` makes the README's picture.
 """
 
 import argparse
@@ -94,12 +96,12 @@ def asks(url: str) -> bool:
     return "/api/v1/" in url and not url.endswith(("/me", "/live", "/session"))
 
 
-async def picture(taken: Seat, path: str, name: str, state: str, file: Path) -> None:
+async def picture(taken: Seat, path: str, name: str, state: str, file: Path, *, full_page: bool) -> None:
     page = await taken.open(path)
     await page.wait_for_timeout(SETTLES_MS)
     await prepare(page, name, state)
     await page.wait_for_timeout(SETTLES_MS)
-    await page.screenshot(path=file, full_page=True)
+    await page.screenshot(path=file, full_page=full_page)
 
 
 async def pictures(browser: Browser, cluster: Cluster, state: str, chosen: argparse.Namespace) -> None:
@@ -107,13 +109,13 @@ async def pictures(browser: Browser, cluster: Cluster, state: str, chosen: argpa
     key, _ = await key_of(cluster, "admin", "ann")
     for theme in chosen.themes:
         for width in chosen.widths:
-            size = {"width": width, "height": 900}
+            size = {"width": width, "height": chosen.height or 900}
             async with seat(browser, cluster.url, key, viewport=size, color_scheme=theme) as taken:
                 if state == "failed":
                     await taken.context.route(asks, fails)
                 for name in chosen.pages:
                     file = chosen.folder / f"{name}-{state}-{width}-{theme}.png"
-                    await picture(taken, PAGES[name].format(**names), name, state, file)
+                    await picture(taken, PAGES[name].format(**names), name, state, file, full_page=not chosen.height)
 
 
 async def objects(cluster: Cluster) -> dict[str, str]:
@@ -150,6 +152,7 @@ def arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pages", nargs="+", choices=PAGES, default=list(PAGES))
     some: dict[str, Any] = {"nargs": "+"}
     parser.add_argument("--widths", type=int, default=WIDTHS, **some)
+    parser.add_argument("--height", type=int, help="of the window, in pixels; the picture ends there")
     parser.add_argument("--themes", choices=THEMES, default=THEMES, **some)
     parser.add_argument("--states", choices=STATES, default=STATES, **some)
     return parser.parse_args(argv)

@@ -10,9 +10,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
-RUNNING, DEVELOPING, PAGES = (
-    ROOT / name for name in ("requirements.lock", "requirements-dev.lock", "requirements-docs.lock")
-)
+RUNNING, DEVELOPING, PAGES = (ROOT / "locks" / name for name in ("product.txt", "dev.txt", "docs.txt"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 BUILDING = ("hatchling", "editables")
 
@@ -47,7 +45,7 @@ def test_no_package_is_pinned_twice_differently(lock: Path, other: Path) -> None
     assert not differing
 
 
-@pytest.mark.parametrize("lock", sorted(ROOT.glob("requirements*.lock")), ids=lambda path: path.name)
+@pytest.mark.parametrize("lock", sorted((ROOT / "locks").iterdir()), ids=lambda path: path.name)
 def test_every_pin_has_hashes_and_no_address(lock: Path) -> None:
     text = lock.read_text()
     assert "://" not in text

