@@ -13,7 +13,8 @@ WORKDIR /build
 # network: Gpuward and what it needs to run. The build backend, which the lock holds too, stays behind.
 COPY locks/product.txt .
 RUN pip download --no-cache-dir --no-deps --only-binary=:all: --require-hashes --requirement product.txt --dest locked
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE gpuward.py docker-compose.yml ./
+COPY deploy deploy
 COPY controller controller
 COPY gateway gateway
 COPY agent agent
@@ -29,6 +30,8 @@ RUN groupadd --gid 8420 gpuward \
     # A new volume takes owner and mode of the folder that it is mounted on.
     && install -d -o gpuward -g gpuward -m 0700 /var/lib/gpuward /run/gpuward
 COPY --from=build /opt/gpuward /opt/gpuward
+# The scripts and simulated hosts of docker-compose.yml.
+COPY --from=build /build/deploy/compose /etc/gpuward
 ENV PATH=/opt/gpuward/bin:$PATH \
     PYTHONUNBUFFERED=1 \
     GPUWARD_DATA_DIR=/var/lib/gpuward \

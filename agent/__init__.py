@@ -1,1 +1,1 @@
-"""The agent daemon on a GPU host."""
+"""The agent of Gpuward: a daemon on each GPU host."""

@@ -1,1 +1,1 @@
-"""The `gpuward` command: daemons, and client verbs that talk to the HTTP API only."""
+"""The command line of Gpuward: daemons, and client verbs that talk to the HTTP API only."""

@@ -82,6 +82,7 @@ VERBS: Final = (  # in the order of `--help`
         "cli.verbs.audit_log",
         "List changes, and reads of secrets and logs: by which key, from where, and with which outcome.",
     ),
+    Verb("assets", "cli.local.assets", "Write the files for operators: units, rules, boards, Compose, Kubernetes."),
     Verb("doctor", "cli.local.doctor", "Examine this host, and say what to do."),
     Verb("completion", "cli.verbs.completion", "Print the script with which a shell completes verbs and live names."),
     Verb("version", "cli.verbs.version", "Print the version of this program."),

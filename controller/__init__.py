@@ -1,1 +1,1 @@
-"""The controller daemon: holds what users want and closes the difference to what the agents report."""
+"""The controller of Gpuward: holds what users want and closes the difference to what the agents report."""

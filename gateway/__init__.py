@@ -1,1 +1,1 @@
-"""The gateway: owns the public address, answers `/v1` by the models' replicas, passes all else to the controller."""
+"""The gateway of Gpuward: owns the public address, answers `/v1` by replicas, passes all else to the controller."""

@@ -1,1 +1,1 @@
-"""Contracts: manifests, objects of the API, and the messages between agent and controller. No I/O, no ORM."""
+"""Contracts of Gpuward: manifests, objects of the API, messages between agent and controller. No I/O, no ORM."""

@@ -53,6 +53,7 @@ VARIABLES: Final = frozenset(
         "GPUWARD_GPU_HOUR_PRICES",
         "GPUWARD_HOST",
         "GPUWARD_HSTS",
+        "GPUWARD_IMAGE",
         "GPUWARD_INSTANCE",
         "GPUWARD_JOIN_TOKEN",
         "GPUWARD_JOIN_TOKEN_FILE",

@@ -10,8 +10,8 @@ from gateway.settings import GatewaySettings
 
 # What the command line reads, and what an agent sets for engines.
 _OTHERS: Final = (
-    "GPUWARD_AGENT_DIR", "GPUWARD_API_KEY", "GPUWARD_CONTEXT", "GPUWARD_EPOCH", "GPUWARD_INSTANCE", "GPUWARD_RANK",
-    "GPUWARD_URL",
+    "GPUWARD_AGENT_DIR", "GPUWARD_API_KEY", "GPUWARD_CONTEXT", "GPUWARD_EPOCH", "GPUWARD_IMAGE", "GPUWARD_INSTANCE",
+    "GPUWARD_RANK", "GPUWARD_URL",
 )  # fmt: skip
 
 

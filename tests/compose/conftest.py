@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from support.built_wheel import python
 from support.docker.compose import Compose
 from support.docker.dockerd import Dockerd
 from support.docker.hub import Hub
 from support.docker.released import Release
+from support.pages import ROOT
 
 
 @pytest.fixture(scope="session")
@@ -23,15 +25,18 @@ def hub() -> Iterator[Hub]:
 
 
 @pytest.fixture(scope="session")
-def compose(hub: Hub) -> Iterator[Compose]:
-    """Its images are loaded, and nothing is built or started."""
+def compose(hub: Hub, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Compose]:
+    """Its images are loaded, its folder has the sources of the sdist, and nothing is built or started."""
     folder = Path(tempfile.mkdtemp(prefix="gpuward-compose-"))
     dockerd = Dockerd(folder, toolkit=False, storage=("overlay2", "vfs"), hub=hub.url)
     dockerd.start()
     project = Compose(dockerd, folder)
     try:
         project.load_images()
-        project.copy_project()
+        build = tmp_path_factory.mktemp("sdist")
+        python("-m", "hatchling", "build", "-t", "sdist", "-d", build, cwd=ROOT)
+        (sdist,) = build.glob("*.tar.gz")
+        project.unpack(sdist)
         yield project
         project.shell("docker compose down --volumes --timeout 20")
     finally:

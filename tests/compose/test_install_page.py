@@ -1,17 +1,21 @@
-"""docs/install.md, typed line by line as root, on hosts that have the sources and a release and nothing of Gpuward.
+"""docs/install.md, typed line by line as root, on hosts that have a release and nothing else of Gpuward.
 
 A host is a container in which systemd is the first process, so the units run as they stand. It lacks `ssh` and `sudo`:
 a line with them is typed on the other host itself. It lacks GPUs, so its agent simulates one.
 """
 
+import json
 import re
 import time
+import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from support.docker.compose import PYTHON_BASE, Compose
+from support.docker.hub import Hub
 from support.docker.released import Release
 from support.docker.typed_host import Host
 from support.pages import DOCS, Fence, fences
@@ -19,7 +23,8 @@ from support.pages import DOCS, Fence, fences
 pytestmark = pytest.mark.timeout(900)
 PAGE = DOCS / "install.md"
 TYPED = "make test-compose types it "
-MACHINE, CONTROLLER, GPU_HOST, DOCKER = "on a new machine", "on the controller's host", "on gpu-3", "with Docker"
+MACHINE, CONTROLLER, GPU_HOST = "on a new machine", "on the controller's host", "on gpu-3"
+DOCKER, PULLED = "with Docker", "with an image in a registry"
 # Lines that are not typed, and why.
 LEFT = {
     "gpuward run hf:Qwen/Qwen3-0.6B --name qwen": "needs a real model; tests/system/cli/test_run_model.py has a hub",
@@ -28,7 +33,11 @@ LEFT = {
     ),
     "systemctl stop gpuward-controller": "needs a host that an earlier version has installed",
     "systemctl enable --now gpuward-gateway.socket gpuward-controller gpuward-gateway": "likewise",
-    "cd /opt/source": "the sources of this engine's project lie elsewhere",
+    'pipx install "$(ls /opt/release/gpuward-*.whl)[controller,agent]"': "it fetches pip and others from an index",
+    'uv tool install "$(ls /opt/release/gpuward-*.whl)[controller,agent]"': "it is not in the base image",
+    "mkdir gpuward": "the project of this engine has the sources of the release already",
+    "cd gpuward": "likewise",
+    "tar -xzf /opt/release/gpuward-*.tar.gz --strip-components=1": "likewise",
 }
 LIMIT_S = 60.0
 LISTED = "gpuward get workers\n"
@@ -52,7 +61,7 @@ def typed_lines(fence: Fence) -> str:
 def test_each_line_is_typed_or_listed_with_a_reason() -> None:
     for fence in blocks():
         place = place_of(fence)
-        assert place in (None, MACHINE, CONTROLLER, GPU_HOST, DOCKER), fence.where
+        assert place in (None, MACHINE, CONTROLLER, GPU_HOST, DOCKER, PULLED), fence.where
         if place is None:
             assert [line for line in fence.text.splitlines() if line not in LEFT] == [], fence.where
     whole = "".join(fence.text for fence in blocks())
@@ -136,7 +145,7 @@ def test_two_hosts_with_systemd(hosts: dict[str, Host]) -> None:
             assert all(60706 <= int(uid) <= 61183 for found in before.values() for uid in found.values())
             until(here, LISTED, r"(?s)\bready\b.*\bready\b")
             assert {host.name: engines(host) for host in hosts.values()} == before, "engines run on"
-        elif "--upgrade" in text:
+        elif "assets --force" in text:
             before = engines(there)
             there.types(text)
             until(here, LISTED, r"(?s)\bready\b.*\bready\b")
@@ -149,9 +158,7 @@ def test_two_hosts_with_systemd(hosts: dict[str, Host]) -> None:
 def test_nothing_of_it_is_left(hosts: dict[str, Host]) -> None:
     """After the page's last lines, which the test before has typed."""
     for host in hosts.values():
-        find = (
-            "find / -xdev -iname '*gpuward*' -not -path '/opt/source*' -not -path '/opt/release*' -not -path '/proc/*'"
-        )
+        find = "find / -xdev -iname '*gpuward*' -not -path '/opt/release*' -not -path '/proc/*'"
         assert host.types(find) == ""
         assert host.types("ps -eo args --no-headers | grep '[g]puward' || true") == ""
         assert host.types("systemctl --failed --no-legend --plain | grep gpuward || true") == ""
@@ -175,8 +182,32 @@ def test_one_machine(compose: Compose) -> None:
 def test_docker_compose(compose: Compose) -> None:
     (fence,) = (one for one in blocks() if place_of(one) == DOCKER)
     compose.shell(typed_lines(fence))
-    *_, listed = fence.text.splitlines()
+    both_hosts_are_ready(compose, fence.text.splitlines()[-1])
+
+
+def both_hosts_are_ready(compose: Compose, line: str) -> None:
     deadline = time.monotonic() + LIMIT_S
-    while len(re.findall(r"^gpu-\d +ready\b", said := compose.shell(listed), re.MULTILINE)) != 2:
+    while len(re.findall(r"^gpu-\d +ready\b", said := compose.shell(line), re.MULTILINE)) != 2:
         assert time.monotonic() < deadline, said
         time.sleep(0.5)
+
+
+def test_the_compose_file_of_the_wheel_alone(compose: Compose, release: Release, hub: Hub, tmp_path: Path) -> None:
+    """A machine that can pull the image has nothing else. The test before has built it."""
+    (fence,) = (one for one in blocks() if place_of(one) == PULLED)
+    (page,) = re.findall(r"^export GPUWARD_IMAGE=(\S+)$", fence.text, re.MULTILINE)
+    image = page.replace("registry.example", hub.address)
+    compose.shell(f"docker tag gpuward {image}\ndocker push --quiet {image}\ndocker rmi {image}")
+    (wheel,) = release.folder.glob("*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        (tmp_path / "docker-compose.yml").write_bytes(archive.read("cli/assets/docker-compose.yml"))
+    here = f"cd {tmp_path}\nexport GPUWARD_PORT=8424\n"  # the project of the other tests has the port of the page
+    *lines, listed = fence.text.replace(page, image).splitlines()
+    exported, _ = lines
+    try:
+        compose.shell(here + "\n".join(lines))
+        both_hosts_are_ready(compose, f"{here}{exported}\n{listed}")
+        used = compose.shell(f"{here}{exported}\ndocker compose images --format json")
+        assert {one["Tag"] for one in json.loads(used)} == {image.rpartition(":")[2], "18"}, "nothing was built"
+    finally:
+        compose.shell(f"{here}{exported}\ndocker compose down --volumes --timeout 20")

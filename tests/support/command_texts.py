@@ -29,16 +29,18 @@ def commands_of(text: str) -> list[list[str]]:
         splitter.commenters = "#"
         splitter.wordchars += "=/:.$-[]"
         words: list[str] = []
+        program = ""
         inside = False
         for word in [*splitter, ";"]:
             if set(word) <= set("|&;<>()"):
                 if inside:
                     found.append(words)
-                words, inside = [], False
+                words, program, inside = [], "", False
             elif inside:
                 words.append(word)
-            elif word.rpartition("/")[2] == "gpuward":
+            elif word.rpartition("/")[2] == "gpuward" and program != "helm":  # whose release has that name
                 inside = True
+            program = program or word.strip("|&;<>()")
     return found
 
 

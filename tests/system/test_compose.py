@@ -223,7 +223,7 @@ def test_one_service_is_built_and_each_has_limits() -> None:
     services = COMPOSE["services"]
     assert [name for name, service in services.items() if "build" in service] == ["controller"]
     for name, service in services.items():
-        assert (service["image"] == "gpuward") == (name != "postgres"), name
+        assert (service["image"] == "${GPUWARD_IMAGE:-gpuward}") == (name != "postgres"), name
         assert {"mem_limit", "pids_limit"} <= set(service), name
         assert set(service["logging"]["options"]) == {"max-size", "max-file"}, name
 

@@ -7,11 +7,8 @@ declares all that it imports. Whether a registry still holds those versions is w
 """
 
 import importlib.metadata
-import os
 import subprocess
-import sys
 import tarfile
-import venv
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,13 +17,15 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from cli.local.asset_files import asset_files
 from schemas.version import __version__
+from support.built_wheel import install, python
 
 ROOT = Path(__file__).parents[2]
 CONTROLLER = ("controller.daemon", "gateway.daemon")  # what one extra is for
+ASSETS = "cli/assets/"
 PACKAGES = {"controller", "gateway", "agent", "http1", "schemas", "cli"}
 COMPILED = {".pyc"}
-NO_CONFIG = {"PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 # Lends the packages of the tests' environment, but for those that this installation would not have brought.
 GUARD = """
 import sys
@@ -46,14 +45,14 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the sdist, the wheel of the sources, and the wheel of the sdist in `again/`."""
     folder = tmp_path_factory.mktemp("dist")
     sources = _copied(tmp_path_factory.mktemp("sources"))
-    _python("-m", "hatchling", "build", "-d", str(folder), cwd=sources)
+    python("-m", "hatchling", "build", "-d", str(folder), cwd=sources)
     (sdist,) = folder.glob("*.tar.gz")
     unpacked = tmp_path_factory.mktemp("unpacked")
     with tarfile.open(sdist) as archive:
         archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Debian 12's Python has none yet
         archive.extractall(unpacked)  # noqa: S202 - it is our own
     (inside,) = unpacked.iterdir()
-    _python("-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "again"), cwd=inside)
+    python("-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "again"), cwd=inside)
     return folder
 
 
@@ -69,27 +68,25 @@ def _copied(folder: Path) -> Path:
     return folder
 
 
-def _python(*argv: str, cwd: Path) -> None:
-    env = {**os.environ, **NO_CONFIG}
-    done = subprocess.run([sys.executable, *argv], cwd=cwd, env=env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def _contents(wheel: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def test_the_wheel_holds_the_four_packages_and_the_sdist_gives_the_same_one(dist: Path) -> None:
+def test_the_wheel_holds_the_packages_and_the_assets_and_the_sdist_gives_the_same_one(dist: Path) -> None:
     (wheel,) = dist.glob("*.whl")
     held = _contents(wheel)
-    assert {name.split("/")[0] for name in held} == {*PACKAGES, f"gpuward-{__version__}.dist-info"}
+    assert {name.split("/")[0] for name in held} == {*PACKAGES, "gpuward.py", f"gpuward-{__version__}.dist-info"}
     for package in PACKAGES:
         mine = {
             str(f.relative_to(ROOT)) for f in (ROOT / package).rglob("*") if f.is_file() and f.suffix not in COMPILED
         }
-        assert mine == {name for name in held if name.startswith(f"{package}/")}
+        assert mine == {name for name in held if name.startswith(f"{package}/") and not name.startswith(ASSETS)}
     assert "controller/dashboard/files/index.html" in held
+    sources = asset_files(ROOT)
+    assert {name.removeprefix(ASSETS): held[name] for name in held if name.startswith(ASSETS)} == {
+        name: file.read_bytes() for name, file in sources.items()
+    }
     (again,) = (dist / "again").glob("*.whl")
     assert _contents(again) == held
 
@@ -127,10 +124,7 @@ def test_installed_into_an_empty_environment(
 ) -> None:
     (wheel,) = dist.glob("*.whl")
     home = tmp_path / "env"
-    venv.create(home)
-    python = home / "bin" / "python"
-    pip = ["--python", str(python), "install", "--quiet", "--no-deps"]
-    _python("-m", "pip", *pip, str(wheel), cwd=tmp_path)
+    install(home, wheel)
     (site,) = (home / "lib").glob("python3*/site-packages")
     metadata = next(site.glob("gpuward-*.dist-info")) / "METADATA"
     requires = [line.partition(": ")[2] for line in metadata.read_text().splitlines() if line[:14] == "Requires-Dist:"]
@@ -150,12 +144,17 @@ def test_installed_into_an_empty_environment(
     assert (shown.returncode, shown.stderr) == (0, "")
     assert "apply" in shown.stdout
     assert __version__ in run(gpuward, "version").stdout
+    written = run(gpuward, "assets", str(tmp_path / "assets"))
+    assert (written.returncode, written.stderr) == (0, "")
+    assert {str(Path(line).relative_to(tmp_path / "assets")) for line in written.stdout.splitlines()} == {
+        *asset_files(ROOT)
+    }
     for module in starts:
-        done = run(str(python), "-c", f"import {module}; print({module}.__file__)")
+        done = run(str(home / "bin" / "python"), "-c", f"import {module}; print({module}.__file__)")
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout.startswith(str(site))
     for module in lacks:
-        done = run(str(python), "-c", f"import {module}")
+        done = run(str(home / "bin" / "python"), "-c", f"import {module}")
         assert "ModuleNotFoundError" in done.stderr, f"the extra of {module} names nothing that it needs"
     for verb in ("controller", "gateway", "agent"):
         said = run(gpuward, verb, "--help")

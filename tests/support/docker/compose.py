@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from support.docker.dockerd import ENGINE, Dockerd
-from support.pages import ROOT
 
 KEPT = ENGINE / "compose"
 LIMIT_S = 300.0
@@ -70,17 +69,9 @@ class Compose:
         programs = self.dockerd.environment()
         return {**kept, **own, "PATH": programs["PATH"], "LD_LIBRARY_PATH": programs["LD_LIBRARY_PATH"]}
 
-    def copy_project(self) -> None:
-        """What a clone has of the image's sources, and what the services mount."""
-        sources = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
-        for name in (*sources, ".dockerignore", "Dockerfile", "docker-compose.yml", "deploy"):
-            source = ROOT / name
-            target = self.project / name
-            target.parent.mkdir(parents=True, exist_ok=True)
-            if source.is_dir():
-                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
-            else:
-                shutil.copy(source, target)
+    def unpack(self, sdist: Path) -> None:
+        """Puts the sources of a release into the project's folder."""
+        self.shell(f"tar --extract --gzip --strip-components=1 --file {sdist}")
 
     def shell(self, script: str, limit_s: float = LIMIT_S) -> str:
         """Types lines of a page in the project's folder; what they print.

@@ -13,7 +13,7 @@ LIMIT_S = 300.0
 
 
 class Release:
-    """Its files are in `folder`, in the Compose project's own as a clone has them."""
+    """Its files are in `folder`, in the Compose project's own."""
 
     def __init__(self, compose: Compose, hub: Hub) -> None:
         self.folder = compose.project / "dist"

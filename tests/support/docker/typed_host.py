@@ -15,7 +15,7 @@ _RIGHTS = (
 
 
 class Host:
-    """It has the sources in /opt/source and a release in /opt/release, both read-only, and nothing of Gpuward."""
+    """It has a release in /opt/release, read-only, and nothing else of Gpuward."""
 
     def __init__(self, compose: Compose, name: str, image: str, *, network: str = "none", alias: str = "") -> None:
         self.name = name
@@ -26,7 +26,7 @@ class Host:
     def start(self) -> None:
         """Starts it, and waits until systemd has started all else."""
         project = self._compose.project
-        mounts = ["-v", f"{project}:/opt/source:ro", "-v", f"{project}/dist:/opt/release:ro"]
+        mounts = ["-v", f"{project}/dist:/opt/release:ro"]
         room = ["--tmpfs", "/run", "--tmpfs", "/run/lock", "--tmpfs", "/tmp:exec"]  # noqa: S108 - the container's
         rights = [f"--cap-add={one}" for one in _RIGHTS]
         rights += ["--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined"]
