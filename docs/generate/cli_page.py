@@ -8,6 +8,7 @@ import typer
 
 from cli.app import VERBS, app, imported
 from cli.errors import CliError, NotFoundError, TimedOutError, UsageError
+from cli.examples import examples_of
 from cli.runner import INTERRUPTED
 from tables import code, duration, sentence, table, words
 
@@ -103,6 +104,7 @@ def page() -> str:
     for name, command in verbs():
         lines += [f"## {_PROGRAM} {name}", "", sentence(command.help or ""), "", "```text"]
         lines += [_usage(name, command), "```", "", *_table_of(command.params)]
+        lines += ["```bash", *examples_of(name), "```", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
