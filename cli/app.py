@@ -68,6 +68,7 @@ GROUPS: Final = (  # in the order of `--help`
             Verb("ps", "cli.verbs.get", "List instances."),
             Verb("pending", "cli.verbs.pending", "List pending instances in the order in which they are placed."),
             Verb("describe", "cli.verbs.describe", "Show an object in detail, with its latest events."),
+            Verb("models", "cli.verbs.models", "List models: their names, and where they run and are cached."),
             Verb("logs", "cli.verbs.logs", "Print the logs of engines."),
             Verb("events", "cli.verbs.events", "List events, oldest first."),
             Verb("top", "cli.verbs.top", "Show workers and GPUs live."),

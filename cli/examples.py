@@ -24,6 +24,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, str]]] = {
     "ps": ("gpuward ps", "gpuward ps chat --watch"),
     "pending": ("gpuward pending", "gpuward pending -o json"),
     "describe": ("gpuward describe chat", "gpuward describe gpu gpu-a1:0"),
+    "models": ("gpuward models", "gpuward models chat -o wide"),
     "logs": ("gpuward logs chat --follow", "gpuward logs chat --previous --tail 50"),
     "events": ("gpuward events --for deployment/chat", "gpuward events --watch"),
     "top": ("gpuward top", "gpuward top --once --worker gpu-a1"),

@@ -32,7 +32,10 @@ A client verb takes the controller's address and the key from the first of these
 given or stored with. Contexts are in `~/.config/gpuward/contexts.json`, or below `XDG_CONFIG_HOME`; a call refuses that
 file where others may read it.
 
-With `-o json` or `-o yaml` a verb prints exactly what the API returns.
+With `-o json` or `-o yaml` a verb prints exactly what the API returns; `models` alone joins several answers.
+
+Tables and sentences name a GPU by its worker and its index, such as `gpu-a1:0`. With `-o wide` they have UUIDs and
+local times. Arguments take both names of a GPU. Where a name does not exist, the error has the names that are like it.
 """
 SCRIPTS: Final = """\
 ## For scripts
