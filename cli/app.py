@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.main import get_group
 
+from cli.examples import examples_of
 from schemas.version import __version__
 
 
@@ -19,76 +20,132 @@ class Verb(NamedTuple):
     help: str
 
 
-VERBS: Final = (  # in the order of `--help`
-    Verb("up", "cli.up.verb", "Run a database, a controller and agents on this host."),
-    Verb("controller", "cli.local.daemons", "Run a controller and its gateway."),
-    Verb("agent", "cli.local.daemons", "Run an agent on this host."),
-    Verb(
-        "gateway",
-        "cli.local.daemons",
-        "Run a gateway: it answers requests to models, and passes all else on to a controller.",
+class Group(NamedTuple):
+    """Verbs under a title of `--help`."""
+
+    title: str
+    verbs: tuple[Verb, ...]
+
+
+GROUPS: Final = (  # in the order of `--help`
+    Group(
+        "Deploy models",
+        (
+            Verb(
+                "apply",
+                "cli.verbs.apply",
+                "Create or update deployments and policies from manifests: all of them, or none.",
+            ),
+            Verb("plan", "cli.verbs.plan", "Show what `apply` would do: changes, placements and policies."),
+            Verb("diff", "cli.verbs.diff", "Show field by field what `apply` would change."),
+            Verb("run", "cli.verbs.run", "Deploy a model, wait until it runs, and chat with it."),
+            Verb("wait", "cli.verbs.wait", "Wait until deployments run, succeed, are stopped or are gone."),
+            Verb(
+                "scale",
+                "cli.verbs.deployments",
+                "Set the number of replicas of a deployment, or the bounds between which it follows the requests.",
+            ),
+            Verb("stop", "cli.verbs.deployments", "Stop deployments."),
+            Verb(
+                "start",
+                "cli.verbs.deployments",
+                "Start stopped deployments, and run ended tasks and failed instances again.",
+            ),
+            Verb("wake", "cli.verbs.deployments", "Wake a sleeping deployment, and keep it awake for a time."),
+            Verb(
+                "restart",
+                "cli.verbs.deployments",
+                "Restart the instances of a deployment, as many at a time as its `update` allows.",
+            ),
+            Verb("rollout", "cli.verbs.rollout", "Manage the rollout of a deployment's newest revision."),
+            Verb("delete", "cli.verbs.delete", "Delete deployments, policies or workers."),
+        ),
     ),
-    Verb("apply", "cli.verbs.apply", "Create or update deployments and policies from manifests: all of them, or none."),
-    Verb("wait", "cli.verbs.wait", "Wait until deployments run, succeed, are stopped or are gone."),
-    Verb("run", "cli.verbs.run", "Deploy a model, wait until it runs, and chat with it."),
-    Verb("diff", "cli.verbs.diff", "Show field by field what `apply` would change."),
-    Verb("plan", "cli.verbs.plan", "Show what `apply` would do: changes, placements and policies."),
-    Verb(
-        "scale",
-        "cli.verbs.deployments",
-        "Set the number of replicas of a deployment, or the bounds between which it follows the requests.",
+    Group(
+        "See models, instances and GPUs",
+        (
+            Verb("get", "cli.verbs.get", "List the objects of a kind, or some of them."),
+            Verb("ps", "cli.verbs.get", "List instances."),
+            Verb("pending", "cli.verbs.pending", "List pending instances in the order in which they are placed."),
+            Verb("describe", "cli.verbs.describe", "Show an object in detail, with its latest events."),
+            Verb("models", "cli.verbs.models", "List models: their names, and where they run and are cached."),
+            Verb("logs", "cli.verbs.logs", "Print the logs of engines."),
+            Verb("events", "cli.verbs.events", "List events, oldest first."),
+            Verb("top", "cli.verbs.top", "Show workers and GPUs live."),
+            Verb("usage", "cli.verbs.report", "Report requests and tokens by key and model."),
+            Verb("report", "cli.verbs.report", "Report how GPUs were used."),
+        ),
     ),
-    Verb("stop", "cli.verbs.deployments", "Stop deployments."),
-    Verb("wake", "cli.verbs.deployments", "Wake a sleeping deployment, and keep it awake for a time."),
-    Verb(
-        "start", "cli.verbs.deployments", "Start stopped deployments, and run ended tasks and failed instances again."
+    Group(
+        "Manage hosts and GPUs",
+        (
+            Verb("join-token", "cli.verbs.join_token", "Manage the tokens with which agents join."),
+            Verb("label", "cli.verbs.workers", "Set labels of a worker that take precedence over those of its host."),
+            Verb("cordon", "cli.verbs.workers", "Place no new instances on workers, or on one GPU of one."),
+            Verb("uncordon", "cli.verbs.workers", "End the cordon or drain of workers, or the cordon of one GPU."),
+            Verb(
+                "drain", "cli.verbs.workers", "Cordon workers and move their instances to others, replacements first."
+            ),
+            Verb("defrag", "cli.verbs.defrag", "Relocate running instances so that pending ones fit."),
+            Verb("cache", "cli.verbs.cache", "Models of the hub that workers have fetched: list, prune."),
+        ),
     ),
-    Verb(
-        "restart",
-        "cli.verbs.deployments",
-        "Restart the instances of a deployment, as many at a time as its `update` allows.",
+    Group(
+        "Manage access",
+        (
+            Verb("context", "cli.verbs.context", "Manage the controllers that this user calls."),
+            Verb("key", "cli.verbs.key", "Manage API keys."),
+            Verb("secret", "cli.verbs.secret", "Manage secrets for `env: {NAME: {secret: ...}}` in manifests."),
+            Verb("ca", "cli.local.ca", "Manage a private certificate authority for TLS."),
+            Verb(
+                "audit-log",
+                "cli.verbs.audit_log",
+                "List changes, and reads of secrets and logs: by which key, from where, and with which outcome.",
+            ),
+        ),
     ),
-    Verb("delete", "cli.verbs.delete", "Delete deployments, policies or workers."),
-    Verb("rollout", "cli.verbs.rollout", "Manage the rollout of a deployment's newest revision."),
-    Verb("defrag", "cli.verbs.defrag", "Relocate running instances so that pending ones fit."),
-    Verb("get", "cli.verbs.get", "List the objects of a kind, or some of them."),
-    Verb("ps", "cli.verbs.get", "List instances."),
-    Verb("pending", "cli.verbs.pending", "List pending instances in the order in which they are placed."),
-    Verb("describe", "cli.verbs.describe", "Show an object in detail, with its latest events."),
-    Verb("top", "cli.verbs.top", "Show workers and GPUs live."),
-    Verb("report", "cli.verbs.report", "Report how GPUs were used."),
-    Verb("usage", "cli.verbs.report", "Report requests and tokens by key and model."),
-    Verb("logs", "cli.verbs.logs", "Print the logs of engines."),
-    Verb("events", "cli.verbs.events", "List events, oldest first."),
-    Verb("label", "cli.verbs.workers", "Set labels of a worker that take precedence over those of its host."),
-    Verb("cordon", "cli.verbs.workers", "Place no new instances on workers, or on one GPU of one."),
-    Verb("uncordon", "cli.verbs.workers", "End the cordon or drain of workers, or the cordon of one GPU."),
-    Verb("drain", "cli.verbs.workers", "Cordon workers and move their instances to others, replacements first."),
-    Verb("cache", "cli.verbs.cache", "Models of the hub that workers have fetched: list, prune."),
-    Verb("context", "cli.verbs.context", "Manage the controllers that this user calls."),
-    Verb("ca", "cli.local.ca", "Manage a private certificate authority for TLS."),
-    Verb("join-token", "cli.verbs.join_token", "Manage the tokens with which agents join."),
-    Verb("key", "cli.verbs.key", "Manage API keys."),
-    Verb("secret", "cli.verbs.secret", "Manage secrets for `env: {NAME: {secret: ...}}` in manifests."),
-    Verb("audit", "cli.verbs.audit", "Check the invariants of the ledger."),
-    Verb(
-        "backup",
-        "cli.local.backup",
-        "Write the controller's whole state to a file, while everything runs or while it is stopped.",
+    Group(
+        "Run Gpuward",
+        (
+            Verb("up", "cli.up.verb", "Run a database, a controller and agents on this host."),
+            Verb("controller", "cli.local.daemons", "Run a controller and its gateway."),
+            Verb(
+                "gateway",
+                "cli.local.daemons",
+                "Run a gateway: it answers requests to models, and passes all else on to a controller.",
+            ),
+            Verb("agent", "cli.local.daemons", "Run an agent on this host."),
+            Verb("doctor", "cli.local.doctor", "Examine this host, and say what to do."),
+            Verb(
+                "backup",
+                "cli.local.backup",
+                "Write the controller's whole state to a file, while everything runs or while it is stopped.",
+            ),
+            Verb("restore", "cli.local.backup", "Put a backup in the place of the controller's state."),
+            Verb("audit", "cli.verbs.audit", "Check the invariants of the ledger."),
+            Verb(
+                "assets",
+                "cli.local.assets",
+                "Write the files for operators: units, rules, boards, Compose, Kubernetes.",
+            ),
+        ),
     ),
-    Verb("restore", "cli.local.backup", "Put a backup in the place of the controller's state."),
-    Verb(
-        "audit-log",
-        "cli.verbs.audit_log",
-        "List changes, and reads of secrets and logs: by which key, from where, and with which outcome.",
+    Group(
+        "This program",
+        (
+            Verb(
+                "completion",
+                "cli.verbs.completion",
+                "Print the script with which a shell completes verbs and live names.",
+            ),
+            Verb("version", "cli.verbs.version", "Print the version of this program."),
+        ),
     ),
-    Verb("assets", "cli.local.assets", "Write the files for operators: units, rules, boards, Compose, Kubernetes."),
-    Verb("doctor", "cli.local.doctor", "Examine this host, and say what to do."),
-    Verb("completion", "cli.verbs.completion", "Print the script with which a shell completes verbs and live names."),
-    Verb("version", "cli.verbs.version", "Print the version of this program."),
 )
+VERBS: Final = tuple(verb for group in GROUPS for verb in group.verbs)
 
 
+_AROUND_HELP: Final = 6  # columns of the indentation and the gap
 _GLOBAL: Final = {"--url": "URL", "--api-key": "KEY", "--context": "NAME"}  # options before the verb, and their values
 
 
@@ -99,8 +156,17 @@ def commands_of(app: typer.Typer) -> Mapping[str, Any]:
 
 
 def imported(name: str) -> Any:
+    """The command of a verb, with its examples in its help."""
     module = next(verb.module for verb in VERBS if verb.name == name)
-    return commands_of(import_module(module).app)[name]
+    command = commands_of(import_module(module).app)[name]
+    for words, inner in ((name, command), *((f"{name} {verb}", of) for verb, of in _inner(command).items())):
+        inner.epilog = "\b\nExamples:\n" + "\n".join(f"  {example}" for example in examples_of(words))
+    return command
+
+
+def _inner(command: Any) -> Mapping[str, Any]:
+    """The verbs of a group of verbs, such as those of `key`; empty for a verb."""
+    return getattr(command, "commands", {})
 
 
 class Verbs(TyperGroup):
@@ -110,6 +176,18 @@ class Verbs(TyperGroup):
         super().__init__(**settings)
         for verb in VERBS:
             self.add_command(TyperCommand(verb.name, help=verb.help))
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the signature of the base
+        width = max(map(len, self.commands))
+        for group in GROUPS:
+            limit = formatter.width - width - _AROUND_HELP
+            with formatter.section(group.title):
+                formatter.write_dl(
+                    [
+                        (verb.name.ljust(width), self.commands[verb.name].get_short_help_str(limit))
+                        for verb in group.verbs
+                    ]
+                )
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         """Imports the verb. Where a kind is written in its place, the error names the call that lists the kind."""

@@ -1,5 +1,7 @@
 """Errors that end a verb. Each type has its exit code; the user sees only the message."""
 
+from collections.abc import Sequence
+
 
 class CliError(Exception):
     """Refused or failed. The message states what is wrong and what to do."""
@@ -18,11 +20,17 @@ class UnreachableError(CliError):
 
 
 class RefusedError(CliError):
-    """The server answered with an error. `code` is the API's, such as `conflict`."""
+    """The server answered with an error.
 
-    def __init__(self, message: str, code: str = "") -> None:
+    Attributes:
+        code: the API's, such as `conflict`.
+        problems: path and message of each invalid field of a manifest. The error's message has them, too.
+    """
+
+    def __init__(self, message: str, code: str = "", problems: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(message)
         self.code = code
+        self.problems = problems
 
 
 class NotFoundError(RefusedError):

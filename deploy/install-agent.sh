@@ -1,7 +1,7 @@
 #!/bin/sh
 # Makes this host a worker: the agent's settings, its join token and its systemd unit, and starts it.
 #
-#   gpuward join-token create | ssh gpu-3 sudo /opt/source/deploy/install-agent.sh https://gpuward.example [NAME]
+#   gpuward join-token create | ssh gpu-3 sudo /opt/gpuward/assets/install-agent.sh https://gpuward.example [NAME]
 #
 # The token comes on standard input, so that it stands in no list of processes. Repeated, it keeps the other lines of
 # agent.env. On a host that is new, each engine gets a uid of its own, from a range that systemd gives to nothing.

@@ -67,6 +67,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         ("deployments",), _MANY, ("deployment", "policy", "worker"), _flags("--wait --confirm-dead --yes -y")
     ),
     "logs": Verb(("deployments", "instances"), flags=_flags("--follow -f --previous --timestamps --all")),
+    "models": Verb(("deployments",), _MANY),
     "ps": Verb(("deployments",), flags=_flags("--watch -w")),
     "stop": _DEPLOYMENTS,
     "start": _DEPLOYMENTS,

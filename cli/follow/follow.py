@@ -9,8 +9,9 @@ from typing import Final
 from cli.errors import UsageError
 from cli.follow.board import FOLLOWED, Board, Change, lists_of
 from cli.follow.watch import Lost, Update, watch
+from cli.objects.gpus import gpu_names
 from cli.objects.kind import Kind, table_of
-from cli.objects.kinds import DEPLOYMENTS, EVENTS, GPUS
+from cli.objects.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES
 from cli.objects.selection import must_have_labels
 from cli.objects.selectors import Selector
 from cli.objects.views import read_view
@@ -18,6 +19,7 @@ from cli.printing.output import Format, Names, Output, Picked, print_data, takes
 from cli.printing.table import cells, table_lines
 from cli.terminal.screen import Screen, fit_for_screens
 from cli.text.formatting import DASH, printable
+from cli.text.gpu_names import GpuNames
 from cli.text.scaling import notes
 from cli.transport.client import Api
 from cli.transport.reading import Reading
@@ -46,12 +48,15 @@ def follow(
     board = Board(kind, names, selector, deployment)
     for_people = isinstance(output, Format) and not output.for_programs
     screen = for_people and fit_for_screens()
+    gpus = gpu_names(api)
+    if for_people and kind is INSTANCES:
+        gpus.load()  # before a thread reads
     kinds = ",".join(lists_of(kind, selector, notes=with_notes and screen))
     updates = watch(api, kinds=kinds, deployment=deployment)
     if screen:
-        _TableView(board, wide=output is Format.WIDE, with_notes=with_notes).follow(updates)
+        _TableView(board, wide=output is Format.WIDE, with_notes=with_notes, gpus=gpus).follow(updates)
         return
-    lines = _Lines(kind, output)
+    lines = _Lines(kind, output, gpus)
     for update in updates:
         if isinstance(update, Lost):
             print(printable(f"gpuward: {update.why}; trying again"), file=sys.stderr, flush=True)
@@ -62,8 +67,9 @@ def follow(
 class _Lines:
     """Prints changes. The widths of columns grow, and never shrink, so that lines stay aligned."""
 
-    def __init__(self, kind: Kind, output: Output) -> None:
+    def __init__(self, kind: Kind, output: Output, gpus: GpuNames) -> None:
         self._kind = kind
+        self._gpus = gpus
         self._output = output
         self._widths: list[int] = []
 
@@ -89,7 +95,7 @@ class _Lines:
 
         def rows(raws: Sequence[object]) -> Sequence[Sequence[str]]:
             views = [read_view(self._kind.view, raw) for raw in raws]
-            return table_of(self._kind, views, now, wide=wide).rows
+            return table_of(self._kind, views, now, wide=wide, gpus=self._gpus).rows
 
         titles = table_of(self._kind, [], now, wide=wide).titles
         new = rows([change.raw for change in changes])
@@ -119,7 +125,8 @@ class _Lines:
 class _TableView:
     """Draws the objects of a board until Ctrl-C; then the last picture stays on the terminal."""
 
-    def __init__(self, board: Board, *, wide: bool, with_notes: bool) -> None:
+    def __init__(self, board: Board, *, wide: bool, with_notes: bool, gpus: GpuNames) -> None:
+        self._gpus = gpus
         self._board = board
         self._wide = wide
         self._with_notes = with_notes
@@ -160,7 +167,7 @@ class _TableView:
         views = [read_view(self._board.kind.view, raw) for raw in self._board.shown()]
         body = [f"no {self._board.kind.plural} found"]
         if views:
-            table = table_of(self._board.kind, views, now, wide=self._wide)
+            table = table_of(self._board.kind, views, now, wide=self._wide, gpus=self._gpus)
             body = table_lines(table, columns, colours=takes_colours())
         if self._with_notes:
             deployments = [read_view(DEPLOYMENTS.view, raw) for raw in self._board.deployments()]

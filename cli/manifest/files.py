@@ -3,15 +3,17 @@
 import os
 import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from glob import glob
 from pathlib import Path
 from typing import Final, NoReturn
 
-from cli.errors import CliError, UsageError
+from cli.errors import CliError, RefusedError, UsageError
+from cli.manifest.places import Places
 from cli.transport.paths import Json
 from schemas.manifest.parse import Manifest, parse_manifests
-from schemas.manifest.problems import ManifestError
+from schemas.manifest.problems import FieldProblem, ManifestError
 from schemas.manifest.strict_yaml import MAX_TEXT_BYTES
 
 _STDIN: Final = "-"
@@ -20,30 +22,73 @@ _MAGIC: Final = frozenset("*?[")
 _SCHEME: Final = re.compile("[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
 
-def read_manifests(sources: Sequence[str]) -> list[Manifest]:
+class Manifests(list[Manifest]):
+    """Manifests, and where each is in its file."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._sources: list[tuple[str, str, int]] = []  # of each manifest: file, text, and its number in the file
+
+    def take(self, file: str, text: str, manifests: Sequence[Manifest]) -> None:
+        self._sources += [(file, text, number) for number in range(len(manifests))]
+        self += manifests
+
+    def body(self) -> Json:
+        """The body of a request, in which the server sets the defaults."""
+        return {"manifests": [manifest_as_json(manifest) for manifest in self]}
+
+    @contextmanager
+    def located(self) -> Iterator[None]:
+        """In this block the error of a refused manifest has file, document and line of each problem."""
+        try:
+            yield
+        except RefusedError as error:
+            if not error.problems:
+                raise
+            head = str(error).partition("\n")[0]
+            lines = [f"  {self._line_of(path, message)}" for path, message in error.problems]
+            raise RefusedError("\n".join([head, *lines]), error.code, error.problems) from None
+
+    def _line_of(self, path: str, message: str) -> str:
+        item = re.match(r"\[(\d+)\]\.?", path) if len(self) > 1 else None
+        number = int(item[1]) if item else 0
+        if number >= len(self) or (item is None and len(self) > 1):
+            return str(FieldProblem(path, message))
+        file, text, at = self._sources[number]
+        return Places(_shown(file), text).line_of(FieldProblem(path[item.end() :] if item else path, message), at)
+
+
+def read_manifests(sources: Sequence[str]) -> Manifests:
     """The manifests of files; folders, in the order of names; patterns such as `*.yaml`; and stdin (`-`).
 
     Raises:
         UsageError: a source cannot be read, or has no manifest; or stdin is named twice.
-        CliError: a manifest is not valid, or two have the same name. The message lists every problem with its path.
+        CliError: a manifest is not valid, or two have the same name. The message lists every problem with its place.
     """
-    manifests: list[Manifest] = []
+    manifests = Manifests()
     problems: list[str] = []
     source_of: dict[tuple[str, str], str] = {}
     for file in _files_of(sources):
+        text = _text_of(file)
         try:
-            parsed = parse_manifests(_text_of(file))
+            parsed = parse_manifests(text)
         except ManifestError as error:
-            problems += [f"{file} is not valid; nothing was changed:", *(f"  {problem}" for problem in error.problems)]
+            places = Places(_shown(file), text)
+            lines = [f"  {places.line_of(problem)}" for problem in error.problems]
+            problems += [f"{_shown(file)} is not valid; nothing was changed:", *lines]
             continue
         for manifest in parsed:
             other = source_of.setdefault((manifest.kind, manifest.name), file)
             if other != file:
                 problems.append(f"{file}: {manifest.name!r} is in {other} too; nothing was changed: rename one")
-        manifests += parsed
+        manifests.take(file, text, parsed)
     if problems:
         raise CliError("\n".join(problems))
     return manifests
+
+
+def _shown(file: str) -> str:
+    return "stdin" if file == _STDIN else file
 
 
 def _files_of(sources: Sequence[str]) -> list[str]:

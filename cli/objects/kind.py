@@ -6,7 +6,8 @@ from datetime import datetime
 from typing import Any
 
 from cli.errors import UsageError
-from cli.printing.table import Table
+from cli.printing.table import TEXTS, Table
+from cli.text.gpu_names import GpuNames
 
 Cell = Callable[[Any, datetime], str]
 
@@ -18,6 +19,7 @@ class Column:
     title: str
     cell: Cell  # its text for an object, at a time
     wide: bool = False  # shown with `-o wide` only
+    uuids: bool = False  # GPUs have their UUID here, not their name
     rank: int = 0  # on a narrow terminal the column with the highest rank leaves first; 0: it stays
 
 
@@ -51,8 +53,19 @@ def object_key(kind: Kind, raw: Mapping[str, Any]) -> str:
     return f"{kind.singular}:{raw['uid']}"
 
 
-def table_of(kind: Kind, objects: Sequence[Any], now: datetime, *, wide: bool = False) -> Table:
+def table_of(
+    kind: Kind, objects: Sequence[Any], now: datetime, *, wide: bool = False, gpus: GpuNames | None = None
+) -> Table:
+    """`gpus`: names of GPUs, which cells have in the place of UUIDs; with `wide` only cells without sentences."""
     columns = [column for column in kind.columns if wide or not column.wide]
-    rows = [[column.cell(view, now) for column in columns] for view in objects]
+    names = gpus or GpuNames()
+
+    def text_of(column: Column, view: Any) -> str:
+        text = column.cell(view, now)
+        if column.uuids or (wide and column.title in TEXTS):
+            return text
+        return names.in_text(text) if column.title in TEXTS else names.in_cell(text)
+
+    rows = [[text_of(column, view) for column in columns] for view in objects]
     leaving = sorted((column for column in columns if column.rank), key=lambda column: -column.rank)
     return Table([column.title for column in columns], rows, [column.title for column in leaving])

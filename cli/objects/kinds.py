@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Final
 from cli.errors import UsageError
 from cli.objects.kind import Column, Kind
 from cli.text.explanations import layout_line
-from cli.text.formatting import DASH, age, gib, hours, or_dash, percent, short_gpus, span
+from cli.text.formatting import DASH, age, first_gpus, gib, gpu_name, hours, local_time, or_dash, percent, span
 from cli.text.gpus import foreign, measure, throttle
 from cli.text.policies import action_of, idle_for, stops_in
 from cli.text.runtimes import runtimes
 from cli.text.scaling import scale_cell
+from cli.text.workers import worker_reason, worker_why
+from cli.transport.near_names import did_you_mean, near
 from schemas.units import format_bytes
-from schemas.worker_conditions import CONTAINERS, is_trouble
 
 if TYPE_CHECKING:  # slow to import
     from schemas.api.access import KeyView, SecretView, TokenView
@@ -57,11 +58,9 @@ def _worker_memory(view: "WorkerView") -> str:
     return f"{gib(view.status.free_mib)}/{gib(view.status.memory_mib)}"
 
 
-def _worker_why(view: "WorkerView") -> str:
-    """The reason of its state, else the first condition that is false."""
-    # without containers, which most hosts do not need
-    false = (c for c in view.status.conditions if is_trouble(c) and c.type != CONTAINERS)
-    return view.status.reason or next((f"{c.reason}: {c.message}" if c.message else c.reason for c in false), "")
+def _gpu_name(view: "GpuView") -> str:
+    status = view.status
+    return gpu_name(view.name, status.worker, status.index if status.present and status.parent is None else None)
 
 
 def _gpu_state(view: "GpuView") -> str:
@@ -95,6 +94,7 @@ DEPLOYMENTS: Final = Kind(
         Column("MODEL", lambda d, _: or_dash(d.spec.model), wide=True, rank=4),
         Column("GENERATION", lambda d, _: str(d.generation), wide=True, rank=5),
         Column("UID", lambda d, _: d.uid, wide=True, rank=6),
+        Column("CREATED", lambda d, _: local_time(d.created_at), wide=True, rank=7),
         Column("WHY", lambda d, _: or_dash(_deployment_why(d))),
     ),
 )
@@ -107,7 +107,7 @@ INSTANCES: Final = Kind(
         Column("DEPLOYMENT", lambda i, _: i.spec.deployment, rank=5),
         Column("PHASE", lambda i, _: i.status.phase),
         Column("WORKER", lambda i, _: or_dash(",".join(i.status.workers) or i.status.worker), rank=1),
-        Column("GPUS", lambda i, _: short_gpus(i.status.gpus), rank=3),
+        Column("GPUS", lambda i, _: first_gpus(i.status.gpus), rank=3),
         Column("RESTARTS", lambda i, _: str(i.status.restarts), rank=7),
         Column("AGE", lambda i, now: age(i.created_at, now), rank=2),
         Column("IDLE", lambda i, now: idle_for(i.status, now), rank=4),
@@ -120,7 +120,9 @@ INSTANCES: Final = Kind(
         Column("LAYOUT", lambda i, _: layout_line(i.status.layout) if i.status.layout else DASH, wide=True, rank=12),
         Column("EPOCH", lambda i, _: str(i.status.epoch), wide=True, rank=13),
         Column("REVISION", lambda i, _: str(i.spec.revision), wide=True, rank=9),
-        Column("GPU UUIDS", lambda i, _: or_dash(",".join(i.status.gpus)), wide=True, rank=14),
+        Column("GPU UUIDS", lambda i, _: or_dash(",".join(i.status.gpus)), wide=True, uuids=True, rank=14),
+        Column("CREATED", lambda i, _: local_time(i.created_at), wide=True, rank=15),
+        Column("PHASE SINCE", lambda i, _: local_time(i.status.phase_since), wide=True, rank=16),
         Column("WHY", lambda i, _: or_dash(why(i.status))),
     ),
 )
@@ -142,7 +144,10 @@ WORKERS: Final = Kind(
         Column("RUNTIMES", lambda w, _: runtimes(w.status.runtimes), wide=True, rank=7),
         Column("ADDRESS", lambda w, _: or_dash(w.status.proxy_address), wide=True, rank=10),
         Column("LABELS", lambda w, _: or_dash(_labels(w.status.labels)), wide=True, rank=11),
-        Column("WHY", lambda w, _: or_dash(_worker_why(w))),
+        Column("REASON", lambda w, _: or_dash(worker_reason(w)), wide=True, rank=12),
+        Column("LAST SEEN", lambda w, _: local_time(w.status.last_seen), wide=True, rank=13),
+        Column("JOINED", lambda w, _: local_time(w.created_at), wide=True, rank=14),
+        Column("WHY", lambda w, _: or_dash(worker_why(w))),
     ),
 )
 GPUS: Final = Kind(
@@ -150,9 +155,9 @@ GPUS: Final = Kind(
     "gpus",
     "GpuView",
     (
-        Column("NAME", lambda g, _: g.name),
-        Column("WORKER", lambda g, _: g.status.worker),
-        Column("INDEX", lambda g, _: str(g.status.index), rank=2),
+        Column("NAME", lambda g, _: _gpu_name(g)),
+        Column("WORKER", lambda g, _: g.status.worker, rank=16),
+        Column("INDEX", lambda g, _: str(g.status.index), rank=17),
         Column("MODEL", lambda g, _: g.status.model, rank=5),
         Column("FREE", lambda g, _: gib(g.status.free_mib), rank=1),
         Column("MEMORY", lambda g, _: gib(g.status.memory_mib), rank=3),
@@ -169,6 +174,7 @@ GPUS: Final = Kind(
         Column("THROTTLED", lambda g, _: throttle(g.status.details), wide=True, rank=12),
         Column("NOT OURS", lambda g, _: foreign(g.status.details), wide=True, rank=13),
         Column("CAPABILITY", lambda g, _: or_dash(g.status.compute_capability), wide=True, rank=14),
+        Column("UUID", lambda g, _: g.name, wide=True, uuids=True, rank=15),
         Column("WHY", lambda g, _: or_dash(_gpu_why(g))),
         Column("HELD BY", lambda g, _: or_dash(_gpu_holders(g))),
     ),
@@ -194,6 +200,7 @@ POLICIES: Final = Kind(
         Column("GPUS", lambda p, _: p.spec.gpus, wide=True, rank=8),
         Column("GENERATION", lambda p, _: str(p.generation), wide=True, rank=9),
         Column("AGE", lambda p, now: age(p.created_at, now), wide=True, rank=10),
+        Column("CREATED", lambda p, _: local_time(p.created_at), wide=True, rank=11),
     ),
 )
 
@@ -215,7 +222,8 @@ EVENTS: Final = Kind(
         Column("ACTOR", lambda e, _: or_dash(e.actor), rank=2),
         Column("REQUEST", lambda e, _: or_dash(e.request_id), wide=True, rank=3),
         Column("ID", lambda e, _: str(e.id), wide=True, rank=4),
-        Column("OBJECTS", lambda e, _: or_dash(", ".join(e.objects)), wide=True, rank=5),
+        Column("TIME", lambda e, _: local_time(e.at), wide=True, rank=6),
+        Column("OBJECTS", lambda e, _: or_dash(", ".join(e.objects)), wide=True, uuids=True, rank=5),
         Column("MESSAGE", lambda e, _: e.message),
     ),
     by_name=False,
@@ -231,6 +239,7 @@ CACHED_MODELS: Final = Kind(
         Column("USED", lambda m, now: age(m.used_at, now)),
         Column("IN USE", lambda m, _: "yes" if m.in_use else "no"),
         Column("COMMIT", lambda m, _: ", ".join(snapshot.commit for snapshot in m.snapshots), wide=True),
+        Column("LAST USED", lambda m, _: local_time(m.used_at), wide=True),
     ),
     by_name=False,
 )
@@ -294,6 +303,9 @@ KEYS: Final = Kind(
         Column("LIMITS", lambda k, _: or_dash(_key_limits(k)), rank=4),
         Column("EXPIRES", lambda k, now: _expires(k.expires_at, now), rank=1),
         Column("USED", lambda k, now: f"{age(k.used_at, now)} ago" if k.used_at else "never", rank=5),
+        Column("CREATED", lambda k, _: local_time(k.created_at), wide=True, rank=6),
+        Column("EXPIRES AT", lambda k, _: local_time(k.expires_at), wide=True, rank=7),
+        Column("LAST USED", lambda k, _: local_time(k.used_at), wide=True, rank=8),
     ),
     by_name=False,
 )
@@ -308,6 +320,8 @@ TOKENS: Final = Kind(
         Column("EXPIRES", lambda t, now: _expires(t.expires_at, now)),
         Column("FOR", lambda t, _: t.name or "any", rank=1),
         Column("LABELS", lambda t, _: or_dash(_labels(t.labels)), rank=2),
+        Column("CREATED", lambda t, _: local_time(t.created_at), wide=True, rank=3),
+        Column("EXPIRES AT", lambda t, _: local_time(t.expires_at), wide=True, rank=4),
     ),
     by_name=False,
 )
@@ -322,6 +336,8 @@ SECRETS: Final = Kind(
         Column("KEY", lambda s, _: or_dash(s.key_id), rank=2),
         Column("SET", lambda s, now: age(s.updated_at, now), rank=1),
         Column("USED", lambda s, now: age(s.used_at, now) if s.used_at else "-", rank=3),
+        Column("SET AT", lambda s, _: local_time(s.updated_at), wide=True, rank=4),
+        Column("LAST USED", lambda s, _: local_time(s.used_at), wide=True, rank=5),
     ),
     by_name=False,
 )
@@ -335,6 +351,7 @@ GATEWAYS: Final = Kind(
         Column("IN FLIGHT", lambda g, _: str(g.in_flight)),
         Column("WAITING", lambda g, _: str(g.waiting)),
         Column("REPORTED", lambda g, now: age(g.seen_at, now)),
+        Column("LAST REPORT", lambda g, _: local_time(g.seen_at), wide=True),
     ),
     by_name=False,
 )
@@ -349,7 +366,8 @@ def kind_named(word: str, among: Sequence[Kind] = KINDS) -> Kind:
         if word.lower() in kind.words:
             return kind
     known = ", ".join(kind.plural for kind in among)
-    raise UsageError(f"unknown kind {word!r}; use one of: {known}")
+    meant = did_you_mean(near(word, [kind.plural for kind in among])[:1])
+    raise UsageError(f"unknown kind {word!r}{meant or f'; use one of: {known}'}")
 
 
 def _labels(labels: dict[str, str]) -> str:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 import typer
 
 from cli.objects.kind import Kind
-from cli.printing.table import Table, table_lines
+from cli.printing.table import Table, filled, table_lines
 from cli.text.formatting import printable
 from cli.transport.paths import Json
-from schemas.printing import safe_json
+from schemas.printing import block, safe_json
 
 if TYPE_CHECKING:  # slow to import, and few verbs need them
     from cli.printing.jsonpath import Template
@@ -39,9 +39,20 @@ def print_table(table: Table, *, empty: str | None) -> None:
     if not table.rows and empty is not None:
         print(empty, file=sys.stderr)
         return
-    terminal = sys.stdout.isatty()
-    width = shutil.get_terminal_size().columns if terminal else None
-    print("\n".join(table_lines(table, width, colours=terminal and takes_colours())))
+    width = terminal_width()
+    print("\n".join(table_lines(table, width, colours=width is not None and takes_colours(), stacks=True)))
+
+
+def print_lines(text: str) -> None:
+    """Prints lines of text, which a terminal gets broken between words."""
+    width = terminal_width()
+    for line in block(text).split("\n"):
+        print("\n".join([line] if width is None else filled(line, width, len(line) - len(line.lstrip()) + 2)))
+
+
+def terminal_width() -> int | None:
+    """The columns of the terminal that stdout is; None: it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def print_data(data: Any, output: Format, *, in_a_row: bool = False) -> None:

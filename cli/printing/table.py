@@ -1,6 +1,5 @@
 """Tables for people: columns leave by rank where the terminal is narrow, and no name is broken. Pure."""
 
-import textwrap
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -33,8 +32,15 @@ class Table(NamedTuple):
     verdicts: Sequence[str] = ()
 
 
-def table_lines(table: Table, width: int | None, *, colours: bool = False) -> list[str]:
-    """`width`: columns of the terminal; None: each row is one line. `colours`: of states; titles are bold then."""
+def table_lines(table: Table, width: int | None, *, colours: bool = False, stacks: bool = False) -> list[str]:
+    """The table as lines, the titles first.
+
+    Args:
+        table: its cells may have any text.
+        width: columns of the terminal; None: each row is one line.
+        colours: of states; titles are bold then.
+        stacks: each cell gets a line of its own where even the columns that stay are too wide.
+    """
     rows = [[printable(cell) for cell in row] for row in table.rows]
     titles = list(table.titles)
     kept = list(range(len(titles)))
@@ -45,6 +51,8 @@ def table_lines(table: Table, width: int | None, *, colours: bool = False) -> li
                 break
             below += [column for column in kept if column in leaves and titles[column] in TEXTS]
             kept = [column for column in kept if column not in leaves]
+    if stacks and width is not None and _width_of(titles, rows, kept) > width:
+        return [titles[0], *(line for row in rows for line in _stacked(titles, row, [*kept, *sorted(below)], width))]
     widths = [_width_of(titles, rows, [column]) for column in kept]
     lines = [_line([titles[c] for c in kept], widths, [_BOLD if colours else ""] * len(kept))]
     for n, row in enumerate(rows):
@@ -79,14 +87,34 @@ def _line(texts: Sequence[str], widths: Sequence[int], styles: Sequence[str]) ->
 
 
 def _wrapped(text: str, width: int) -> list[str]:
-    return textwrap.wrap(
-        text,
-        max(_NARROWEST, width),
-        initial_indent=_INDENT,
-        subsequent_indent=_INDENT,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    indent = len(_INDENT)
+    return filled(_INDENT + text, max(_NARROWEST, width), indent, least=indent if width < _NARROWEST else 0)
+
+
+def _stacked(titles: Sequence[str], row: Sequence[str], columns: Sequence[int], width: int) -> list[str]:
+    lines = filled(row[0], width, len(_INDENT))
+    for column in columns[1:]:
+        if row[column] not in ("", DASH):
+            lines += filled(f"{_INDENT}{titles[column]}: {row[column]}", width, 2 * len(_INDENT))
+    return lines
+
+
+def filled(line: str, width: int, indent: int, *, least: int = 0) -> list[str]:
+    """The line, broken between words where it is wider than `width`; `indent`: spaces before its other lines.
+
+    A word is never broken. Where it fits only after fewer spaces, there are fewer, but not under `least`.
+    """
+    if cells(line) <= width:
+        return [line.rstrip()]
+    before = len(line) - len(line.lstrip())
+    lines: list[str] = []
+    for word in line.split():
+        if lines and cells(lines[-1]) + 1 + cells(word) <= width:
+            lines[-1] += f" {word}"
+        else:
+            wanted, room = indent if lines else before, width - cells(word)
+            lines.append(" " * (wanted if room < 0 else max(least, min(wanted, room))) + word)
+    return lines
 
 
 def cells(text: str) -> int:

@@ -6,18 +6,19 @@ from typing import Any, Final
 
 import yaml
 
-from cli.objects.kind import table_of
 from cli.objects.kinds import EVENTS, GPUS, INSTANCES, why
-from cli.printing.table import Table, table_lines
+from cli.printing.table import Table
 from cli.text.events import folded
 from cli.text.explanations import explain_lines, layout_line, need_lines
-from cli.text.formatting import age, duration, gib, hours, or_dash, percent, printable, span, when
+from cli.text.formatting import age, duration, gib, gpu_name, hours, or_dash, percent, printable, span, when
 from cli.text.gpus import detail_lines
+from cli.text.page import PLAIN, Exact, Field, Graph, Inner, Page, Part
 from cli.text.policies import effective_policy, rule_of, verdict_fields
 from cli.text.rollouts import rollout_fields
 from cli.text.runtimes import runtime_line
 from cli.text.scaling import scaling_fields
-from cli.text.sparkline import Values, chart, sparkline
+from cli.text.sparkline import Values
+from cli.text.workers import worker_why
 from schemas.api.deployments import DeploymentView, ModelHead
 from schemas.api.envelopes import Condition
 from schemas.api.events import EventView
@@ -29,7 +30,7 @@ from schemas.api.view import View
 from schemas.api.workers import WorkerStatus, WorkerView
 
 Fields = Sequence[tuple[str, str]]
-_INDENT: Final = "  "
+_UUID: Final = "UUID"  # of a GPU, which has its name above
 _MAX_CHARTS: Final = 8  # if there are more, each has one row
 _MAX_LINES: Final = 32
 
@@ -40,9 +41,10 @@ def describe(
     instances: Sequence[InstanceView],
     gpus: Sequence[GpuView],
     events: Sequence[EventView],
-    graphs: Sequence[str],
+    graphs: Sequence[Part],
     now: datetime,
     heads: Sequence[ModelHead] = (),
+    page: Page = PLAIN,
 ) -> str:
     match view:
         case DeploymentView():
@@ -59,14 +61,14 @@ def describe(
             raise TypeError(f"cannot describe a {type(view).__name__}")
     if isinstance(view, DeploymentView):
         lines += _instance_summary(instances)
-    lines += _section("Instances", _aligned(table_of(INSTANCES, instances, now)))
-    lines += _section("GPUs", _aligned(table_of(GPUS, gpus, now)))
+    lines += _section("Instances", _aligned(page.table_of(INSTANCES, instances, now)))
+    lines += _section("GPUs", _aligned(page.table_of(GPUS, gpus, now)))
     lines += graphs
-    lines += _section("Events (newest last)", _aligned(table_of(EVENTS, folded(events, now), now)))
-    return "\n".join(lines)
+    lines += _section("Events (newest last)", _aligned(page.table_of(EVENTS, folded(events, now), now)))
+    return "\n".join(page.lines(lines))
 
 
-def _deployment(view: DeploymentView, now: datetime, heads: Sequence[ModelHead]) -> Iterator[str]:
+def _deployment(view: DeploymentView, now: datetime, heads: Sequence[ModelHead]) -> Iterator[Part]:
     status = view.status
     yield from _fields(
         [
@@ -86,7 +88,8 @@ def _deployment(view: DeploymentView, now: datetime, heads: Sequence[ModelHead])
     yield from _section("Models on the hub", list(_commits(view, heads)))
     spec = view.spec.model_dump(mode="json", exclude_defaults=True)
     spec = {"engine": view.spec.engine, "replicas": 1, **spec}  # shown also where they are the defaults
-    yield from _section("Spec (without defaults)", yaml.safe_dump(spec, sort_keys=False).splitlines())
+    dumped = yaml.safe_dump(spec, sort_keys=False).splitlines()
+    yield from _section("Spec (without defaults)", [Exact(line) for line in dumped])
     intents = [
         f"{i.source}: at most {i.max_replicas} replicas, for {age(i.created_at, now)}  {i.message or i.reason}".rstrip()
         for i in status.intents
@@ -98,7 +101,7 @@ def _deployment(view: DeploymentView, now: datetime, heads: Sequence[ModelHead])
     yield from _conditions(status.conditions, now)
 
 
-def _commits(view: DeploymentView, heads: Sequence[ModelHead]) -> Iterator[str]:
+def _commits(view: DeploymentView, heads: Sequence[ModelHead]) -> Iterator[Part]:
     """The commit of each model, and its branch's present commit where that differs."""
     moved = {head.model: head.head for head in heads if head.moved}
     for model, commit in sorted(view.status.model_commits.items()):
@@ -106,7 +109,7 @@ def _commits(view: DeploymentView, heads: Sequence[ModelHead]) -> Iterator[str]:
         yield f"{model}: {commit}{note}"
 
 
-def _instance(view: InstanceView, now: datetime) -> Iterator[str]:
+def _instance(view: InstanceView, now: datetime) -> Iterator[Part]:
     status = view.status
     yield from _fields(
         [
@@ -140,7 +143,7 @@ def _instance(view: InstanceView, now: datetime) -> Iterator[str]:
     yield from _section("Claims", _aligned(Table(titles, claims)))
 
 
-def _instance_summary(instances: Sequence[InstanceView]) -> Iterator[str]:
+def _instance_summary(instances: Sequence[InstanceView]) -> Iterator[Part]:
     """The need of the newest instance, and why the first pending one is pending. Other instances are alike."""
     newest = max(instances, key=lambda i: (i.generation, i.created_at), default=None)
     if newest is not None and newest.status.need is not None:
@@ -150,7 +153,7 @@ def _instance_summary(instances: Sequence[InstanceView]) -> Iterator[str]:
         yield from _section(f"Why {pending.name} is pending", explain_lines(pending.status.explain))
 
 
-def _worker(view: WorkerView, now: datetime) -> Iterator[str]:
+def _worker(view: WorkerView, now: datetime) -> Iterator[Part]:
     status = view.status
     yield from _fields(
         [
@@ -158,6 +161,7 @@ def _worker(view: WorkerView, now: datetime) -> Iterator[str]:
             ("UID", view.uid),
             ("State", f"{status.state} (phase {status.phase})"),
             ("Reason", or_dash(status.reason)),
+            *([("Message", words)] if (words := worker_why(view)) else []),
             ("Connected", "yes" if status.connected else "no"),
             ("Last seen", when(status.last_seen, now)),
             ("Host", f"{or_dash(status.hostname)}, {status.os}/{status.arch}"),
@@ -192,11 +196,13 @@ def _agent(status: WorkerStatus) -> str:
     return or_dash(status.agent_version + protocol)
 
 
-def _gpu(view: GpuView) -> Iterator[str]:
+def _gpu(view: GpuView) -> Iterator[Part]:
     status = view.status
+    index = status.index if status.present and status.parent is None else None
     yield from _fields(
         [
-            ("GPU", view.name),
+            ("GPU", gpu_name(view.name, status.worker, index)),
+            ("UUID", view.name),
             ("Worker", f"{status.worker}, index {status.index}"),
             ("Model", status.model),
             ("Capability", or_dash(status.compute_capability)),
@@ -217,10 +223,11 @@ def _gpu(view: GpuView) -> Iterator[str]:
         [c.instance, c.deployment, gib(c.memory_mib), "yes" if c.exclusive else "no", str(c.epoch)]
         for c in status.claims
     ]
-    yield from _section("Claims", _aligned(Table(["INSTANCE", "DEPLOYMENT", "MEMORY", "EXCLUSIVE", "EPOCH"], claims)))
+    titles = ["INSTANCE", "DEPLOYMENT", "MEMORY", "EXCLUSIVE", "EPOCH"]
+    yield from _section("Claims", _aligned(Table(titles, claims)))
 
 
-def _policy(view: PolicyView, now: datetime) -> Iterator[str]:
+def _policy(view: PolicyView, now: datetime) -> Iterator[Part]:
     spec, status = view.spec, view.status
     watched, verdicts = status.watches, status.verdicts
     hook = f"{spec.webhook.url} (signed with secret {spec.webhook.secret})" if spec.webhook else ""
@@ -245,28 +252,28 @@ def _policy(view: PolicyView, now: datetime) -> Iterator[str]:
     )
 
 
-def _conditions(conditions: Sequence[Condition], now: datetime) -> list[str]:
+def _conditions(conditions: Sequence[Condition], now: datetime) -> list[Part]:
     rows = [[c.type, c.status, age(c.since, now), or_dash(c.reason), c.message] for c in conditions]
     return _section("Conditions", _aligned(Table(["TYPE", "STATUS", "SINCE", "REASON", "MESSAGE"], rows)))
 
 
-def _fields(fields: Fields) -> list[str]:
+def _fields(fields: Fields) -> list[Part]:
     width = max(len(name) for name, _ in fields) + 1
-    return [f"{name + ':':<{width}} {printable(value)}" for name, value in fields]
+    return [Field(f"{name + ':':<{width}} ", printable(value), exact=name == _UUID) for name, value in fields]
 
 
-def _section(title: str, lines: Sequence[str]) -> list[str]:
-    return ["", f"{title}:", *(_INDENT + line for line in lines)] if lines else []
+def _section(title: str, parts: Sequence[Part]) -> list[Part]:
+    return ["", f"{title}:", *(Inner(part) for part in parts)] if parts else []
 
 
-def _aligned(table: Table) -> list[str]:
-    return table_lines(table, None) if table.rows else []
+def _aligned(table: Table) -> list[Part]:
+    return [table] if table.rows else []
 
 
-def draw_window(view: UtilizationView) -> list[str]:
+def draw_window(view: UtilizationView) -> list[Part]:
     if not view.series:
         return []
-    lines = ["", f"Utilization, the last {span(view.window_s)}{_policy_text(view)}:"]
+    lines: list[Part] = ["", f"Utilization, the last {span(view.window_s)}{_policy_text(view)}:"]
     threshold = view.policy.min_gpu_utilization if view.policy else None
     small = len(view.series) > _MAX_CHARTS
     for series in view.series[:_MAX_LINES]:
@@ -277,7 +284,7 @@ def draw_window(view: UtilizationView) -> list[str]:
     return lines
 
 
-def draw_action(event: EventView, now: datetime) -> Iterator[str]:
+def draw_action(event: EventView, now: datetime) -> Iterator[Part]:
     evidence = event.evidence
     threshold, window_s = evidence.get("min_gpu_utilization"), evidence.get("window_s")
     yield ""
@@ -296,7 +303,7 @@ def draw_action(event: EventView, now: datetime) -> Iterator[str]:
         yield from _draw_evidence(gpu, threshold, small=len(gpus) > _MAX_CHARTS)
 
 
-def _draw_evidence(gpu: Mapping[str, Any], threshold: Any, *, small: bool) -> list[str]:
+def _draw_evidence(gpu: Mapping[str, Any], threshold: Any, *, small: bool) -> list[Part]:
     values = [v if isinstance(v, int | float) else None for v in gpu.get("series") or ()]
     where = f"{gpu.get('uuid', '?')} on {gpu.get('worker', '?')}"
     coverage = gpu.get("coverage")
@@ -305,13 +312,12 @@ def _draw_evidence(gpu: Mapping[str, Any], threshold: Any, *, small: bool) -> li
     return _graph(f"{where}: {gpu.get('samples', '?')} samples{known}", values, limit, small=small)
 
 
-def _graph(title: str, values: Values, threshold: float | None, *, small: bool) -> list[str]:
+def _graph(title: str, values: Values, threshold: float | None, *, small: bool) -> list[Part]:
     highest = max((v for v in values if v is not None), default=None)
     title = printable(f"{title}: highest {percent(highest)}")
     if not any(v is not None for v in values):
         return [f"  {printable(title)}, no data"]
-    drawn: Sequence[str] = [f"│{sparkline(values)}│"] if small else chart(values, threshold)
-    return [f"  {title}", *("    " + line for line in drawn)]
+    return [f"  {title}", Graph(values, threshold, small=small)]
 
 
 def _policy_text(view: UtilizationView) -> str:

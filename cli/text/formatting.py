@@ -10,6 +10,7 @@ _MINUTE: Final = 60
 _HOUR: Final = 3600
 _DAY: Final = 86400
 _GPU_PREFIX: Final = "GPU-"
+_MIG_PREFIX: Final = "MIG-"
 DASH: Final = "-"
 
 
@@ -52,6 +53,11 @@ def when(at: datetime | None, now: datetime) -> str:
     return f"{text} (in {age(now, at)})" if at > now else f"{text} ({age(at, now)} ago)"
 
 
+def local_time(at: datetime | None) -> str:
+    """A time in the reader's time zone, to the second; `-` if unknown."""
+    return DASH if at is None else f"{at.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
 def gib(mib: int | None) -> str:
     """MiB as GiB, with at most one decimal; `-` if unknown, which is not zero."""
     if mib is None:
@@ -74,11 +80,19 @@ def hours(value: float | None) -> str:
 
 
 def short_gpu(uuid: str) -> str:
-    return uuid.removeprefix(_GPU_PREFIX).split("-")[0]
+    """The first block of its UUID; of a MIG slice with the prefix."""
+    prefix = _MIG_PREFIX if uuid.startswith(_MIG_PREFIX) else ""
+    return prefix + uuid.removeprefix(_GPU_PREFIX).removeprefix(prefix).split("-")[0]
 
 
-def short_gpus(uuids: Sequence[str]) -> str:
-    shown = ",".join(short_gpu(uuid) for uuid in uuids[:2])
+def gpu_name(uuid: str, worker: str, index: int | None) -> str:
+    """The name of a GPU in tables: `gpu-a1:0`; without an index, as of a slice, the first block of its UUID."""
+    return short_gpu(uuid) if index is None else f"{worker}:{index}"
+
+
+def first_gpus(uuids: Sequence[str]) -> str:
+    """The first two UUIDs, and the number of the others."""
+    shown = ",".join(uuids[:2])
     return (shown or DASH) + (f" +{len(uuids) - 2}" if len(uuids) > 2 else "")  # noqa: PLR2004 - the two shown
 
 

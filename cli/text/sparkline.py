@@ -15,7 +15,7 @@ Values = Sequence[float | None]
 
 def sparkline(values: Values, width: int | None = None) -> str:
     """A block for each value in percent, oldest first. Values that share a character of `width` show their maximum."""
-    return "".join(_GAP if value is None else _block(value) for value in _narrowed(values, width))
+    return "".join(_GAP if value is None else _block(value) for value in narrowed(values, width))
 
 
 def chart(values: Values, threshold: float | None) -> list[str]:
@@ -41,7 +41,8 @@ def _block(value: float) -> str:
     return _BLOCKS[min(int(max(value, 0.0) / _FULL * len(_BLOCKS)), len(_BLOCKS) - 1)]
 
 
-def _narrowed(values: Values, width: int | None) -> Values:
+def narrowed(values: Values, width: int | None) -> Values:
+    """At most `width` values, each the maximum of its share; None: all."""
     if width is None or len(values) <= width:
         return values
     edges = [round(n * len(values) / width) for n in range(width + 1)]

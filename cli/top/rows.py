@@ -1,15 +1,17 @@
-"""Rows of the live `top`: one for each claim on a GPU, each free GPU, and each worker without GPUs. Pure."""
+"""Rows of the live `top`: one for each GPU with its holders, and one for each worker without GPUs. Pure."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cli.text.formatting import DASH, gib, or_dash, percent, printable, short_gpu
-from cli.top.snapshot import Held, Snapshot, held_by
+from cli.text.formatting import DASH, gib, gpu_name, or_dash, percent, printable, short_gpu
+from cli.top.snapshot import Held, Snapshot, held_by_all
+from schemas.printing import first_of
 
 if TYPE_CHECKING:  # slow to import
     from schemas.api.gpus import GpuClaimView, GpuView
     from schemas.api.workers import WorkerView
 
+_MOST_HOLDERS: Final = 2  # named in a row; filters find all
 GRAPH: Final = "GRAPH"  # replaced by the title of the graphs, which names their window
 
 
@@ -27,7 +29,6 @@ class _Source(NamedTuple):
 
     worker: "WorkerView | None"
     gpu: "GpuView | None"
-    claim: "GpuClaimView | None"
     held: Held
 
     @property
@@ -35,6 +36,10 @@ class _Source(NamedTuple):
         if self.gpu is not None:
             return self.gpu.status.worker
         return self.worker.name if self.worker is not None else DASH
+
+    @property
+    def claims(self) -> "Sequence[GpuClaimView]":
+        return () if self.gpu is None else sorted(self.gpu.status.claims, key=lambda claim: claim.instance)
 
     @property
     def state(self) -> str:
@@ -50,8 +55,19 @@ def _used(source: _Source) -> float | None:
     return None if source.gpu is None else source.gpu.status.utilization
 
 
-def _deployment(source: _Source) -> str | None:
-    return None if source.claim is None else source.claim.deployment
+def _gpu(source: _Source) -> str:
+    if source.gpu is None:
+        return f"{source.name}:{DASH}"
+    status = source.gpu.status
+    return gpu_name(source.gpu.uid, status.worker, None if status.parent else status.index)
+
+
+def _instances(source: _Source) -> str:
+    return first_of([claim.instance for claim in source.claims], _MOST_HOLDERS) or DASH
+
+
+def _deployments(source: _Source) -> list[str]:
+    return sorted({claim.deployment for claim in source.claims})
 
 
 class Column(NamedTuple):
@@ -72,8 +88,8 @@ class Column(NamedTuple):
 
 
 COLUMNS: Final = (
-    Column("WORKER", lambda f: f.name, lambda f: f.name),
-    Column("GPU", lambda f: str(f.gpu.status.index) if f.gpu else DASH),
+    Column("WORKER", lambda f: f.name, lambda f: f.name, rank=12),
+    Column("GPU", _gpu),
     Column("ID", lambda f: short_gpu(f.gpu.uid) if f.gpu else DASH, rank=10),
     Column("MODEL", lambda f: or_dash(f.gpu.status.model) if f.gpu else DASH, rank=11),
     Column("STATE", lambda f: f.state, lambda f: f.state, rank=3),
@@ -82,8 +98,13 @@ COLUMNS: Final = (
     Column("USED", lambda f: _memory(f, "used_mib"), lambda f: _mib(f, "used_mib"), falling=True, rank=5),
     Column("CLAIMED", lambda f: _memory(f, "claimed_mib"), lambda f: _mib(f, "claimed_mib"), falling=True, rank=2),
     Column("MEMORY", lambda f: _memory(f, "memory_mib"), rank=7),
-    Column("INSTANCE", lambda f: f.claim.instance if f.claim else DASH),
-    Column("DEPLOYMENT", lambda f: _deployment(f) or DASH, _deployment, rank=6),
+    Column("INSTANCE", _instances),
+    Column(
+        "DEPLOYMENT",
+        lambda f: first_of(_deployments(f), _MOST_HOLDERS) or DASH,
+        lambda f: next(iter(_deployments(f)), None),
+        rank=6,
+    ),
     Column("IDLE FOR", lambda f: f.held.idle_for, lambda f: f.held.idle_s, falling=True, rank=4),
     Column("STOPS IN", lambda f: f.held.stops_in, lambda f: f.held.stops_in_s, rank=1),
 )
@@ -98,37 +119,25 @@ def rows_of(snapshot: Snapshot) -> list[Row]:
 def _sources(snapshot: Snapshot) -> Iterator[_Source]:
     workers = {worker.name: worker for worker in snapshot.workers}
     empty = workers.keys() - {gpu.status.worker for gpu in snapshot.gpus}
-    alone = [_Source(workers[name], None, None, Held()) for name in empty]
-    held = [
-        _Source(workers.get(gpu.status.worker), gpu, claim, _held(claim, snapshot))
-        for gpu in snapshot.gpus
-        for claim in (gpu.status.claims or (None,))
-    ]
+    alone = [_Source(workers[name], None, Held()) for name in empty]
+    held = [_Source(workers.get(gpu.status.worker), gpu, held_by_all(gpu, snapshot)) for gpu in snapshot.gpus]
     yield from sorted(alone + held, key=_position)
 
 
 def _position(source: _Source) -> tuple[str, int, str]:
-    index = source.gpu.status.index if source.gpu is not None else -1
-    return source.name, index, source.claim.instance if source.claim is not None else ""
-
-
-def _held(claim: "GpuClaimView | None", snapshot: Snapshot) -> Held:
-    return Held() if claim is None else held_by(snapshot.instances.get(claim.instance), snapshot.now)
+    return (source.name, -1, "") if source.gpu is None else (source.name, source.gpu.status.index, source.gpu.uid)
 
 
 def _row(source: _Source) -> Row:
-    gpu, claim = source.gpu, source.claim
-    searched = [source.name, *((gpu.uid, gpu.status.model) if gpu else ()), *_names(claim)]
+    gpu = source.gpu
+    holders = (name for claim in source.claims for name in (claim.deployment, claim.instance))
+    searched = [source.name, _gpu(source), *((gpu.uid, gpu.status.model) if gpu else ()), *holders]
     return Row(
         [printable(column.cell(source)) for column in COLUMNS],
         [column.order(source) for column in SORTED if column.order is not None],
         "\n".join(searched).lower(),
         gpu.uid if gpu else None,
     )
-
-
-def _names(claim: "GpuClaimView | None") -> tuple[str, ...]:
-    return () if claim is None else (claim.deployment, claim.instance)
 
 
 def _mib(source: _Source, field: str) -> float | None:

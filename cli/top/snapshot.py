@@ -49,6 +49,16 @@ class Held(NamedTuple):
     stops_in_s: float | None = None
 
 
+def held_by_all(view: "GpuView", snapshot: Snapshot) -> Held:
+    """The verdict on the holder of the GPU that a policy stops first, else on the one that is idle for longest."""
+    verdicts = (held_by(snapshot.instances.get(claim.instance), snapshot.now) for claim in view.status.claims)
+    return min(verdicts, key=_urgency, default=Held())
+
+
+def _urgency(held: Held) -> tuple[bool, float, float]:
+    return held.stops_in_s is None, held.stops_in_s or 0.0, -(held.idle_s or 0.0)
+
+
 def held_by(instance: "InstanceView | None", now: datetime) -> Held:
     judged = instance.status.utilization if instance is not None else None
     if judged is None:

@@ -48,7 +48,8 @@ def refusal(url: str, answer: Answer) -> CliError:
     if error is None:
         return not_gpuward(url, f"answers {status}")
     code, text, details = error
-    message = "\n".join([text, *_problems(details)])
+    problems = _problems(details)
+    message = "\n".join([text, *(f"  {path or '(manifest)'}: {problem}" for path, problem in problems)])
     if status == 401:  # noqa: PLR2004 - unauthorized
         return RefusedError(f"{message}\nset GPUWARD_API_KEY (--api-key) to a valid key of {url}", code)
     if _is_without_route(status, text):
@@ -56,7 +57,7 @@ def refusal(url: str, answer: Answer) -> CliError:
         return RefusedError(f"{url}: {text}\ncheck GPUWARD_URL (--url)" if _OTHER_PORT in text else older, code)
     if status == 404:  # noqa: PLR2004 - not found
         return NotFoundError(message, code)
-    return RefusedError(message, code)
+    return RefusedError(message, code, problems)
 
 
 def _is_without_route(status: int, text: str) -> bool:
@@ -76,13 +77,13 @@ def _error_of(content: bytes) -> tuple[str, str, Mapping[str, Any]] | None:
     return (code, message, details) if valid else None
 
 
-def _problems(details: Mapping[str, Any]) -> list[str]:
-    """The problems of a refused manifest, a line each. Other details are for programs."""
+def _problems(details: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Path and message of the problems of a refused manifest. Other details are for programs."""
     problems = details.get("problems")
     if not isinstance(problems, list):
         return []
     return [
-        f"  {problem.get('path') or '(manifest)'}: {problem.get('message', '')}"
+        (str(problem.get("path") or ""), str(problem.get("message", "")))
         for problem in problems
         if isinstance(problem, dict)
     ]

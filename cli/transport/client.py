@@ -11,7 +11,8 @@ import msgspec
 from cli.errors import CliError, NotFoundError, UnreachableError
 from cli.transport.answers import not_gpuward, object_of, refusal, unreachable
 from cli.transport.connection import Connection
-from cli.transport.paths import Json
+from cli.transport.near_names import did_you_mean, like, named_in
+from cli.transport.paths import API, Json
 from cli.transport.servers import Answer, NoAnswerError, Request, Servers
 
 OUTCOME_HEADER: Final = "x-gpuward-outcome"
@@ -35,7 +36,7 @@ class Api:
     def find(self, path: str) -> Json | None:
         """None if the object does not exist."""
         try:
-            return self.get(path)
+            return self._exchange("GET", path)[0]
         except NotFoundError:
             return None
 
@@ -97,6 +98,31 @@ class Api:
             raise UnreachableError(why) from error
 
     def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str | int | None] = _EMPTY,
+        body: Json | None = None,
+        headers: Mapping[str, str] = _EMPTY,
+    ) -> tuple[Json, Mapping[str, str]]:
+        """Where the object does not exist, the error has the names that are like it."""
+        try:
+            return self._exchange(method, path, query, body, headers)
+        except NotFoundError as error:
+            raise NotFoundError(f"{error}{self._hint(path)}", error.code) from None
+
+    def _hint(self, path: str) -> str:
+        named = named_in(path)
+        if named is None:
+            return ""
+        of, name = named
+        try:
+            raws = self._exchange("GET", f"{API}/{of}", {"limit": _MAX_PAGE})[0].get("items", [])
+        except CliError:  # such as a key that may not list them: the first error counts
+            return ""
+        return did_you_mean(like(name, raws))
+
+    def _exchange(
         self,
         method: str,
         path: str,

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from cli.errors import CliError, NotFoundError, UsageError
+from cli.transport.near_names import did_you_mean, near
 
 _FILE: Final = "contexts.json"
 _OTHERS: Final = 0o077
@@ -41,7 +42,8 @@ class Contexts:
     def get(self, name: str) -> Context:
         """Raises `NotFoundError` where no context has this name."""
         if name not in self.by_name:
-            raise NotFoundError(f"context {name!r} does not exist; list them: gpuward context list")
+            meant = did_you_mean(near(name, self.by_name)) or "; list them: gpuward context list"
+            raise NotFoundError(f"context {name!r} does not exist{meant}")
         return self.by_name[name]
 
     def current(self) -> Context | None:

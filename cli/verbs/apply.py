@@ -7,9 +7,10 @@ from typing import Annotated, Final
 import typer
 
 from cli.errors import UsageError
-from cli.manifest.files import manifest_as_json, read_manifests
+from cli.manifest.files import Manifests, read_manifests
 from cli.manifest.policy_stops import confirm_stops
 from cli.manifest.prune import PruneOption, check_prune, confirm_prune, prune_each, to_prune
+from cli.objects.gpus import gpu_names
 from cli.objects.selection import SelectorOption
 from cli.runner import TimeoutOption, WaitOption, client
 from cli.several import Refusals
@@ -18,7 +19,6 @@ from cli.transport.paths import parse, path_of
 from cli.waiting.states import Goal, Target
 from cli.waiting.wait import ProgressLog, until_running
 from schemas.api.apply import ApplyView
-from schemas.manifest.parse import Manifest
 from schemas.printing import block
 
 app = typer.Typer()
@@ -79,18 +79,18 @@ def apply(
         prune_each(api, pruned, selector, refusals)
 
         def until_all_run(targets: list[Target]) -> None:
-            until_running(api, targets, timeout_s, ProgressLog(), Goal(goal))
+            until_running(api, targets, timeout_s, ProgressLog(gpus=gpu_names(api)), Goal(goal))
 
         if wait:
             refusals.each([targets], until_all_run)
         refusals.report()
 
 
-def _apply(api: Api, manifests: list[Manifest]) -> list[Target]:
-    body = {"manifests": [manifest_as_json(manifest) for manifest in manifests]}
-    view = parse(ApplyView, api.post(path_of("apply"), body))
+def _apply(api: Api, manifests: Manifests) -> list[Target]:
+    with manifests.located():
+        view = parse(ApplyView, api.post(path_of("apply"), manifests.body()))
     for item in view.items:
         print(f"{_KINDS[item.kind]}/{item.name} {item.outcome}", flush=True)
     for line in view.warnings:
-        print(block(f"warning: {line}"), file=sys.stderr, flush=True)
+        print(block(f"warning: {gpu_names(api).in_text(line)}"), file=sys.stderr, flush=True)
     return [Target(item.name, item.uid, item.generation) for item in view.items if item.kind == "Deployment"]

@@ -6,11 +6,13 @@ from typing import Annotated, Any, Final
 import typer
 
 from cli.errors import CliError, UsageError
-from cli.manifest.files import manifest_as_json, read_manifests
+from cli.manifest.files import read_manifests
+from cli.objects.gpus import gpu_names
 from cli.printing.output import Format, print_data, print_table
 from cli.printing.table import Table
 from cli.runner import OutputOption, client
-from cli.text.formatting import age, gib, or_dash, short_gpus
+from cli.text.formatting import age, first_gpus, gib, or_dash
+from cli.text.gpu_names import GpuNames
 from cli.transport.paths import parse, path_of
 from schemas.api.defrag import DefragView, RelocationsView
 from schemas.printing import block, first_of
@@ -54,23 +56,30 @@ def defrag(
                 raise UsageError("--file requires --plan or --apply")
             _print_relocations(api.get(path_of("defrag")), output)
             return
-        body: dict[str, Any] = {"apply": apply}
-        body["manifests"] = [manifest_as_json(manifest) for manifest in read_manifests(files or [])]
+        manifests = read_manifests(files or [])
+        body: dict[str, Any] = {"apply": apply, **manifests.body()}
         if any_priority:
             body["any_priority"] = True
-        raw = api.post(path_of("defrag"), body)
+        with manifests.located():
+            raw = api.post(path_of("defrag"), body)
         view = parse(DefragView, raw)
         if output.for_programs:
             print_data(raw, output)
         else:
-            _print_plan(view)
+            _print_plan(view, GpuNames() if output is Format.WIDE else gpu_names(api))
         if view.left:
             raise CliError(f"no relocations free enough capacity for {first_of(view.left, _NAMED)}")
 
 
-def _print_plan(view: DefragView) -> None:
+def _print_plan(view: DefragView, gpus: GpuNames) -> None:
     rows = [
-        [m.instance, ",".join(m.workers), ",".join(m.to_workers), short_gpus(m.to_gpus), gib(m.memory_mib)]
+        [
+            m.instance,
+            ",".join(m.workers),
+            ",".join(m.to_workers),
+            gpus.in_cell(first_gpus(m.to_gpus)),
+            gib(m.memory_mib),
+        ]
         for m in view.moves
     ]
     empty = "no relocations are planned" if view.left else "no relocations are needed"

@@ -4,8 +4,13 @@ from typing import Annotated
 
 import typer
 
-from cli.objects.kinds import DEPLOYMENTS
-from cli.runner import post, post_each
+from cli.errors import NotFoundError
+from cli.objects.kinds import DEPLOYMENTS, INSTANCES
+from cli.objects.names import nearest
+from cli.runner import client, post, post_each
+from cli.transport.near_names import did_you_mean
+from cli.transport.paths import path_of
+from schemas.printing import block
 from schemas.units import parse_duration_s
 
 app = typer.Typer()
@@ -80,4 +85,13 @@ def restart(
         raise typer.BadParameter("is of the whole deployment; leave --instance out", param_hint="--pull")
     subject = f"deployment/{name}" if instance is None else f"instance/{instance}"
     body = {"instance": instance} if instance is not None else {"pull": True} if pull else None
-    post(ctx, ("deployments", name, "restart"), f"{subject} restarts" + (" with a new revision" if pull else ""), body)
+    with client(ctx) as api:
+        try:
+            api.post(path_of(DEPLOYMENTS.plural, name, "restart"), body)
+        except NotFoundError as error:
+            if instance is None:
+                raise
+            known = api.items(path_of(INSTANCES.plural), deployment=name)
+            meant = did_you_mean(nearest(INSTANCES, instance, known))
+            raise NotFoundError(f"{error}{meant}", error.code) from None
+        print(block(f"{subject} restarts" + (" with a new revision" if pull else "")))

@@ -6,14 +6,17 @@ from typing import Annotated, Final
 import typer
 
 from cli.errors import CliError, NotFoundError, UsageError
+from cli.objects.gpus import gpu_names
 from cli.objects.kind import Kind, object_key
 from cli.objects.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named
-from cli.objects.names import matching
-from cli.printing.output import Format, print_data
+from cli.objects.names import matching, nearest
+from cli.printing.output import Format, print_data, terminal_width
 from cli.runner import OutputOption, client
 from cli.text.details import describe as describe_view
 from cli.text.details import draw_action, draw_window
+from cli.text.page import Page, Part
 from cli.transport.client import Api
+from cli.transport.near_names import did_you_mean
 from cli.transport.paths import Json, parse, path_of
 from cli.verbs.get import read_object
 from schemas.api.deployments import DeploymentView, ModelHead, ModelHeads
@@ -67,18 +70,19 @@ def describe(
         if output.for_programs:
             print_data(raw, output)
         else:
-            print(block(_description(api, wanted, raw)))
+            page = Page(terminal_width(), wide=output is Format.WIDE, gpus=gpu_names(api))
+            print(block(_description(api, wanted, raw, page)))
 
 
 def _named(api: Api, name: str) -> tuple[Kind, Json]:
     """The only object of any kind with this name; else the only object whose name begins with it."""
     exact = [(kind, raw) for kind in _KINDS if (raw := api.find(path_of(kind.plural, name))) is not None]
+    lists = {} if exact else {kind.singular: api.items(path_of(kind.plural)) for kind in _KINDS}
     fits = exact or [
         (kind, raw)
         for kind in _KINDS
-        for raws in [api.items(path_of(kind.plural))]
-        for match in matching(kind, name, raws)
-        for raw in raws
+        for match in matching(kind, name, lists[kind.singular])
+        for raw in lists[kind.singular]
         if raw["name"] == match
     ]
     if len(fits) == 1:
@@ -86,13 +90,17 @@ def _named(api: Api, name: str) -> tuple[Kind, Json]:
     if any(name.lower() in (kind.singular, kind.plural) for kind in _KINDS):
         raise UsageError(f"NAME is missing: gpuward describe {name} NAME")
     if not fits:
-        raise NotFoundError(f"nothing has the name {name!r}; list objects: gpuward get deployments, gpuward ps")
+        words = (f"{kind.singular} {other}" for kind in _KINDS for other in nearest(kind, name, lists[kind.singular]))
+        meant = did_you_mean(list(words)[:_FITS_SHOWN])
+        raise NotFoundError(
+            f"nothing has the name {name!r}{meant or '; list objects: gpuward get deployments, gpuward ps'}"
+        )
     shown = ", ".join(f"{kind.singular} {raw['name']}" for kind, raw in fits[:_FITS_SHOWN])
     more = f" and {len(fits) - _FITS_SHOWN} more" if len(fits) > _FITS_SHOWN else ""
     raise CliError(f"{name!r} is not unique: {shown}{more}; write gpuward describe KIND NAME")
 
 
-def _description(api: Api, kind: Kind, raw: Json) -> str:
+def _description(api: Api, kind: Kind, raw: Json, page: Page) -> str:
     name = raw["name"]
     if kind is INSTANCES and raw["status"]["phase"] == "pending":
         raw = _with_advice(api, raw)
@@ -109,10 +117,11 @@ def _description(api: Api, kind: Kind, raw: Json) -> str:
         graphs=graphs,
         now=now,
         heads=_heads(api, name) if kind is DEPLOYMENTS and raw["status"].get("model_commits") else (),
+        page=page,
     )
 
 
-def _graphs(api: Api, kind: Kind, raw: Json, now: datetime) -> list[str]:
+def _graphs(api: Api, kind: Kind, raw: Json, now: datetime) -> list[Part]:
     """The utilization of its GPUs over the window, and the evidence of the last action of its policy."""
     view = parse(UtilizationView, api.get(path_of("utilization"), **{kind.singular: raw["name"]}))
     actions = api.items(path_of(EVENTS.plural), limit=1, object=object_key(kind, raw), reason=POLICY_REASONS)

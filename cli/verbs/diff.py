@@ -3,7 +3,7 @@
 import typer
 
 from cli.errors import CliError
-from cli.manifest.files import manifest_as_json, read_manifests
+from cli.manifest.files import read_manifests
 from cli.manifest.prune import PruneOption, check_prune, to_prune
 from cli.objects.selection import SelectorOption
 from cli.printing.output import Format, print_data
@@ -32,7 +32,8 @@ def diff(
             check_prune(selector, prune=prune)
             manifests = read_manifests(files)
             pruned = [] if selector is None else [shown.name for shown in to_prune(api, manifests, selector)]
-            raw = api.post(path_of("plan"), {"manifests": [manifest_as_json(manifest) for manifest in manifests]})
+            with manifests.located():
+                raw = api.post(path_of("plan"), manifests.body())
         except CliError as error:
             error.exit_code = max(error.exit_code, _DIFFERENT + 1)
             raise

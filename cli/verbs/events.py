@@ -8,13 +8,19 @@ from typing import Annotated, Final
 import typer
 
 from cli.errors import UnreachableError, UsageError
+from cli.objects.gpus import gpu_names
 from cli.objects.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named, main_subject
+from cli.objects.names import nearest, printed_gpus
 from cli.printing.output import Format, print_data
 from cli.runner import OutputOption, client
 from cli.text.formatting import or_dash, printable
+from cli.text.gpu_names import GpuNames
+from cli.transport.client import Api
+from cli.transport.near_names import did_you_mean
 from cli.transport.paths import Json, parse, path_of
 from cli.verbs.get import print_objects
 from schemas.api.events import EventView
+from schemas.printing import block
 
 app = typer.Typer()
 _EVENTS_PERIOD_S: Final = 1.0
@@ -46,16 +52,19 @@ def events(
 ) -> None:
     """List events, oldest first."""
     with client(ctx, endless=watch) as api:
-        key = _object_named(about) if about is not None else None
+        gpus = gpu_names(api)
+        key = _object_named(api, about) if about is not None else None
         path = path_of(EVENTS.plural)
         only = {"object": key, "reason": ",".join(reason or ()) or None}
         most = limit or (_EVENTS if since is None else _MAX_EVENTS)
         raws = api.items(path, limit=most, after=since, **only)[::-1]
         if not watch:
-            print_objects(EVENTS, raws, output)
+            print_objects(EVENTS, raws, output, gpus=gpus)
+            if about is not None and not raws:
+                _suggest(api, about)
             return
         last_id = max((int(raw["id"]) for raw in raws), default=0)
-        _print_events(raws, output)
+        _print_events(raws, output, gpus)
         while True:
             time.sleep(_EVENTS_PERIOD_S)
             try:
@@ -64,18 +73,31 @@ def events(
                 print(printable(f"gpuward: {str(error).splitlines()[0]}; retrying"), file=sys.stderr)
                 continue
             last_id = max((int(raw["id"]) for raw in raws), default=last_id)
-            _print_events(raws, output)
+            _print_events(raws, output, gpus)
 
 
-def _object_named(about: str) -> str:
-    """KIND/NAME in the form of the API. The object need not exist any more."""
+def _object_named(api: Api, about: str) -> str:
+    """KIND/NAME in the form of the API. The object need not exist any more. A GPU may have its name of tables."""
     word, slash, name = about.partition("/")
     if not slash or not name:
         raise UsageError(f"--for: {about!r} is not KIND/NAME; write for example deployment/hello")
-    return f"{kind_named(word, (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES)).singular}/{name}"
+    kind = kind_named(word, (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES))
+    if kind is GPUS and api.find(path_of(GPUS.plural, name)) is None:
+        uuids = printed_gpus(name, api.items(path_of(GPUS.plural)))
+        name = uuids[0] if len(uuids) == 1 else name
+    return f"{kind.singular}/{name}"
 
 
-def _print_events(raws: list[Json], output: Format) -> None:
+def _suggest(api: Api, about: str) -> None:
+    """Prints the names that are like a name which no object has."""
+    word, _, name = about.partition("/")
+    kind = kind_named(word)
+    raws = api.items(path_of(kind.plural))
+    if not any(raw["name"] == name for raw in raws) and (names := nearest(kind, name, raws)):
+        print(block(f"no {kind.singular} has the name {name!r}{did_you_mean(names)}"), file=sys.stderr)
+
+
+def _print_events(raws: list[Json], output: Format, gpus: GpuNames) -> None:
     for raw in raws:
         if output.for_programs:
             print_data(raw, output, in_a_row=True)
@@ -84,4 +106,5 @@ def _print_events(raws: list[Json], output: Format) -> None:
         time_of_day = f"{view.at.astimezone(datetime.now(UTC).astimezone().tzinfo):%H:%M:%S}"
         more = (view.request_id, ", ".join(view.objects)) if output is Format.WIDE else ()
         parts = (time_of_day, view.reason, main_subject(view), or_dash(view.actor), view.message, *filter(None, more))
-        print(printable("  ".join(parts)), flush=True)
+        line = "  ".join(parts)
+        print(printable(line if output is Format.WIDE else gpus.in_text(line)), flush=True)

@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from cli.errors import NotFoundError, UsageError
+from cli.objects.gpus import gpu_names
 from cli.objects.kind import Kind, bare_name, table_of
 from cli.objects.kinds import DEPLOYMENTS, EVENTS, INSTANCES, kind_named
 from cli.objects.names import matching, only_one
@@ -15,8 +16,10 @@ from cli.printing.output import Format, ListOutputOption, Names, Output, Picked,
 from cli.runner import client
 from cli.several import Refusals
 from cli.text.events import folded
+from cli.text.gpu_names import GpuNames
 from cli.text.scaling import notes
 from cli.transport.client import Api
+from cli.transport.near_names import did_you_mean, near
 from cli.transport.paths import Json, checked_name, path_of
 from schemas.printing import block
 
@@ -61,7 +64,7 @@ def get(
             return
         raws = api.items(path_of(wanted.plural), limit=_LATEST_EVENTS if wanted is EVENTS else None)
         raws = selected(api, wanted, raws, selector)
-        print_objects(wanted, raws[::-1] if wanted is EVENTS else raws, output)
+        print_objects(wanted, raws[::-1] if wanted is EVENTS else raws, output, gpus=gpu_names(api))
 
 
 def _kind_and_names(word: str, names: list[str]) -> tuple[Kind, list[str]]:
@@ -81,7 +84,7 @@ def _print_named(api: Api, kind: Kind, names: list[str], output: Output) -> None
 
     refusals.each(names, read)
     if raws:
-        print_objects(kind, raws, output, single=len(names) == 1)
+        print_objects(kind, raws, output, single=len(names) == 1, gpus=gpu_names(api))
     refusals.report()
 
 
@@ -108,16 +111,18 @@ def ps(
 
             follow(api, INSTANCES, output, selector=selector, deployment=of, with_notes=True)
             return
-        print_objects(INSTANCES, selected(api, INSTANCES, instances, selector), output)
+        print_objects(INSTANCES, selected(api, INSTANCES, instances, selector), output, gpus=gpu_names(api))
         if not output.for_programs:
             raws = selected(api, DEPLOYMENTS, api.items(path_of(DEPLOYMENTS.plural)), selector)
             views = [read_view(DEPLOYMENTS.view, raw) for raw in raws if of in (None, raw["name"])]
             for line in notes(views):
-                print(block(line))
+                print(block(gpu_names(api).in_text(line)))
 
 
-def print_objects(kind: Kind, raws: list[Json], output: Output, *, single: bool = False) -> None:
-    """`single`: without the envelope of a list."""
+def print_objects(
+    kind: Kind, raws: list[Json], output: Output, *, single: bool = False, gpus: GpuNames | None = None
+) -> None:
+    """`single`: without the envelope of a list. `gpus`: their names, for tables."""
     data = raws[0] if single else {"items": raws}
     if isinstance(output, Names):
         output.write(kind, raws)
@@ -132,7 +137,7 @@ def print_objects(kind: Kind, raws: list[Json], output: Output, *, single: bool 
     views = [read_view(kind.view, raw) for raw in raws]
     if kind is EVENTS and output is Format.TABLE:
         views = folded(views, now)
-    table = table_of(kind, views, now, wide=output is Format.WIDE)
+    table = table_of(kind, views, now, wide=output is Format.WIDE, gpus=gpus)
     print_table(table, empty=f"no {kind.plural} found")
 
 
@@ -148,9 +153,11 @@ def read_object(api: Api, kind: Kind, name: str) -> Json:
         if raw is not None:
             return raw
         raws = api.items(path_of(kind.plural))
-        full = only_one(kind, name, matching(kind, name, raws))
+        full = only_one(kind, name, matching(kind, name, raws), raws)
         return next(raw for raw in raws if raw["name"] == full)
-    for raw in api.items(path_of(kind.plural)):
+    raws = api.items(path_of(kind.plural))
+    for raw in raws:
         if name in (str(raw.get("id")), raw.get("name")):
             return raw
-    raise NotFoundError(f"{kind.singular} {name!r} does not exist")
+    known = [str(raw[field]) for raw in raws for field in ("id", "name") if raw.get(field)]
+    raise NotFoundError(f"{kind.singular} {name!r} does not exist{did_you_mean(near(name, known))}")

@@ -10,9 +10,10 @@ import typer
 
 from cli.errors import CliError, NotFoundError
 from cli.objects.kinds import DEPLOYMENTS, INSTANCES
-from cli.objects.names import matching, only_one
+from cli.objects.names import matching, nearest, only_one
 from cli.runner import client
 from cli.transport.client import Api
+from cli.transport.near_names import did_you_mean
 from cli.transport.paths import path_of
 from cli.transport.reading import Reading
 from schemas.printing import block
@@ -79,9 +80,14 @@ def _instances_named(api: Api, name: str) -> list[str]:
     if api.find(path_of(INSTANCES.plural, name)) is not None:
         return [name]
     if api.find(path_of(DEPLOYMENTS.plural, name)) is None:
-        begins = matching(INSTANCES, name, api.items(path_of(INSTANCES.plural)))
+        instances = api.items(path_of(INSTANCES.plural))
+        begins = matching(INSTANCES, name, instances)
         if not begins:
-            raise NotFoundError(f"neither a deployment nor an instance {name!r} exists; list them: gpuward ps")
+            known = nearest(DEPLOYMENTS, name, api.items(path_of(DEPLOYMENTS.plural)))
+            meant = did_you_mean(known or nearest(INSTANCES, name, instances))
+            raise NotFoundError(
+                f"neither a deployment nor an instance {name!r} exists{meant or '; list them: gpuward ps'}"
+            )
         return [only_one(INSTANCES, name, begins)]
     names = [str(raw["name"]) for raw in api.items(path_of(INSTANCES.plural), deployment=name)]
     if not names:

@@ -5,11 +5,12 @@ from typing import TYPE_CHECKING, Final
 
 import typer
 
+from cli.objects.gpus import gpu_names
 from cli.objects.kind import Column, Kind, table_of
 from cli.objects.views import read_view
 from cli.printing.output import Format, print_data, print_table
 from cli.runner import OutputOption, client
-from cli.text.formatting import age, or_dash
+from cli.text.formatting import age, local_time, or_dash
 from cli.transport.paths import path_of
 
 if TYPE_CHECKING:  # slow to import
@@ -34,6 +35,8 @@ PENDING: Final = Kind(
         Column("AGE", lambda p, now: age(p.queued_at, now), wide=True, rank=5),
         Column("PENDING FOR", lambda p, now: age(p.since, now), rank=1),
         Column("RESERVED ON", lambda p, _: or_dash(", ".join(p.reserved_on)), rank=3),
+        Column("QUEUED", lambda p, _: local_time(p.queued_at), wide=True, rank=7),
+        Column("PENDING SINCE", lambda p, _: local_time(p.since), wide=True, rank=8),
         Column("REASON", lambda p, _: or_dash(p.reason), wide=True, rank=6),
         Column("WHY", lambda p, _: or_dash(p.message)),
     ),
@@ -54,5 +57,5 @@ def pending(ctx: typer.Context, output: OutputOption = Format.TABLE) -> None:
             print_data(listed, output)
             return
         views = [read_view(PENDING.view, raw) for raw in listed["items"]]
-        table = table_of(PENDING, views, datetime.now(UTC), wide=output is Format.WIDE)
+        table = table_of(PENDING, views, datetime.now(UTC), wide=output is Format.WIDE, gpus=gpu_names(api))
         print_table(table, empty="Nothing is pending.")

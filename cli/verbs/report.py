@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import typer
 
 from cli.errors import UsageError
-from cli.printing.output import Format, print_data, print_table
+from cli.printing.output import Format, print_data, print_lines, print_table
 from cli.printing.table import Table
 from cli.runner import client, parse_seconds
 from cli.text.formatting import hours, or_dash, short_gpu, span
@@ -33,10 +33,14 @@ _IDLE_CSV: Final = (
 _HOURS: Final = ("claimed", "used", "wasted", "unknown", "freed", "would_free")
 _COSTS: Final = ("claimed", "used", "wasted", "unknown", "would_free")
 _DIMENSIONS: Final = ("key", "model", "endpoint")
-_USAGE_TITLES: Final = ("REQUESTS", "ERRORS", "PROMPT", "CACHED", "COMPLETION", "IN FLIGHT", "FIRST TOKEN", "ESTIMATED")
+_USAGE_TITLES: Final = (
+    "REQUESTS", "REFUSED", "ERRORS", "PROMPT TOKENS", "CACHED TOKENS", "COMPLETION TOKENS", "IN FLIGHT", "FIRST TOKEN",
+    "ESTIMATED",
+)  # fmt: skip
+_USAGE_LEAVING: Final = ("ESTIMATED", "CACHED TOKENS", "IN FLIGHT", "FIRST TOKEN", "ERRORS")
 _USAGE_CSV: Final = (
     "key", "key_name", "model", "endpoint", "requests", "errors", "prompt_tokens", "cached_tokens",
-    "completion_tokens", "estimated", "in_flight_s", "first_token_s",
+    "completion_tokens", "estimated", "in_flight_s", "first_token_s", "refused",
 )  # fmt: skip
 SinceOption = Annotated[
     float,
@@ -117,7 +121,10 @@ def usage(
     ] = "key,model",
     output: Annotated[ReportFormat, typer.Option("--output", "-o", help="Output format.")] = ReportFormat.TABLE,
 ) -> None:
-    """Report requests and tokens by key and model. A key for inference sees its own."""
+    """Report requests and tokens by key and model. A key for inference sees its own.
+
+    Refused requests count, too: a limit of their key or a full queue refused them, and no engine got them.
+    """
     with client(ctx) as api:
         raw = api.get(path_of("usage"), since=f"{since:.15g}s", by=by)
         if output in (ReportFormat.JSON, ReportFormat.YAML):
@@ -127,7 +134,9 @@ def usage(
         if output is ReportFormat.CSV:
             print(block(usage_csv(report)), end="")
             return
-        print_table(Table(*usage_table(report)), empty="no request was counted in this time")
+        print_table(Table(*usage_table(report), _USAGE_LEAVING), empty="no request was counted in this time")
+        if report.items:
+            print_lines("\n" + usage_summary(report))
 
 
 def report_table(report: IdleReport) -> tuple[list[str], list[list[str]]]:
@@ -230,6 +239,16 @@ def usage_table(report: UsageReport) -> tuple[list[str], list[list[str]]]:
     return [*(name.upper() for name in shown), *_USAGE_TITLES], rows
 
 
+def usage_summary(report: UsageReport) -> str:
+    lines = [
+        f"Requests from {report.since:%Y-%m-%d %H:%M} to {report.until:%Y-%m-%d %H:%M} UTC",
+        "REFUSED: requests that a limit of the key or a full queue refused.",
+        "IN FLIGHT: seconds of all requests together. FIRST TOKEN: mean seconds until the first token.",
+        "ESTIMATED: requests whose tokens are estimated.",
+    ]
+    return "\n".join(lines)
+
+
 def usage_csv(report: UsageReport) -> str:
     """One line per combination. Times are seconds."""
 
@@ -242,7 +261,7 @@ def usage_csv(report: UsageReport) -> str:
 def _dimension(item: UsageItem, dimension: str, names: list[str | None]) -> str:
     """Keys by name, with the start of the id where several keys have it."""
     if dimension != "key":
-        return getattr(item, dimension) or ""
+        return or_dash(getattr(item, dimension))
     name = item.key_name or ""
     return f"{name} ({(item.key or '')[:8]})" if names.count(item.key_name) > 1 else name
 
@@ -251,6 +270,7 @@ def _usage_cells(item: UsageItem) -> list[str]:
     first = "-" if item.first_token_s is None else f"{item.first_token_s:.3f} s"
     return [
         str(item.requests),
+        str(item.refused),
         str(item.errors),
         str(item.prompt_tokens),
         str(item.cached_tokens),

@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from cli.errors import CliError
+from cli.objects.gpus import gpu_names
 from cli.printing.output import Format, print_data, print_table
 from cli.printing.table import Table
 from cli.runner import OutputOption, TimeoutOption, client, post
@@ -37,7 +38,7 @@ def status(
         view = parse(DeploymentView, api.get(path_of("deployments", name)))
         state, line = rollout_state(view, view.uid)
         if state is WaitState.WAITING and watch:
-            line = until_rolled_out(api, name, view.uid, timeout_s, ProgressLog())
+            line = until_rolled_out(api, name, view.uid, timeout_s, ProgressLog(gpus=gpu_names(api)))
         elif state is WaitState.FAILED:
             raise CliError(line)
         print(block(line))

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 import typer
 
 from cli.errors import CliError, UsageError
+from cli.objects.gpus import gpu_names
 from cli.runner import TimeoutOption, client
 from cli.terminal.signals import ended_by_signals
 from cli.transport.chat import Chat
@@ -124,7 +125,8 @@ def _until_running(api: Api, raw: Json, timeout_s: float) -> None:
     from cli.waiting.states import Target  # noqa: PLC0415 - as below
     from cli.waiting.wait import ProgressLog, until_running  # noqa: PLC0415 - slow to import
 
-    until_running(api, [Target(raw["name"], raw["uid"], raw["generation"])], timeout_s, ProgressLog())
+    target = Target(raw["name"], raw["uid"], raw["generation"])
+    until_running(api, [target], timeout_s, ProgressLog(gpus=gpu_names(api)))
 
 
 def _talk(chat: Chat, prompt: str | None) -> None:

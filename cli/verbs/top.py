@@ -9,7 +9,7 @@ from cli.printing.output import print_table
 from cli.printing.table import Table
 from cli.runner import client, parse_seconds
 from cli.terminal.screen import fit_for_screens
-from cli.text.formatting import DASH, age, gib, percent, printable, span
+from cli.text.formatting import DASH, age, gib, gpu_name, percent, printable, span
 from cli.text.sparkline import sparkline
 
 if TYPE_CHECKING:  # slow to import
@@ -37,7 +37,7 @@ def top(
         ),
     ] = 600.0,
 ) -> None:
-    """Show workers and GPUs live. Each GPU has its memory, utilization, and when a policy stops its instances.
+    """Show workers and GPUs live. Each GPU has its memory, utilization and holders, and when a policy stops them.
 
     Keys: `q` quits, `s` sorts by the next column and `S` reverses, `/` filters by worker, GPU, model or deployment, the
     arrows, PgUp, PgDn, Home and End scroll, `?` lists the keys. A pipe gets what `--once` prints.
@@ -76,27 +76,26 @@ def _worker(view: "WorkerView", now: datetime) -> list[str]:
 
 
 def gpu_table(snapshot: "Snapshot") -> Table:
-    """A row for each claim on a GPU, and for each GPU without claims; with the verdicts on the instances."""
+    """A row for each GPU, with its holders, and the verdict on the holder that a policy stops first."""
     graph = f"LAST {span(snapshot.window_s).upper()}"
     titles = [
         "WORKER", "GPU", "USED/CLAIMED/TOTAL", "UTIL", graph, "INSTANCE", "DEPLOYMENT", "IDLE FOR", "STOPS IN",
     ]  # fmt: skip
-    rows = [row for gpu in snapshot.gpus for row in _gpu(gpu, snapshot)]
-    leaving = (graph, "DEPLOYMENT", "USED/CLAIMED/TOTAL")
+    rows = [_gpu(gpu, snapshot) for gpu in snapshot.gpus]
+    leaving = ("WORKER", graph, "DEPLOYMENT", "USED/CLAIMED/TOTAL")
     return Table(titles, [cells for cells, _ in rows], leaving, [verdict for _, verdict in rows])
 
 
-def _gpu(view: "GpuView", snapshot: "Snapshot") -> list[tuple[list[str], str]]:
-    from cli.top.snapshot import held_by  # noqa: PLC0415 - slow to import
+def _gpu(view: "GpuView", snapshot: "Snapshot") -> tuple[list[str], str]:
+    """The cells, and the verdict that colours them."""
+    from cli.top.snapshot import held_by_all  # noqa: PLC0415 - slow to import
 
     status = view.status
     memory = "/".join(gib(mib) for mib in (status.used_mib, status.claimed_mib, status.memory_mib))
     drawn = sparkline(snapshot.series.get(view.uid, ()), 30)
-    first = [status.worker, str(status.index), memory, percent(status.utilization), drawn]
-    rows: list[tuple[list[str], str]] = []
-    for claim in status.claims:
-        held = held_by(snapshot.instances.get(claim.instance), snapshot.now)
-        rows.append(([claim.instance, claim.deployment, held.idle_for, held.stops_in], held.verdict))
-    again = [status.worker, "", "", "", ""]
-    shown = rows or [([DASH, "", "", ""], "")]
-    return [((first if n == 0 else again) + cells, verdict) for n, (cells, verdict) in enumerate(shown)]
+    name = gpu_name(view.uid, status.worker, None if status.parent else status.index)
+    instances = ", ".join(sorted(claim.instance for claim in status.claims)) or DASH
+    deployments = ", ".join(sorted({claim.deployment for claim in status.claims})) or DASH
+    held = held_by_all(view, snapshot)
+    cells = [status.worker, name, memory, percent(status.utilization), drawn, instances, deployments]
+    return [*cells, held.idle_for, held.stops_in], held.verdict

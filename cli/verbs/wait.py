@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from cli.objects.gpus import gpu_names
 from cli.objects.kind import bare_name
 from cli.objects.kinds import DEPLOYMENTS
 from cli.runner import TimeoutOption, client
@@ -36,7 +37,8 @@ def wait(
     It exits with 4 where the time is over.
     """
     with client(ctx) as api:
-        progress, wanted = ProgressLog(), list(dict.fromkeys(bare_name(DEPLOYMENTS, name) for name in names))
+        progress = ProgressLog(gpus=gpu_names(api))
+        wanted = list(dict.fromkeys(bare_name(DEPLOYMENTS, name) for name in names))
         if goal is Goal.GONE:
             existing = [(name, api.find(path_of("deployments", name))) for name in wanted]
             uids = {name: raw["uid"] for name, raw in existing if raw is not None}

@@ -5,16 +5,18 @@ from typing import Annotated, Final
 import typer
 
 from cli.errors import CliError, NotFoundError, UsageError
+from cli.objects.gpus import gpu_names
 from cli.objects.kind import bare_name
 from cli.objects.kinds import WORKERS
-from cli.objects.names import printed_gpus
+from cli.objects.names import printed_gpus, printed_name
 from cli.printing.output import print_table
 from cli.printing.table import Table
 from cli.runner import client, parse_labels, parse_seconds, post_each
 from cli.several import Refusals
 from cli.text.formatting import DASH
+from cli.text.gpu_names import GpuNames
 from cli.transport.client import Api
-from cli.transport.paths import parse, path_of
+from cli.transport.paths import Json, parse, path_of
 from cli.verbs.join_token import NetworksOption
 from cli.waiting.wait import ProgressLog, until_drained
 from schemas.api.requests import DEFAULT_DRAIN_S
@@ -28,7 +30,11 @@ _ENDS_WITHIN_S: Final = 1800.0  # after the drain's timeout: old instances finis
 WorkersArgument = Annotated[list[str], typer.Argument(metavar="WORKER...", help="Names of workers.")]
 GpuOption = Annotated[
     str | None,
-    typer.Option("--gpu", metavar="GPU", help="Only this GPU of the worker, by its UUID, its short id or its index."),
+    typer.Option(
+        "--gpu",
+        metavar="GPU",
+        help="Only this GPU of the worker, by its UUID, its short id, WORKER:INDEX or its index.",
+    ),
 ]
 
 
@@ -120,7 +126,8 @@ def drain(
         names = list(dict.fromkeys(bare_name(WORKERS, name) for name in workers))
         known = [name for name in names if api.find(path_of("workers", name)) is not None]
         if known:
-            _print_drain(parse(DrainPlanView, api.post(path_of("plan", "drain"), {"workers": known, **body})))
+            drained = parse(DrainPlanView, api.post(path_of("plan", "drain"), {"workers": known, **body}))
+            _print_drain(drained, gpu_names(api))
         draining: dict[str, str] = {}
 
         def drain_one(name: str) -> None:
@@ -131,17 +138,17 @@ def drain(
         refusals.each(names, drain_one)
         if wait and draining:
             limit_s = (DEFAULT_DRAIN_S if timeout_s is None else timeout_s) + _ENDS_WITHIN_S
-            until_drained(api, draining, limit_s, ProgressLog())
+            until_drained(api, draining, limit_s, ProgressLog(gpus=gpu_names(api)))
         refusals.report()
 
 
-def _print_drain(plan: DrainPlanView) -> None:
+def _print_drain(plan: DrainPlanView, gpus: GpuNames) -> None:
     if not plan.items:
         return
     rows = []
     for item in plan.items:
         to = DASH if item.fits is None else ",".join(item.to_workers) or "nowhere"
-        rows.append([item.instance, ",".join(item.workers), item.action, to, item.message])
+        rows.append([item.instance, ",".join(item.workers), item.action, to, gpus.in_text(item.message)])
     print_table(Table(["INSTANCE", "WORKER", "ACTION", "TO", "WHY"], rows), empty="")
 
 
@@ -150,20 +157,20 @@ def _post_gpu(ctx: typer.Context, workers: list[str], gpu: str, verb: str) -> No
         raise typer.BadParameter("is of one worker; name that one alone", param_hint="--gpu")
     (worker,) = workers
     with client(ctx) as api:
-        uuid = _uuid_of(api, worker, gpu)
-        api.post(path_of("gpus", uuid, verb))
-        print(block(f"gpu/{uuid} {verb}ed"))
+        raw = _gpu_of(api, worker, gpu)
+        api.post(path_of("gpus", raw["name"], verb))
+        print(block(f"gpu/{printed_name(raw)} {verb}ed"))
 
 
-def _uuid_of(api: Api, worker: str, gpu: str) -> str:
-    """The UUID of a worker's GPU, from its UUID, the first block of that, its index or WORKER:INDEX."""
+def _gpu_of(api: Api, worker: str, gpu: str) -> Json:
+    """A worker's GPU, from its UUID, the first block of that, its index or WORKER:INDEX."""
     raws = api.items(path_of("gpus"), worker=worker)
     if not raws:
         api.get(path_of("workers", worker))  # raises where the worker does not exist
         raise NotFoundError(f"worker {worker!r} has no GPUs")
     uuids = printed_gpus(f"{worker}:{gpu}" if gpu.isdecimal() else gpu, raws) or printed_gpus(gpu, raws)
     if len(uuids) == 1:
-        return uuids[0]
+        return next(raw for raw in raws if raw["name"] == uuids[0])
     if uuids:
         raise CliError(f"--gpu: {gpu!r} is not unique on {worker}: {', '.join(uuids)}; write the whole UUID")
     indexed = [raw for raw in raws if raw["status"].get("parent") is None]  # slices have no index

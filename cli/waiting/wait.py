@@ -12,6 +12,7 @@ from typing import Final
 from cli.errors import CliError, TimedOutError, UnreachableError
 from cli.objects.kinds import why
 from cli.text.formatting import printable
+from cli.text.gpu_names import GpuNames
 from cli.text.rollouts import rollout_state
 from cli.transport.client import Api
 from cli.transport.paths import Json, parse, path_of
@@ -25,9 +26,15 @@ POLL_S: Final = 0.5
 
 
 class ProgressLog:
-    """Prints the line of an object whenever it changes. `write` takes a line; None: it goes to stderr."""
+    """Prints the line of an object whenever it changes.
 
-    def __init__(self, write: Callable[[str], None] | None = None) -> None:
+    Args:
+        write: takes a line; None: it goes to stderr.
+        gpus: their names, which lines have in the place of UUIDs.
+    """
+
+    def __init__(self, write: Callable[[str], None] | None = None, gpus: GpuNames | None = None) -> None:
+        self._gpus = gpus or GpuNames()
         self._write = write or (lambda line: print(line, file=sys.stderr, flush=True))
         self._last: dict[str, str] = {}
 
@@ -38,7 +45,7 @@ class ProgressLog:
     def report(self, key: str, line: str) -> None:
         if self._last.get(key) != line:
             self._last[key] = line
-            self._write("\n".join(printable(part) for part in line.split("\n")))
+            self._write("\n".join(printable(self._gpus.in_text(part)) for part in line.split("\n")))
 
 
 def until_running(

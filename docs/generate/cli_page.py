@@ -8,6 +8,7 @@ import typer
 
 from cli.app import VERBS, app, imported
 from cli.errors import CliError, NotFoundError, TimedOutError, UsageError
+from cli.examples import examples_of
 from cli.runner import INTERRUPTED
 from tables import code, duration, sentence, table, words
 
@@ -31,7 +32,10 @@ A client verb takes the controller's address and the key from the first of these
 given or stored with. Contexts are in `~/.config/gpuward/contexts.json`, or below `XDG_CONFIG_HOME`; a call refuses that
 file where others may read it.
 
-With `-o json` or `-o yaml` a verb prints exactly what the API returns.
+With `-o json` or `-o yaml` a verb prints exactly what the API returns; `models` alone joins several answers.
+
+Tables and sentences name a GPU by its worker and its index, such as `gpu-a1:0`. With `-o wide` they have UUIDs and
+local times. Arguments take both names of a GPU. Where a name does not exist, the error has the names that are like it.
 """
 SCRIPTS: Final = """\
 ## For scripts
@@ -103,6 +107,7 @@ def page() -> str:
     for name, command in verbs():
         lines += [f"## {_PROGRAM} {name}", "", sentence(command.help or ""), "", "```text"]
         lines += [_usage(name, command), "```", "", *_table_of(command.params)]
+        lines += ["```bash", *examples_of(name), "```", ""]
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -14,6 +14,8 @@ from http1.protocol.connection_rules import Refusal
 _RETRY_AFTER_S: Final = "2"
 _NO_CAPACITY: Final = "no_capacity"
 _MOST_RETRY_S: Final = 60
+_QUEUE_FULL: Final = "queue_full"
+_TOO_MANY: Final = 429
 _REFUSED: Final = 400
 _ENGINE_ERROR: Final = "engine_error"
 _MOST_MESSAGE: Final = 1000  # characters of an engine's own
@@ -116,9 +118,14 @@ def trouble_error(trouble: Trouble, model: str, role: str) -> GatewayError:
     return GatewayError(503, trouble.code, f"model: {model!r} {what}; {see}", details=details, headers=headers)
 
 
+def refuses(error: GatewayError) -> bool:
+    """True for what usage counts as refused: by a limit of the key, or by a full queue."""
+    return error.status == _TOO_MANY or error.code == _QUEUE_FULL
+
+
 def queue_full(model: str, waiting: int, after_s: int) -> GatewayError:
     message = f"model: {model!r} is at its limit and {waiting} requests wait; try again in {after_s} s"
-    return GatewayError(503, "queue_full", message, headers={"Retry-After": str(after_s)})
+    return GatewayError(503, _QUEUE_FULL, message, headers={"Retry-After": str(after_s)})
 
 
 def waited_too_long(model: str, known: Model | None) -> GatewayError:

@@ -15,13 +15,14 @@ import structlog
 
 from controller.live.errors import UnknownWhileAwayError
 from controller.live.key_ring import Principal
+from controller.live.key_use import Counts
 from gateway.bodies.parameters import BadRequestError, Parameters
 from gateway.errors import NO_RETRY, GatewayError, error_event, response, unauthenticated, unavailable
 from gateway.requests.comments import FIRST_S, comment_on
 from gateway.requests.dispatch import Dispatch
 from gateway.requests.event_stream import CompleteEvents
 from gateway.requests.exchange import Exchange
-from gateway.requests.refusals import model_not_found
+from gateway.requests.refusals import model_not_found, refuses
 from gateway.requests.shared import Shared
 from gateway.requests.states import (
     ADMITTED,
@@ -82,7 +83,7 @@ class Request:
     """
 
     __slots__ = (
-        *("_database_s", "_failed", "_task", "_uid", "admission", "arrived", "client_gone", "comment_at"),
+        *("_caller", "_database_s", "_failed", "_task", "_uid", "admission", "arrived", "client_gone", "comment_at"),
         *("commented", "connection", "deadline", "dispatch", "exchange", "head", "key", "keys", "loop"),
         *("model", "path", "principal", "request_id", "role", "shared", "state", "status", "upload", "usage"),
     )
@@ -115,6 +116,7 @@ class Request:
         self.client_gone = self._failed = False
         self._task: asyncio.Task[None] | None = None
         self._uid = ""  # the deployment's uid
+        self._caller = ""  # its key by id, from its authentication on
         self._database_s = DATABASE_S
         self.admission = admission
         self.upload = upload(self)
@@ -145,6 +147,7 @@ class Request:
 
     def _admit(self, principal: Principal) -> None:
         """Refuses by key, limits and head, before the body is read."""
+        self._caller = principal.key_id
         try:
             self.admission.check(self, principal)
             if self.admission.answer is not None:
@@ -270,6 +273,9 @@ class Request:
             return
         self._failed = True
         self.status = error.status
+        if self._caller and refuses(error):
+            known = self.model if self._uid else ""  # clients may send any name
+            self.shared.quotas.batches.add(self._caller, self.path, known, Counts(refused=1))
         self.shared.queues.note_refusal(self.model, error)
         self.shared.failed(error, self.head.path, self.request_id)
         if self.commented:

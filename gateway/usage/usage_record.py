@@ -30,8 +30,8 @@ class UsageBatches:
         self._sent: list[UsageRow] = []  # the rows of the batch that is under way, unchanged until the store has it
 
     def add(self, key: str, path: str, model: str, counts: Counts) -> None:
-        """Counts one request. Requests for no deployment, whose name is empty, are not reported."""
-        if not model:
+        """Counts one request. Requests for no deployment, whose name is empty, are not reported unless refused."""
+        if not model and not counts.refused:
             return
         minute = int(time.time() // _MINUTE_S)
         endpoint = path.removeprefix("/v1").lstrip("/")
@@ -51,6 +51,7 @@ class UsageBatches:
         sums.in_flight_s += counts.in_flight_s
         sums.first_tokens += counts.first_tokens
         sums.first_token_s += counts.first_token_s
+        sums.refused += counts.refused
 
     def next(self) -> tuple[int, Sequence[UsageRow]] | None:
         """The number and rows of the batch to hand over: the last batch again until it is `taken`."""

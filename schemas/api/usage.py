@@ -15,6 +15,8 @@ class UsageFigures(View, frozen=True, kw_only=True):
         estimated: requests whose tokens are estimated, since the engine reported none.
         in_flight_s: seconds in which requests were under way, all together.
         first_token_s: mean time to the first token; None: no request had one.
+        refused: by a limit of the key or a full queue, before an engine got them. Those whose model was not known yet
+            are in no other figure, and have an empty model.
     """
 
     requests: int
@@ -25,6 +27,7 @@ class UsageFigures(View, frozen=True, kw_only=True):
     estimated: int
     in_flight_s: float
     first_token_s: float | None = None
+    refused: int = 0
 
 
 class UsageItem(UsageFigures, frozen=True, kw_only=True):

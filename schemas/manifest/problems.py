@@ -4,6 +4,7 @@ import difflib
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Annotated, Any, Final, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
@@ -28,6 +29,7 @@ _WORDS: Final[Mapping[str, str]] = {  # Pydantic names the types of Python
 }
 _SECRETIVE: Final = "env"  # its values may be secrets, so messages never repeat them
 _SHOWN_CHARS: Final = 80
+_MOST_PLACES: Final = 3  # of a key in other sections: more would not help
 # Problems in an answer: advice on each takes half a millisecond, and a body may have a hundred thousand.
 MOST_PROBLEMS: Final = 100
 
@@ -146,37 +148,82 @@ def _alternatives(messages: list[str]) -> str:
     return " or ".join([*heads, messages[-1].removeprefix("must ").removeprefix("be ")]) if heads else messages[-1]
 
 
-def unknown_keys(model: type[BaseModel], data: object, base: str = "") -> Iterator[FieldProblem]:
-    """The unknown keys at any depth, each with the most similar known key."""
+def unknown_keys(
+    model: type[BaseModel], data: object, base: str = "", root: type[BaseModel] | None = None
+) -> Iterator[FieldProblem]:
+    """The unknown keys at any depth, each with its places in other sections of `root`, else the most similar key.
+
+    `root`: the model of the complete document. Default: `model`.
+    """
     if not isinstance(data, dict):
         return
+    root = root or model
     fields = model.model_fields
     for key, value in data.items():
         path = join_path(base, str(key))
         if key not in fields:
-            yield FieldProblem(path, f"unknown key; {nearest(str(key), fields)}")
+            elsewhere = _places(root).get(key, ())
+            yield FieldProblem(path, f"unknown key; {_moved(elsewhere) or nearest(str(key), fields)}")
             continue
-        yield from _unknown_within(fields[key].annotation, value, path)
+        yield from _unknown_within(fields[key].annotation, value, path, root)
 
 
-def _unknown_within(annotation: Any, value: object, path: str) -> Iterator[FieldProblem]:
+def _moved(places: Sequence[str]) -> str:
+    """Advice to write a key at one of few places; empty for none, and for more."""
+    if not 0 < len(places) <= _MOST_PLACES:
+        return ""
+    shown = [repr(place) if "." in place else f"{place!r} at the top level" for place in places]
+    return f"did you mean {' or '.join(shown)}?"
+
+
+@cache
+def _places(model: type[BaseModel]) -> Mapping[str, tuple[str, ...]]:
+    """The paths of each key in a model and its sections. Items of lists and mappings are no sections."""
+    places: dict[str, list[str]] = {}
+
+    def walk(section: type[BaseModel], before: str) -> None:
+        for key, field in section.model_fields.items():
+            places.setdefault(key, []).append(before + key)
+            for inner in _models_in(field.annotation):
+                walk(inner, f"{before}{key}.")
+
+    walk(model, "")
+    return {key: tuple(dict.fromkeys(paths)) for key, paths in places.items()}
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    """The models that a value may be itself."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        yield from unknown_keys(annotation, value, path)
+        yield annotation
+    elif get_origin(annotation) is Annotated:
+        yield from _models_in(get_args(annotation)[0])
+    elif _is_union(annotation):
+        for choice in get_args(annotation):
+            yield from _models_in(choice)
+
+
+def _is_union(annotation: Any) -> bool:
+    return get_origin(annotation) is Union or type(annotation).__name__ == "UnionType"
+
+
+def _unknown_within(annotation: Any, value: object, path: str, root: type[BaseModel]) -> Iterator[FieldProblem]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield from unknown_keys(annotation, value, path, root)
         return
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin is Annotated:
-        yield from _unknown_within(arguments[0], value, path)
+        yield from _unknown_within(arguments[0], value, path, root)
     elif not _holds_model(annotation):
         return  # not descended: there may be many values, each with a path
     elif origin is dict and isinstance(value, dict):
         for key, inner in value.items():
-            yield from _unknown_within(arguments[1], inner, join_path(path, str(key)))
+            yield from _unknown_within(arguments[1], inner, join_path(path, str(key)), root)
     elif origin in (list, tuple) and isinstance(value, list):
         for index, inner in enumerate(value):
-            yield from _unknown_within(arguments[0], inner, join_path(path, index))
-    elif origin is Union or type(annotation).__name__ == "UnionType":
+            yield from _unknown_within(arguments[0], inner, join_path(path, index), root)
+    elif _is_union(annotation):
         for choice in arguments:
-            yield from _unknown_within(choice, value, path)
+            yield from _unknown_within(choice, value, path, root)
 
 
 def _holds_model(annotation: Any) -> bool:

@@ -179,6 +179,19 @@ async def test_a_batch_of_usage_counts_once(migrated: Database) -> None:
     assert none == []
 
 
+async def test_refused_requests_are_kept_by_hour_too(migrated: Database) -> None:
+    made = await create_key(migrated, "inference")
+    now = int(datetime.now(UTC).timestamp() // 60)
+    for number, days in enumerate((0, 3), start=1):
+        row = UsageRow(now - days * 1440, made.id, "", "chat/completions", Counts(refused=7))
+        assert await write(migrated, P, number, row)
+    async with migrated.transaction() as connection:
+        await roll_up_usage(connection)
+    async with migrated.connection() as connection:
+        (total,) = await read_usage(connection, datetime.now(UTC) - timedelta(days=30), ["model"])
+    assert (total.model, total.requests, total.refused) == ("", 0, 14)
+
+
 async def test_old_usage_is_kept_by_hour_and_day(migrated: Database) -> None:
     made = await create_key(migrated, "inference")
     now = int(datetime.now(UTC).timestamp() // 60)

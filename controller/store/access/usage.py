@@ -9,8 +9,9 @@ from controller.store.access.key_use import note_use
 from controller.store.core.database import Reader, view_of
 from schemas.api.usage import UsageItem
 
-_SHOWN_COUNTS: Final = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens", "estimated")
-_COUNTS: Final = (*_SHOWN_COUNTS, "in_flight_s", "first_tokens", "first_token_s")
+_OF_TOKENS: Final = ("prompt_tokens", "cached_tokens", "completion_tokens", "estimated")
+_COUNTS: Final = ("requests", "errors", *_OF_TOKENS, "in_flight_s", "first_tokens", "first_token_s", "refused")
+_SHOWN_COUNTS: Final = ("requests", "errors", *_OF_TOKENS, "refused")
 _SPANS: Final = ((60, 3600, timedelta(days=2)), (3600, 86400, timedelta(days=60)))
 _PORTION: Final = 10_000
 _FLUSHES_KEPT: Final = timedelta(days=7)
@@ -29,6 +30,8 @@ class Counts:
         cached_tokens: the part of the prompts' tokens that engines had in a cache.
         estimated: requests whose tokens are estimated.
         first_tokens: requests with a first token; `first_token_s` is their sum.
+        refused: by a limit of the key or a full queue, before an engine got them. `requests` has those of them whose
+            model was known.
     """
 
     requests: int = 0
@@ -40,6 +43,7 @@ class Counts:
     in_flight_s: float = 0.0
     first_tokens: int = 0
     first_token_s: float = 0.0
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +77,7 @@ async def write_usage(connection: Any, gateway: str, number: int, rows: Sequence
                        {", ".join("x." + name for name in _COUNTS)}
                   from unnest($1::bigint[], $2::uuid[], $3::text[], $4::text[], $5::bigint[], $6::bigint[],
                               $7::bigint[], $8::bigint[], $9::bigint[], $10::bigint[], $11::float8[], $12::bigint[],
-                              $13::float8[]) as x (minute, key_id, model, endpoint, {", ".join(_COUNTS)})
+                              $13::float8[], $14::bigint[]) as x (minute, key_id, model, endpoint, {", ".join(_COUNTS)})
                   join api_keys k on k.id = x.key_id
                  order by x.minute, x.key_id, x.model, x.endpoint
                 on conflict (span_s, at, key_id, model, endpoint) do update set {added}""",  # noqa: S608 - constants

@@ -53,7 +53,7 @@ def in_bash(line: str, home: Path, **env: str) -> list[str]:
         ("describe c", "chat chat-1 code"),
         ("describe worker ", "w1 w2"),
         ("describe worker w1 ", ""),
-        ("describe gpu ", "bd020789 cafecafe MIG w1:1 w2:0"),
+        ("describe gpu ", "bd020789 cafecafe MIG-1 w1:1 w2:0"),
         ("describe gpu bd", "bd020789"),
         ("describe gpu w1:", "1"),
         ("logs ", "chat chat-1 code"),

@@ -14,11 +14,11 @@ AT_80 = """\
 100GiB of 240GiB claimed (known of 2 workers)
 mean utilization 46% (2 of 3 GPUs), 1 pending
 a dry run would stop code-1
-WORKER  GPU  STATE  UTIL  USED   CLAIMED  INSTANCE     IDLE FOR  STOPS IN
-gpu-1   0    ready  3%    10GiB  20GiB    chat-1       4m        6m
-gpu-1   1    ready  90%   60GiB  60GiB    code-1       12m       idle (dry run)
-gpu-2   0    lost   -     -      20GiB    long-name-1  -         -
-spare   -    ready  -     -      -        -            -         -
+GPU      STATE  UTIL  USED   CLAIMED  INSTANCE     IDLE FOR  STOPS IN
+gpu-1:0  ready  3%    10GiB  20GiB    chat-1       4m        6m
+gpu-1:1  ready  90%   60GiB  60GiB    code-1       12m       idle (dry run)
+gpu-2:0  lost   -     -      20GiB    long-name-1  -         -
+spare:-  ready  -     -      -        -            -         -
 
 rows 1-4 of 4  by WORKER, lowest first  ? keys
 """
@@ -26,11 +26,11 @@ AT_120 = """\
 2 of 3 workers ready, 3 of 3 GPUs held, 100GiB of 240GiB claimed (known of 2 workers)
 mean utilization 46% (2 of 3 GPUs), 1 pending
 a dry run would stop code-1
-WORKER  GPU  STATE  UTIL  USED   CLAIMED  MEMORY  INSTANCE     DEPLOYMENT  IDLE FOR  STOPS IN
-gpu-1   0    ready  3%    10GiB  20GiB    80GiB   chat-1       chat        4m        6m
-gpu-1   1    ready  90%   60GiB  60GiB    80GiB   code-1       code        12m       idle (dry run)
-gpu-2   0    lost   -     -      20GiB    80GiB   long-name-1  long-name   -         -
-spare   -    ready  -     -      -        -       -            -           -         -
+GPU      STATE  UTIL  USED   CLAIMED  MEMORY  INSTANCE     DEPLOYMENT  IDLE FOR  STOPS IN
+gpu-1:0  ready  3%    10GiB  20GiB    80GiB   chat-1       chat        4m        6m
+gpu-1:1  ready  90%   60GiB  60GiB    80GiB   code-1       code        12m       idle (dry run)
+gpu-2:0  lost   -     -      20GiB    80GiB   long-name-1  long-name   -         -
+spare:-  ready  -     -      -        -       -            -           -         -
 
 
 rows 1-4 of 4  by WORKER, lowest first  ? keys
@@ -38,11 +38,11 @@ rows 1-4 of 4  by WORKER, lowest first  ? keys
 AT_200 = """\
 2 of 3 workers ready, 3 of 3 GPUs held, 100GiB of 240GiB claimed (known of 2 workers), mean utilization 46% (2 of 3 GPUs), 1 pending
 a dry run would stop code-1
-WORKER  GPU  ID        MODEL  STATE  UTIL  LAST 10M                        USED   CLAIMED  MEMORY  INSTANCE     DEPLOYMENT  IDLE FOR  STOPS IN
-gpu-1   0    aaaaaaaa  H100   ready  3%    ███████████████▁▁▁▁▁▁▁▁▁▁       10GiB  20GiB    80GiB   chat-1       chat        4m        6m
-gpu-1   1    bbbbbbbb  H100   ready  90%   ██████████████████████████████  60GiB  60GiB    80GiB   code-1       code        12m       idle (dry run)
-gpu-2   0    cccccccc  L4     lost   -                                     -      20GiB    80GiB   long-name-1  long-name   -         -
-spare   -    -         -      ready  -                                     -      -        -       -            -           -         -
+WORKER  GPU      ID        MODEL  STATE  UTIL  LAST 10M                        USED   CLAIMED  MEMORY  INSTANCE     DEPLOYMENT  IDLE FOR  STOPS IN
+gpu-1   gpu-1:0  aaaaaaaa  H100   ready  3%    ███████████████▁▁▁▁▁▁▁▁▁▁       10GiB  20GiB    80GiB   chat-1       chat        4m        6m
+gpu-1   gpu-1:1  bbbbbbbb  H100   ready  90%   ██████████████████████████████  60GiB  60GiB    80GiB   code-1       code        12m       idle (dry run)
+gpu-2   gpu-2:0  cccccccc  L4     lost   -                                     -      20GiB    80GiB   long-name-1  long-name   -         -
+spare   spare:-  -         -      ready  -                                     -      -        -       -            -           -         -
 
 
 

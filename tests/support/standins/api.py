@@ -34,6 +34,7 @@ class ApiDouble:
             kind: {} for kind in ("deployments", "instances", "workers", "gpus", "policies", "events", "keys", "tokens")
         }
         self.secrets: dict[str, str] = {}
+        self.caches: dict[str, list[Json]] = {}  # by worker; a worker without an entry does not answer
         self.logs: dict[str, bytes] = {}
         self.chats_cut = 0  # answers of which the client went away
         self.asked: list[tuple[str, str, dict[str, str], Any]] = []
@@ -46,6 +47,7 @@ class ApiDouble:
         self.watch_asked: list[dict[str, str]] = []
         self.before: Callable[[str, str], None] = lambda _method, _path: None  # runs before each request is answered
         self.refuse: Handler | None = None  # answers every request, where set
+        self.refuse_map: Handler | None = None  # answers for the map
 
     def add(self, *things: Json) -> None:
         for thing in things:
@@ -72,6 +74,8 @@ class ApiDouble:
         app.router.add_put(api + "/secrets/{name}", self._put_secret)
         app.router.add_get(api + "/watch", self._watch)
         app.router.add_get(api + "/utilization", self._utilization)
+        app.router.add_get(api + "/map", self._map)
+        app.router.add_get(api + "/workers/{name}/cache", self._cache)
         for path in (
             "/plan",
             "/plan/drain",
@@ -111,7 +115,7 @@ class ApiDouble:
             kind, slash, name = about.partition("/")
             if slash:
                 kinds = "policies" if kind == "policy" else kind + "s"
-                about = f"{kind}:{self.objects[kinds][name]['uid']}"
+                about = f"{kind}:{self.objects[kinds].get(name, {}).get('uid', name)}"
             items = [i for i in items if about in i["objects"]]
         if "reason" in request.query:
             items = [i for i in items if i["reason"] in request.query["reason"].split(",")]
@@ -209,6 +213,29 @@ class ApiDouble:
 
     async def _canned(self, request: web.Request) -> web.Response:
         return web.json_response(self.canned[request.path.rsplit("/", 1)[1]])
+
+    async def _cache(self, request: web.Request) -> web.Response:
+        name = request.match_info["name"]
+        if name not in self.objects["workers"]:
+            return self._unknown(request)
+        if name not in self.caches:
+            return refusal(503, "unreachable", f"the agent of {name} does not answer")
+        return web.json_response({"items": self.caches[name], "next": None})
+
+    async def _map(self, request: web.Request) -> web.StreamResponse:
+        """The columns of GPUs that name them; others are left out."""
+        if self.refuse_map is not None:
+            refused: web.StreamResponse = await self.refuse_map(request)
+            return refused
+        workers = sorted({gpu["status"]["worker"] for gpu in self.objects["gpus"].values()})
+        gpus = list(self.objects["gpus"].values())
+        columns = {
+            "uuid": [gpu["name"] for gpu in gpus],
+            "worker": [workers.index(gpu["status"]["worker"]) for gpu in gpus],
+            "index": [gpu["status"]["index"] for gpu in gpus],
+            "state": ["ok" if gpu["status"].get("present", True) else "absent" for gpu in gpus],
+        }
+        return web.json_response({"at": now_text(), "workers": {"name": workers}, "gpus": columns, "models": []})
 
     async def _utilization(self, request: web.Request) -> web.Response:
         query = request.query

@@ -102,6 +102,29 @@ async def test_a_day_s_tokens_are_used_up(floor: Floor, db: Database) -> None:
     assert abs(int(headers["retry-after"]) - left) < 30
 
 
+async def test_usage_has_the_requests_that_a_limit_refused(floor: Floor, db: Database) -> None:
+    await floor.replicas(Agent(told))
+    by_requests = await create_key(db, "inference", name="rpm", limits=KeyLimits(rpm=1))
+    by_tokens = await create_key(db, "inference", name="day", limits=KeyLimits(tokens_per_day=1500))
+    open_key = await create_key(db, "inference", name="open")
+    for key, calls in ((by_requests, 3), (by_tokens, 3), (open_key, 1)):
+        client = Client(floor, key, floor.api.gateway.port)
+        assert [(await client.ask())[0] for _ in range(calls)] == [200, *[429] * (calls - 1)]
+
+    def refused(items: list[dict[str, Any]]) -> dict[str, int]:
+        return {one["key_name"]: one["refused"] for one in items}
+
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            items = (await floor.api.get("/api/v1/usage?by=key"))["items"]
+            if refused(items) == {"rpm": 2, "day": 2, "open": 0}:
+                break
+            await asyncio.sleep(0.2)
+    assert next(one["requests"] for one in items if one["key_name"] == "rpm") == 1, "no engine got the others"
+    by_model = (await floor.api.get("/api/v1/usage?by=key,model"))["items"]
+    assert {(one["key_name"], one["model"]): one["refused"] for one in by_model}["rpm", ""] == 2
+
+
 async def test_a_slot_is_free_as_soon_as_its_client_is_gone(floor: Floor, db: Database) -> None:
     release, came = asyncio.Event(), asyncio.Semaphore(0)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,7 @@ CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
     "get": tuple((kind,) for kind in KINDS_OF_GET),
     "ps": ((), ("chat",)),
     "pending": ((),),
+    "models": ((), ("chat",)),
     "describe": (
         *(("deployment", "chat"), ("deployment", "big"), ("worker", "gpu-1"), ("policy", "idle")),
         *(("instance", "INSTANCE"), ("gpu", "GPU")),
@@ -102,7 +103,9 @@ async def filled(cluster: Cluster, tmp_path: Path) -> dict[str, str]:
     return {"INSTANCE": instance["name"], "GPU": gpu, "MANIFEST": str(manifest)}
 
 
-async def test_each_verb_prints_in_each_format(filled: dict[str, str], cluster: Cluster, tmp_path: Path) -> None:
+@pytest.fixture
+def call(filled: dict[str, str], cluster: Cluster, tmp_path: Path) -> Callable[..., Result]:  # noqa: ARG001 - an order
+    """Calls the command line with the administrator's key, in a home of its own."""
     lines = (cluster.data_dir / "client.env").read_text().splitlines()
     values = dict(line.split("=", 1) for line in lines)
     env = {
@@ -112,10 +115,36 @@ async def test_each_verb_prints_in_each_format(filled: dict[str, str], cluster: 
         "XDG_DATA_HOME": str(tmp_path),
     }
 
-    def call(*words: str, stdin: str = "") -> Result:
+    def run(*words: str, stdin: str = "") -> Result:
         return CliRunner().invoke(app, words, input=stdin, env=env)
 
-    assert call("context", "add", "here", "--url", cluster.url, stdin=values["GPUWARD_API_KEY"]).exit_code == 0
+    added = run("context", "add", "here", "--url", cluster.url, stdin=values["GPUWARD_API_KEY"])
+    assert added.exit_code == 0
+    return run
+
+
+async def test_names_of_gpus_in_tables_are_arguments(call: Callable[..., Result], cluster: Cluster) -> None:
+    uuids = {gpu["name"] for gpu in (await cluster.get("/gpus"))["items"]}
+
+    def check() -> None:
+        named = {}
+        for line in call("get", "gpus").stdout.splitlines()[1:]:
+            name = line.split()[0]
+            named[name] = json.loads(call("describe", "gpu", name, "-o", "json").stdout)["name"]
+        assert set(named.values()) == uuids
+        assert uuids.isdisjoint(named)
+        for instance in json.loads(call("get", "instances", "-o", "json").stdout)["items"]:
+            shown = call("get", "instance", instance["name"]).stdout
+            assert all(uuid not in shown for uuid in uuids)
+            assert all(
+                any(named[name] == uuid for name in named if name in shown) for uuid in instance["status"]["gpus"][:2]
+            )
+        assert call("get", "gpus", "-o", "name").stdout.split() == [f"gpu/{named[name]}" for name in named]
+
+    await asyncio.to_thread(check)
+
+
+async def test_each_verb_prints_in_each_format(filled: dict[str, str], call: Callable[..., Result]) -> None:
     wrong = []
     for verb, option in printing_verbs():
         for words in CALLS[verb]:

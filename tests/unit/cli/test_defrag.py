@@ -4,7 +4,7 @@ import json
 
 MOVE = {
     "instance": "hello-1", "deployment": "hello", "workers": ["gpu-1"], "to_workers": ["gpu-2"],
-    "to_gpus": ["GPU-aaaaaaaa-1"], "memory_mib": 10240,
+    "to_gpus": ["GPU-aaaaaaaa-0000-0000-0000-000000000000"], "memory_mib": 10240,
 }  # fmt: skip
 BIG = "kind: Deployment\nname: big\nengine: simulated\nresources: {gpus: 8}\n"
 

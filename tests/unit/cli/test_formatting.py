@@ -3,7 +3,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from cli.text.formatting import age, duration, gib, hours, percent, printable, short_gpus, when
+from cli.text.formatting import age, duration, first_gpus, gib, hours, percent, printable, when
 
 NOW = datetime(2030, 1, 2, tzinfo=UTC)
 
@@ -25,7 +25,7 @@ def test_durations_have_two_units(seconds, text):
 
 
 def test_unknown_values_are_a_dash():
-    assert [age(None, NOW), when(None, NOW), gib(None), percent(None), short_gpus([])] == ["-"] * 5
+    assert [age(None, NOW), when(None, NOW), gib(None), percent(None), first_gpus([])] == ["-"] * 5
 
 
 def test_zero_is_zero():
@@ -43,9 +43,9 @@ def test_times_show_their_distance_from_now():
 
 
 def test_many_gpus_are_abbreviated():
-    uuids = [f"GPU-{n}{n}{n}{n}{n}{n}{n}{n}-0000" for n in range(8)]
-    assert short_gpus(uuids) == "00000000,11111111 +6"
-    assert short_gpus(uuids[:2]) == "00000000,11111111"
+    names = [f"gpu-a1:{n}" for n in range(8)]
+    assert first_gpus(names) == "gpu-a1:0,gpu-a1:1 +6"
+    assert first_gpus(names[:2]) == "gpu-a1:0,gpu-a1:1"
 
 
 def test_control_characters_are_shown_escaped():

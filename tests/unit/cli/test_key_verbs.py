@@ -49,7 +49,7 @@ def test_wrong_options_are_refused_before_the_api_is_asked(gpuward, api, words, 
 
 FIGURES = {
     "requests": 4, "errors": 1, "prompt_tokens": 40, "cached_tokens": 8, "completion_tokens": 20, "estimated": 1,
-    "in_flight_s": 2.0,
+    "in_flight_s": 2.0, "refused": 3,
 }  # fmt: skip
 REPORT = from_plain(
     UsageReport,
@@ -69,11 +69,13 @@ def test_usage_names_keys_and_tells_equal_names_apart():
     titles, rows = usage_table(REPORT)
     assert titles[:3] == ["KEY", "MODEL", "REQUESTS"]
     assert [row[0] for row in rows] == ["team (aaaaaaaa)", "team (bbbbbbbb)", "ci"]
-    assert rows[0][2:] == ["4", "1", "40", "8", "20", "2.0 s", "0.100 s", "1"]
+    assert rows[0][2:] == ["4", "3", "1", "40", "8", "20", "2.0 s", "0.100 s", "1"]
+    assert titles[5:8] == ["PROMPT TOKENS", "CACHED TOKENS", "COMPLETION TOKENS"]
     assert rows[1][-2] == "-"
 
 
 def test_usage_as_csv():
     first, second, _ = csv.DictReader(usage_csv(REPORT).splitlines())
     assert (first["key"], first["key_name"], first["endpoint"], first["requests"]) == ("aaaaaaaa-1", "team", "", "4")
+    assert first["refused"] == "3"
     assert (first["in_flight_s"], first["first_token_s"], second["first_token_s"]) == ("2.000", "0.100", "")

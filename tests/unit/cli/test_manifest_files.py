@@ -64,8 +64,8 @@ def test_problems_of_all_files_are_told_at_once(folder):
     with pytest.raises(CliError) as told:
         names(folder)
     text = str(told.value)
-    assert "a.yml is not valid; nothing was changed:\n  replica: " in text
-    assert "b.yaml is not valid; nothing was changed:\n  engine: " in text
+    assert f"a.yml is not valid; nothing was changed:\n  {folder}/a.yml:4: replica: " in text
+    assert f"b.yaml is not valid; nothing was changed:\n  {folder}/b.yaml:3: engine: " in text
 
 
 def test_one_name_in_two_files_is_refused(folder):

@@ -55,7 +55,7 @@ def test_policies_alone_need_no_waiting(gpuward):
 def test_an_invalid_policy_is_refused_before_any_request(gpuward, api):
     result = gpuward("apply", "-f", "-", stdin=MANIFESTS.replace("50", "0", 1))
     assert result.exit_code == 1
-    assert "[1].min_gpu_utilization: must be 1 to 100, got 0" in result.stderr
+    assert "document 2: min_gpu_utilization: must be 1 to 100, got 0" in result.stderr
     assert api.asked == []
 
 

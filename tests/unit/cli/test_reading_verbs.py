@@ -41,7 +41,7 @@ def test_ps_shows_where_each_instance_runs_or_why_it_is_pending(gpuward):
     lines = gpuward("ps").stdout.splitlines()
     titles = ["NAME", "DEPLOYMENT", "PHASE", "WORKER", "GPUS", "RESTARTS", "AGE", "IDLE", "STOPS", "IN", "WHY"]
     assert lines[0].split() == titles
-    assert lines[1].split()[:8] == ["hello-1", "hello", "running", "gpu-1", "aaaaaaaa,bbbbbbbb", "+1", "4", "60s"]
+    assert lines[1].split()[:8] == ["hello-1", "hello", "running", "gpu-1", "gpu-1:0,gpu-1:1", "+1", "4", "60s"]
     assert lines[2].endswith("0/2 fit: 2 VRAM")
     assert all(line == line.rstrip() and "\x1b" not in line for line in lines)
 
@@ -74,7 +74,7 @@ def test_an_empty_list_is_reported_on_stderr(gpuward):
 
 @pytest.mark.parametrize(
     ("words", "first"),
-    [("deployments", "hello"), ("instance", "hello-1"), ("workers", "gpu-1"), ("GPUs", GPU_A)],
+    [("deployments", "hello"), ("instance", "hello-1"), ("workers", "gpu-1"), ("GPUs", "gpu-1:0")],
 )
 @pytest.mark.usefixtures("hello")
 def test_get_puts_names_first(gpuward, words, first):
@@ -170,7 +170,10 @@ def test_describe_shows_the_commits_of_models_and_whether_branches_have_moved(gp
 
 @pytest.mark.usefixtures("hello")
 def test_describe_an_instance_shows_claims_and_reasons(gpuward):
-    assert GPU_A in gpuward("describe", "instance", "hello-1").stdout
+    text = gpuward("describe", "instance", "hello-1").stdout
+    assert "gpu-1:0" in text
+    assert GPU_A not in text
+    assert GPU_A in gpuward("describe", "instance", "hello-1", "-o", "wide").stdout
     assert "2 x need_gt_free" in gpuward("describe", "instance", "hello-2").stdout
 
 

@@ -14,7 +14,8 @@ from cli.top.model import State, picked, press
 from cli.top.picture import Data, cut, dry_run, picture_of, totals
 from cli.top.rows import SORTED, rows_of
 from cli.top.snapshot import Snapshot
-from support.builders.api_objects import gpu, worker
+from cli.verbs.top import gpu_table
+from support.builders.api_objects import deployment, gpu, instance, now_text, worker
 from support.builders.shown_cluster import objects, uuid
 
 NOW = datetime.now(UTC)
@@ -162,7 +163,7 @@ def test_the_rows_that_fit_are_shown_and_scrolling_moves_no_column():
     assert (picture.rows, len(picture.lines)) == (100, 24)
     last = picture_of(State(first=1000), many(100), (100, 24))
     assert last.lines[-1].startswith(f"rows {101 - last.page}-100 of 100")
-    assert last.lines[-2].split()[1] == "99"
+    assert last.lines[-2].split()[1] == "w:99"
     title = next(line for line in picture.lines if line.startswith("WORKER"))
     assert title in last.lines
 
@@ -200,3 +201,47 @@ def test_a_line_is_cut_before_its_end_and_keeps_its_colours_whole():
     assert cut("\u6a21\u6a21\u6a21", 5) == "\u6a21\u6a21\u2026"
     assert cut("a\x1b[31mbcdef\x1b[0m", 4) == "a\x1b[31mbc\u2026\x1b[0m"
     assert cut("a\x1b[31mb\x1b[0m", 2) == "a\x1b[31mb\x1b[0m"
+
+
+def test_a_gpu_is_one_row_with_all_its_holders():
+    claims = [
+        {"instance": f"{name}-1", "deployment": name, "memory_mib": 1024, "exclusive": False, "epoch": 1}
+        for name in ("train", "chat", "embed")
+    ]
+    found = rows_of(snapshot(worker("gpu-9", gpus=1), gpu(uuid("d"), "gpu-9", claims=claims)))
+    (row,) = found
+    assert "gpu-9:0" in row.cells
+    assert "chat-1, embed-1 and 1 more" in row.cells
+    assert [len(picked(State(filter=name), found)) for name in ("train", "embed-1", "gpu-9:0", "other")] == [1, 1, 1, 0]
+
+
+def test_the_printed_table_has_one_row_for_each_gpu_with_every_holder():
+    claims = [
+        {"instance": f"{name}-1", "deployment": name, "memory_mib": 1024, "exclusive": False, "epoch": 1}
+        for name in ("train", "chat")
+    ]
+    table = gpu_table(
+        snapshot(worker("gpu-9", gpus=1), gpu(uuid("d"), "gpu-9", claims=claims), gpu(uuid("e"), "gpu-9", 1))
+    )
+    assert [row[1] for row in table.rows] == ["gpu-9:0", "gpu-9:1"]
+    assert table.rows[0][5:7] == ["chat-1, train-1", "chat, train"]
+    assert table.rows[1][5:7] == ["-", "-"]
+
+
+def test_the_verdict_is_of_the_holder_that_stops_first():
+    soon = {"policy": "p", "policy_generation": 1, "action": "stop", "since": now_text(5), "verdict": "busy",
+            "low_since": now_text(100), "due_at": now_text(-30)}  # fmt: skip
+    late = {**soon, "due_at": now_text(-3000)}
+    chat, embed = deployment("chat"), deployment("embed")
+    claims = [
+        {"instance": f"{name}-1", "deployment": name, "memory_mib": 1024, "exclusive": False, "epoch": 1}
+        for name in ("chat", "embed")
+    ]
+    found = snapshot(
+        worker("gpu-9", gpus=1),
+        gpu(uuid("d"), "gpu-9", claims=claims),
+        instance(chat, utilization=late),
+        instance(embed, utilization=soon),
+    )
+    (gpu_row,) = gpu_table(replace(found, now=datetime.now(UTC))).rows  # not the time of the import
+    assert gpu_row[-1].endswith("s"), "not the 50 minutes of the other"

@@ -45,10 +45,10 @@ def test_top_shows_memory_utilization_and_time_to_stop(gpuward):
     assert "1 of 1 workers ready, 1 of 2 GPUs held, " in text.splitlines()[1]
     assert "mean utilization 3% (1 of 2 GPUs)" in text.splitlines()[1]
     row = line_of(text, "hello-1")
-    assert row.split()[:4] == ["gpu-1", "0", "10GiB/20GiB/80GiB", "3%"]
+    assert row.split()[:4] == ["gpu-1", "gpu-1:0", "10GiB/20GiB/80GiB", "3%"]
     assert "█" * 15 + "▁" * 10 in row
     assert row.split()[-4:] == ["hello-1", "hello", "4m", "6m"]
-    assert line_of(text, "-/8GiB/80GiB").split()[:2] == ["gpu-1", "1"]
+    assert line_of(text, "-/8GiB/80GiB").split()[:2] == ["gpu-1", "gpu-1:1"]
     assert "more" not in text
     assert "\x1b" not in text
 
@@ -94,7 +94,7 @@ def test_describe_draws_the_window_with_its_threshold(gpuward, api, words):
     api.watch = {"name": "stop-idle", "min_gpu_utilization": 50, "time_window": 600}
     text = gpuward("describe", *words).stdout
     assert "the last 10m; policy stop-idle acts below 50 % for 10m" in text
-    assert f"{GPU_A} on gpu-1: highest 100%" in text
+    assert "gpu-1:0 on gpu-1: highest 100%" in text
     assert "│" + "█" * 30 + "┄" * 20 + " " * 10 + "│ 50 %" in text
 
 
@@ -110,7 +110,7 @@ def test_describe_shows_the_last_action_of_a_policy_with_its_evidence(gpuward, a
     text = gpuward("describe", "deployment", "hello").stdout
     assert "Last action of a policy: policy_stop" in text
     assert "below 10 % for 10m, gpus: all, requests seen: 0" in text
-    assert f"{GPU_A} on gpu-9: 60 samples, 97 % covered: highest 5%" in text
+    assert "gpu-1:0 on gpu-9: 60 samples, 97 % covered: highest 5%" in text
     assert "│▁▂ │" in text
 
 

@@ -167,7 +167,7 @@ def test_one_gpu_is_cordoned_by_index_or_uuid(gpuward, api, verb):
     api.add(gpu("GPU-b", "gpu-1", index=1))
     for named in ("1", "GPU-b"):
         result = gpuward(verb, "gpu-1", "--gpu", named)
-        assert (result.exit_code, result.stdout) == (0, f"gpu/GPU-b {verb}ed\n")
+        assert (result.exit_code, result.stdout) == (0, f"gpu/gpu-1:1 {verb}ed\n")
         assert api.asked[-1][:2] == ("POST", f"/api/v1/gpus/GPU-b/{verb}")
     result = gpuward(verb, "gpu-1", "--gpu", "7")
     assert result.exit_code == 3

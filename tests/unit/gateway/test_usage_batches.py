@@ -19,6 +19,14 @@ def at_minute(monkeypatch: pytest.MonkeyPatch, minute: int) -> None:
     monkeypatch.setattr(time, "time", lambda: minute * 60.0)
 
 
+def test_a_refused_request_counts_without_a_model(batches: UsageBatches) -> None:
+    batches.add("a", PATH, "", Counts(requests=1))
+    batches.add("a", PATH, "", Counts(refused=1))
+    batches.add("a", PATH, "", Counts(refused=1))
+    _, rows = batches.next() or (0, ())
+    assert [(row.model, row.counts.requests, row.counts.refused) for row in rows] == [("", 0, 2)]
+
+
 def test_a_batch_is_handed_over_until_the_store_has_it(batches: UsageBatches, monkeypatch: pytest.MonkeyPatch) -> None:
     at_minute(monkeypatch, 61)
     assert batches.next() is None
