@@ -222,7 +222,7 @@ def _of_connections() -> list[tuple[str, str]]:
 
 
 def _of_live() -> list[tuple[str, str]]:
-    watches = "controller.live.change_fanout"
+    watches = "controller.api.resources.watch"
     burst, rate = (_size(_of(_SOURCE, name)) for name in ("_BURST_BYTES", "_BYTES_PER_S"))
     quiet = _of(_LIVE, "PING_S") * _of(_LIVE, "_MOST_QUIET")
     return [
@@ -230,7 +230,7 @@ def _of_live() -> list[tuple[str, str]]:
         ("sockets of one key, of one controller", _pair(_LIVE, "MAX_OF_KEY", "MAX_SOCKETS")),
         (
             "watches of one key, of one controller; topics `objects` count",
-            _pair(watches, "MAX_OF_KEY", "MAX_SUBSCRIBERS"),
+            _pair(watches, "_WATCHES_OF_KEY", "_MOST_WATCHES"),
         ),
         ("merged logs of one key, of one controller", _pair(_LOGS, "_MERGES_OF_KEY", "_MOST_MERGES")),
         (
