@@ -3466,6 +3466,8 @@ export interface components {
             in_flight_s: number;
             /** @default null */
             first_token_s: number | null;
+            /** @default 0 */
+            refused: number;
             /** @default null */
             key: string | null;
             /** @default null */
