@@ -31,9 +31,9 @@ from controller.runtime.lease import Lease
 from controller.runtime.metrics import Metrics
 from controller.scheduling.estimate import input_hash
 from controller.settings import ControllerSettings
-from controller.store.core.audit import audit
 from controller.store.core.database import Database
 from controller.store.core.events import CHANNEL
+from controller.store.core.ledger_audit import audit
 from controller.store.core.migrate import migrate
 from controller.store.deployments import apply as deployments
 from controller.store.deployments import verbs

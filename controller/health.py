@@ -9,8 +9,8 @@ from controller.live.database import DATABASE_KEPT_S
 from controller.runtime.clock import Clock
 from controller.runtime.database import DATABASE_ERRORS
 from controller.runtime.feed import ChangeFeed
-from controller.store.core.audit import read_audit_result
 from controller.store.core.database import Database
+from controller.store.core.ledger_audit import read_audit_result
 from controller.store.core.migrate import head_revision, read_revision, why_outdated
 from schemas.database_disk import DATABASE_DISK_LOW, DATABASE_FULL, DATABASE_FULL_TEXT
 

@@ -25,7 +25,7 @@ from gateway.gateway import Gateway, Options
 from gateway.lifecycle.parent_pipe import Holder, holder_of
 from gateway.lifecycle.peer_processes import Sockets, bind_sockets
 from gateway.lifecycle.prefork import Handover, serve_forked
-from gateway.lifecycle.shutdown import Stop, Watch, end_at_last, in_time
+from gateway.lifecycle.shutdown_limits import Stop, Watch, end_at_last, in_time
 from gateway.settings import GatewaySettings, addresses_of, part_of
 from http1.bodies import Bodies
 from http1.daemon.open_files import raise_file_limit

@@ -22,7 +22,7 @@ from gateway.admission.router import Own, Router
 from gateway.control_plane.reverse_proxy import Controller
 from gateway.errors import FailureLog
 from gateway.lifecycle.peer_processes import PeerProcesses, Sockets
-from gateway.lifecycle.shutdown import Step, each_in_time
+from gateway.lifecycle.shutdown_limits import Step, each_in_time
 from gateway.queueing.demand import Demand
 from gateway.queueing.lease_client import LeaseClient
 from gateway.queueing.queue_leases import QueueLeases

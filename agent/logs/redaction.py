@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from schemas.redaction import LEAST_BYTES, MARK
+from schemas.redaction_mark import LEAST_BYTES, MARK
 from schemas.wire import StartOrder
 
 LEAST: Final = LEAST_BYTES

@@ -10,7 +10,7 @@ from schemas.xids import FALLEN_OFF
 MISSING = "missing"
 UNREADABLE = "unreadable"
 MEMORY_SHRUNK = "memory_shrunk"
-UNSTEADY = "unsteady"  # starts the reason of a GPU that is back after several losses
+UNSTEADY = "unsteady"  # starts the reason of a GPU that flaps; the rule is in `controller.decide.gpu_flapping`
 # Codes at the start of a health reason: nothing can run on the GPU any more.
 GONE: Final = (MISSING, "gpu_lost", f"xid_{FALLEN_OFF}")
 _NEVER_READ: Final = "GPU-unreadable-"

@@ -1,4 +1,7 @@
-"""Recovery of devices after a time: memory that shrank under claims, GPUs that flapped (were lost repeatedly)."""
+"""Recovery of devices after a time: memory that shrank under claims, GPUs that flapped (were lost repeatedly).
+
+`controller.decide.gpu_flapping` has the rule for how long a GPU that flapped stays out of use.
+"""
 
 import asyncio
 from collections.abc import Sequence

@@ -14,9 +14,9 @@ from controller.store.access.audit_seals import seal_entries, settled_id
 from controller.store.access.sealing import seal_keys
 from controller.store.access.secret_keys import NO_KEYS, SecretKeys
 from controller.store.access.usage import roll_up_usage
-from controller.store.core.audit import audit, write_audit_result
 from controller.store.core.database import Database
 from controller.store.core.events import write_events, write_late_events
+from controller.store.core.ledger_audit import audit, write_audit_result
 from controller.store.telemetry.minute_hours import pack_hours
 from controller.store.telemetry.minutes import forget_spans, roll_up
 from controller.store.telemetry.retention import prune

@@ -14,7 +14,7 @@ from gateway.requests.crash_watch import WAIT_S, crashes_engine, request_digest
 from gateway.requests.heads import session_of
 from gateway.requests.refusals import adapter_not_loaded, broken_off, settled_error, waited_too_long
 from gateway.requests.states import ANSWERING, DONE, OVER, WAIT_LIMIT_S, WAITING
-from gateway.routing.outcomes import ENDS, MIDWAY, OF_ENGINE, VERDICTS, Happening, Settled, TryAnother
+from gateway.routing.retry_rules import ENDS, MIDWAY, OF_ENGINE, VERDICTS, Happening, Settled, TryAnother
 
 if TYPE_CHECKING:
     from gateway.requests.exchange import Kept

@@ -18,7 +18,7 @@ from gateway.requests.comments import FIRST_S
 from gateway.requests.event_stream import CompleteEvents
 from gateway.requests.heads import address_of, parse_agent_headers
 from gateway.requests.refusals import late_refusal
-from gateway.routing.outcomes import Happening
+from gateway.routing.retry_rules import Happening
 from gateway.usage.usage_option import REFUSALS, refuses_usage, without_usage_chunk
 from http1 import relay
 from http1.bodies import keep

@@ -13,7 +13,7 @@ from gateway.errors import GatewayError
 from gateway.requests.heads import forwarded, id_for_engine
 from gateway.requests.states import OVER, RECEIVING, SENT, UPLOAD_LIMIT_S
 from gateway.requests.upload import MAX_BODY_BYTES, Upload
-from gateway.routing.outcomes import Happening
+from gateway.routing.retry_rules import Happening
 from http1.bodies import keep
 from http1.protocol.client import ClientConnection
 

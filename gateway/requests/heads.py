@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from controller.live.endpoints import Endpoint
 from gateway.admission.app_paths import APPS
 from gateway.requests.event_stream import is_event_stream, is_plain
-from gateway.routing.outcomes import Happening, of_agents_answer
+from gateway.routing.retry_rules import Happening, of_agents_answer
 from http1.protocol.connecting import Address
 from http1.protocol.heads import HOP_BY_HOP, VARYING, Fields, PassedOn, RequestHead, ResponseHead, end_to_end, lines_of
 from http1.tls.pinned import Pinned

@@ -7,7 +7,7 @@ import orjson
 
 from controller.live.endpoints import Endpoint, Model, Trouble
 from gateway.errors import NO_RETRY, GatewayError
-from gateway.routing.outcomes import OVERLOADED, TIMED_OUT, Settled
+from gateway.routing.retry_rules import OVERLOADED, TIMED_OUT, Settled
 from gateway.routing.routing_table import RoutingTable
 from http1.protocol.connection_rules import Refusal
 

@@ -19,7 +19,7 @@ from schemas.manifest.problems import (
     unknown_keys,
 )
 from schemas.manifest.strict_yaml import read_documents
-from schemas.redaction import MARK
+from schemas.redaction_mark import MARK
 
 __all__ = [
     "FieldProblem",

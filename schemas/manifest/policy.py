@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field, PlainSerializer, WithJsonSchema
 
 from schemas.fields import NAME_PATTERN, Seconds, Strict
-from schemas.redaction import MARK
+from schemas.redaction_mark import MARK
 from schemas.units import parse_duration_s
 
 NO_POLICY: Final = "none"  # in a deployment: it declines even the default policy

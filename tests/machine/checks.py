@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from controller.store.core.audit import audit
+from controller.store.core.ledger_audit import audit
 from machine.clock import pass_time
 from machine.hosts import Host
 from machine.wire import agent_hears, agent_says, hub_hears

@@ -11,7 +11,8 @@ from controller.leader import analyses as analysis
 from controller.leader import housekeeping, placement_passes, start_checks
 from controller.reconcilers import cancelling, instances, placement, workers
 from controller.runtime import lease
-from controller.store.core import audit, events, guards
+from controller.store.core import events, guards
+from controller.store.core import ledger_audit as audit
 from controller.store.core.database import Database
 from controller.store.deployments import effects as instance_writes
 from controller.store.deployments import observe as instance_reads
@@ -63,7 +64,7 @@ ELSEWHERE = {
     "core.events._spend": "as above",
     "leader.start_checks.check_specs": "the dry runs'",
     "leader.start_checks._read_secrets": "of instances that may preempt: those of these roads have none",
-    "core.audit.read_audit_result": "the API's",
+    "core.ledger_audit.read_audit_result": "the API's",
     "runtime.lease.read_term": "the hub's",
     "runtime.lease.go_above": "the hub's",
     "runtime.lease.expire_lease": "the daemon's, at its start",
@@ -72,7 +73,7 @@ ELSEWHERE = {
 REACHED = tuple(n for n in AWAITS.names if not n.startswith(tuple(ELSEWHERE)))
 KEEPING = (
     "leader.housekeeping.",
-    "core.audit.",
+    "core.ledger_audit.",
     "core.events.write_late_events",
     "core.events._late_events",
     "telemetry.retention.",

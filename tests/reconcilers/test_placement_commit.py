@@ -8,8 +8,8 @@ import pytest
 
 from controller.domain.admission import PendingRow
 from controller.domain.placement import Layout, Placed, PlannedClaim
-from controller.store.core.audit import audit
 from controller.store.core.database import Database
+from controller.store.core.ledger_audit import audit
 from controller.store.placement.commit import PlacedStart, commit_placements
 from support.database.ledger import GIB, Host, add_deployment, add_host, add_instance, claim, rows
 

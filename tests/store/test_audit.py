@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from controller.domain.phases import HOLDS_CLAIMS, InstancePhase
-from controller.store.core.audit import INVARIANTS, audit
 from controller.store.core.database import Database
+from controller.store.core.ledger_audit import INVARIANTS, audit
 from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim, report
 
 _GUARDS = (

@@ -17,8 +17,8 @@ from controller.store.backup.archive import BackupFileError, Manifest, reading
 from controller.store.backup.restore import ControllerLeadsError, NotEmptyError, Restored, restore
 from controller.store.backup.tables import UnsuitableSchemaError, dedicated, load_order
 from controller.store.backup.take import take_backup
-from controller.store.core.audit import audit
 from controller.store.core.database import Database
+from controller.store.core.ledger_audit import audit
 from controller.store.core.migrate import head_revision, read_revision
 from controller.store.telemetry.partitions import SampleRetention, make_partitions
 from support.database.ledger import add_deployment, add_host, add_instance, claim

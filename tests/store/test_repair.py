@@ -11,9 +11,9 @@ from controller.api.context import Check
 from controller.health import Readiness
 from controller.leader.housekeeping import Housekeeping
 from controller.runtime.clock import SystemClock
-from controller.store.core.audit import INVARIANTS, read_audit_result
 from controller.store.core.database import Database
 from controller.store.core.events import acting
+from controller.store.core.ledger_audit import INVARIANTS, read_audit_result
 from controller.store.core.repair import REMEDIES, REPAIRS, repair
 from store.test_audit import ACTION, INTENT, RELOCATION, WEBHOOK, broken, db, execute, unguarded
 from support.database.ledger import rows

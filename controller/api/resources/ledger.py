@@ -15,8 +15,8 @@ from controller.api.read_routes import COMPLETE_PAGING, is_paged, paged_view
 from controller.api.route import Access, Query, Route
 from controller.api.single_flight import SingleFlight, shared_context
 from controller.decide.attention import find_attention
-from controller.store.core.audit import audit
 from controller.store.core.database import Reader
+from controller.store.core.ledger_audit import audit
 from controller.store.core.repair import repair
 from controller.store.views.attention import newest_violation, read_attention
 from controller.store.views.leader import read_leader

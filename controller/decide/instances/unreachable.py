@@ -1,4 +1,7 @@
-"""The step of an instance while its worker is silent, when the worker returns, and when it is lost."""
+"""The step of an instance while its worker is silent, when the worker returns, and when it is lost.
+
+`replicas.py` decides on the instance that replaces it.
+"""
 
 from controller.decide.instances.crash_loop import after_exit, delay_left_s, requeue_for_placement
 from controller.decide.instances.gang import (

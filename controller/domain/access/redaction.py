@@ -23,7 +23,7 @@ import numpy as np
 import orjson
 
 from schemas.manifest.problems import join_path
-from schemas.redaction import LEAST_BYTES, MARK
+from schemas.redaction_mark import LEAST_BYTES, MARK
 
 _FEW: Final = 48  # up to this number, values are searched one by one first: each takes 0.1 to 0.4 ms a MiB
 _SHORT: Final = 256  # bytes, for which an array costs more than a loop

@@ -14,7 +14,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from controller.store.access.audit_log import Entry, write_entries
 from controller.store.backup.archive import BackupReader, Part
 from controller.store.backup.tables import UNBOUNDED, UnsuitableSchemaError, quoted
-from controller.store.core.audit import audit
+from controller.store.core.ledger_audit import audit
 from controller.store.core.migrate import LOCK_KEY, known_revisions, upgrade
 from controller.store.core.server_sessions import ACQUIRE_TIMEOUT_S
 

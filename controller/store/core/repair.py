@@ -11,9 +11,9 @@ import asyncpg
 from tenacity import retry, retry_if_exception_type, stop_after_attempt, wait_random
 
 from controller.domain.events import NewEvent
-from controller.store.core.audit import SqlBlock, audit, plain, read_blocks, write_audit_result
 from controller.store.core.database import Connection, Database
 from controller.store.core.events import notify_all, write_events
+from controller.store.core.ledger_audit import SqlBlock, audit, plain, read_blocks, write_audit_result
 from schemas.api.audit import AuditView, LedgerRepair, RepairView, UnmendedViolation
 from schemas.api.view import to_plain
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 from controller.domain.instances import Intent
 from controller.domain.wanted import ReplicaRule
 from controller.store.access.key_expiry import KeyExpiry, read_key_expiry
-from controller.store.core.audit import read_audit_result
 from controller.store.core.database import Reader
+from controller.store.core.ledger_audit import read_audit_result
 from controller.store.views.gpus import DETAILS_GOOD_FOR_S, FREE_MIB, READING_GOOD_FOR_S, SHOWN
 from schemas.manifest.resources import bounds_of
 

@@ -16,8 +16,8 @@ from structlog.testing import capture_logs
 from controller.live.change_fanout import ChangeFanout
 from controller.live.key_ring import KeyRing
 from gateway.gateway import Gateway
-from gateway.lifecycle import shutdown as ending
-from gateway.lifecycle.shutdown import Watch, each_in_time, in_time
+from gateway.lifecycle import shutdown_limits as ending
+from gateway.lifecycle.shutdown_limits import Watch, each_in_time, in_time
 from gateway.queueing.lease_client import LeaseClient
 from gateway.quotas.quota_client import QuotaClient
 from gateway.reporting.reporter import Reporter
@@ -168,7 +168,7 @@ async def test_time_in_which_the_process_stands_still_does_not_count() -> None:
 def program(body: str) -> str:
     begin = """
         import os, sys, time
-        from gateway.lifecycle import shutdown as ending
+        from gateway.lifecycle import shutdown_limits as ending
         ending._DRAIN_MARGIN_S = ending._STOP_LIMIT_S = ending._LAST_MARGIN_S = 0.5
         ending._TICK_S = 0.1
     """

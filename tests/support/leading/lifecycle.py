@@ -16,8 +16,8 @@ from controller.reconcilers.cancelling import CancellingReconciler
 from controller.reconcilers.workers import ALL, WorkersReconciler
 from controller.runtime.clock import SystemClock
 from controller.store.access.secrets import put_secret
-from controller.store.core.audit import audit
 from controller.store.core.database import Database
+from controller.store.core.ledger_audit import audit
 from controller.store.deployments import verbs
 from controller.store.workers import maintenance
 from schemas.manifest.deployment import DeploymentSpec

@@ -12,9 +12,9 @@ from controller.api.resources import ledger
 from controller.api.resources.ledger import LedgerVerdict
 from controller.decide.attention import find_attention
 from controller.domain.events import NewEvent
-from controller.store.core.audit import audit
 from controller.store.core.database import Database
 from controller.store.core.events import write_events
+from controller.store.core.ledger_audit import audit
 from schemas.api.audit import AuditView
 from support.database.ledger import GIB, add_deployment, add_host, add_instance, claim
 from support.leading.served_api import ServedApi

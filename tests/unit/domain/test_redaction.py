@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from controller.domain.access.redaction import NOTHING_REDACTED, Redaction, Use
 from schemas.manifest.deployment import DeploymentSpec
-from schemas.redaction import LEAST_BYTES, MARK
+from schemas.redaction_mark import LEAST_BYTES, MARK
 
 TOKEN = 'hf_Ab"c\\dÄ\ne1'
 

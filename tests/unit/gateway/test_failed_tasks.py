@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from controller.live.change_fanout import ChangeFanout
 from gateway import daemon
 from gateway.gateway import Gateway
-from gateway.lifecycle.shutdown import Stop, Watch
+from gateway.lifecycle.shutdown_limits import Stop, Watch
 from gateway.quotas.quota_client import QuotaClient
 from gateway.settings import GatewaySettings
 from http1.bodies import Bodies

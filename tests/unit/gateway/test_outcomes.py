@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.routing.outcomes import VERDICTS, Happening, Settled, TryAnother, of_agents_answer
+from gateway.routing.retry_rules import VERDICTS, Happening, Settled, TryAnother, of_agents_answer
 
 H = Happening
 

@@ -1,4 +1,4 @@
-"""The audit: `audit.sql` has one named query for each invariant, and its rows are violations. Reads only."""
+"""The audit: `ledger_audit.sql` has one named query for each invariant, and its rows are violations. Reads only."""
 
 import re
 from collections.abc import Mapping
@@ -42,7 +42,7 @@ def read_blocks(file: Path) -> tuple[SqlBlock, ...]:
     )
 
 
-INVARIANTS: Final = read_blocks(Path(__file__).parent / "audit.sql")
+INVARIANTS: Final = read_blocks(Path(__file__).parent / "ledger_audit.sql")
 
 
 async def audit(connection: Reader) -> AuditView:
