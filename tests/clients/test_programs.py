@@ -106,8 +106,11 @@ async def test_codex_streams_responses_with_tools(cluster: Cluster, key: str) ->
     settings = tomllib.loads(SETTINGS["Codex"])
     provider = settings["model_providers"][settings["model_provider"]]
     assert (provider["env_key"], provider["wire_api"]) == ("GPUWARD_API_KEY", "responses")
+    assert (settings["web_search"], settings["features"]["multi_agent"]) == ("disabled", False)
     program = Program(cluster, provider["base_url"], key, **{"session-id": "0"})
     ask: Any = {"model": settings["model"], "instructions": "Be brief.", "store": False, "stream": True}
+    ask |= {"include": ["reasoning.encrypted_content"], "reasoning": {"summary": "auto"}, "parallel_tool_calls": True}
+    ask |= {"prompt_cache_key": "0", "client_metadata": {"session_id": "0"}}
     said = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": SHORT}]}]
     events = await program.send("/responses", **ask, input=said)
     assert events[-1]["type"] == "response.completed"
