@@ -84,7 +84,7 @@ class QuotaClient:
         return None if outcome is Must.ASK else self._usage_record(principal, path, outcome)
 
     async def wait(self, principal: Principal, path: str, limit_s: float = ANSWER_S) -> UsageRecord:
-        """Lets a request pass once the store has answered, or has not for `ANSWER_S`.
+        """Lets a request pass once the store has answered, or has not for `limit_s`.
 
         A store that is slow refuses nothing: then this gateway's part of each limit decides.
 
@@ -116,7 +116,7 @@ class QuotaClient:
             raise GatewayError(429, outcome.code, outcome.message, headers=outcome.headers)
         return outcome is None
 
-    async def wait_to_reserve(self, usage: UsageRecord) -> None:
+    async def wait_to_reserve(self, usage: UsageRecord, limit_s: float = ANSWER_S) -> None:
         """As `reserve`, once the store has answered, or has not for `limit_s`.
 
         Raises:
@@ -125,7 +125,7 @@ class QuotaClient:
         if usage.use is None:
             return
         shares, lacks = usage.use.shares, usage.use.lacks(usage.expected)
-        answered = await self._ask_for([(shares[kind], need) for kind, need in lacks.items()], ANSWER_S)
+        answered = await self._ask_for([(shares[kind], need) for kind, need in lacks.items()], limit_s)
         if not self.reserve(usage, requested=True, answered=answered):
             raise AssertionError("the store has answered")
 

@@ -1,14 +1,12 @@
 """A name that does not exist: the error has the name that was probably meant."""
 
-import uuid
-
 import pytest
 
 from support.builders.api_objects import deployment, gpu, instance, now_text, policy, worker
 from support.standins.api import refusal
 
 GPU = "GPU-bd020789-0000-0000-0000-000000000000"
-KEY = str(uuid.uuid4())
+KEY = "6f1c2d3e-0cb4-450a-b18a-f00a9c8fb4d1"
 
 
 @pytest.fixture
@@ -51,7 +49,7 @@ def filled(api):
         (["key", "revoke", KEY[:-1]], KEY),
         (["get", "key", "webap"], "webapp"),
     ],
-    ids=" ".join,
+    ids=lambda value: " ".join(value) if isinstance(value, list) else value,
 )
 @pytest.mark.usefixtures("filled")
 def test_the_error_names_what_was_probably_meant(gpuward, words, meant):
