@@ -8,7 +8,7 @@ nor that their numbers are finite, so both are checked here.
 import math
 import re
 from array import array
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import accumulate
@@ -27,6 +27,7 @@ _MOST_CHOICES: Final = 128  # that are believed
 _LONGEST_WORD: Final = 64  # bytes of a value that is a number or a word
 LONGEST_CHANGED: Final = 4096  # bytes of a name or of options that the gateway replaces
 _LONGEST_NUMBER: Final = 2**20
+_MOST_GREAT_NUMBERS: Final = 1000  # of many digits or with an exponent of three: each is parsed
 _BOM: Final = b"\xef\xbb\xbf"
 _BLANK: Final = b" \t\r\n"
 _BLOCK: Final = 256 * 1024  # bytes that are split at quotes at once: each piece is an object
@@ -34,7 +35,9 @@ _ESCAPES: Final = (b"\\\\", b'\\"')  # in this order
 _DIGITS: Final = bytes.maketrans(b"123456789", b"000000000")
 _MANY_DIGITS: Final = b"0" * 200  # with an exponent of two digits no infinite number has fewer
 _BIG_EXPONENT: Final = re.compile(rb"[eE]\+?[0-9]{3}")
-_NUMBER: Final = re.compile(rb"[0-9][0-9.eE+-]*")
+_OF_NUMBERS: Final = b"0123456789.eE+-"
+_NUMBERS_END: Final = re.compile(rb"[0-9.eE+-]*")
+_LONGEST_BEGIN: Final = 2 * len(_MANY_DIGITS) + 2  # a longer one has many digits in one piece
 _STEPS: Final = bytes.maketrans(b"[{]}", b"\x01\x01\xff\xff")  # as signed bytes: 1 and -1
 _NO_BRACKETS: Final = bytes(set(range(256)) - set(b"[]{}"))
 _TOO_DEEP: Final = f"is nested more than {MOST_DEPTH} levels deep"
@@ -142,20 +145,40 @@ def outside_strings(body: bytes) -> bytes:
 
 def _check_structure(text: bytes) -> None:
     """Refuses infinite numbers and deep nesting. `text`: the body without its strings."""
-    maybe = b"e" in text.lower() and _BIG_EXPONENT.search(text) is not None
-    if not maybe and len(text) < min(len(_MANY_DIGITS), MOST_DEPTH):  # too short for either, as that of most bodies
-        return
-    maybe = maybe or _MANY_DIGITS in text.translate(_DIGITS)
-    if maybe and any(_is_unusable(number[0]) for number in _NUMBER.finditer(text)):
-        raise BadRequestError("body: not valid JSON: a number is infinite, or too long")
+    for great, number in enumerate(_great_numbers(text), 1):
+        if len(number) > _LONGEST_NUMBER or math.isinf(float(number)):
+            raise BadRequestError("body: not valid JSON: a number is infinite, or too long")
+        if great > _MOST_GREAT_NUMBERS:
+            what = f"numbers with {len(_MANY_DIGITS)} digits or an exponent above 99"
+            raise BadRequestError(f"body: has more than {_MOST_GREAT_NUMBERS} {what}; send fewer")
     if text.count(b"[") + text.count(b"{") > MOST_DEPTH:  # no deeper than brackets open
         steps = array("b", text.translate(_STEPS, _NO_BRACKETS))
         if max(accumulate(steps)) > MOST_DEPTH:
             raise BadRequestError(f"body: {_TOO_DEEP}")
 
 
-def _is_unusable(number: bytes) -> bool:
-    return len(number) > _LONGEST_NUMBER or math.isinf(float(number))
+def _great_numbers(text: bytes) -> Iterator[bytes]:
+    """The numbers that may be infinite, without their signs. To parse all numbers would hold the loop for long."""
+    if b"e" in text.lower():
+        for exponent in _BIG_EXPONENT.finditer(text):
+            yield _number_around(text, exponent.start())[0]
+    if len(text) < len(_MANY_DIGITS):  # as the text of most bodies
+        return
+    digits = text.translate(_DIGITS)
+    at = digits.find(_MANY_DIGITS)
+    while at >= 0:
+        number, end = _number_around(text, at)
+        yield number
+        at = digits.find(_MANY_DIGITS, end)
+
+
+def _number_around(text: bytes, at: int) -> tuple[bytes, int]:
+    """A number that has this place, and where it ends."""
+    before = text[max(0, at - _LONGEST_BEGIN) : at]
+    begin = at - len(before) + len(before.rstrip(_OF_NUMBERS))
+    match = _NUMBERS_END.match(text, at)
+    end = at if match is None else match.end()
+    return text[begin:end].lstrip(b"-"), end
 
 
 def _check_controls(fields: Any) -> None:

@@ -28,6 +28,8 @@ _PLAIN_S: Final = 0.7e-9  # for each byte of a long string
 _VALUE_S: Final = 25e-9  # for each byte that is a bracket, a comma, a quote or a backslash
 _DIGIT_S: Final = 4e-9  # for each byte that is a digit, beyond those of Base64 and of text: a number of them is checked
 _USUAL_DIGITS: Final = 0.2
+_SPACE_S: Final = 6e-9  # for each space beyond those of texts: between values it is copied several times
+_USUAL_SPACES: Final = 0.3
 _DIGITS: Final = string.digits.encode()
 _PLAIN: Final = (string.ascii_letters + string.digits + " +/=_-.").encode() + bytes(range(0x80, 0x100))
 _SAMPLES: Final = 64
@@ -101,7 +103,9 @@ def held_s(body: bytes) -> float:
     size = max(1, len(sample))
     values = len(sample.translate(None, _PLAIN)) / size
     digits = (len(sample) - len(sample.translate(None, _DIGITS))) / size
-    return len(body) * (_PLAIN_S + _VALUE_S * values + _DIGIT_S * max(0.0, digits - _USUAL_DIGITS))
+    unusual = _DIGIT_S * max(0.0, digits - _USUAL_DIGITS)
+    unusual += _SPACE_S * max(0.0, sample.count(b" ") / size - _USUAL_SPACES)
+    return len(body) * (_PLAIN_S + _VALUE_S * values + unusual)
 
 
 def _digest(body: bytes) -> bytes:

@@ -81,8 +81,8 @@ class Limits:
         head_s: seconds within which a request's head must be complete.
         answer_s: seconds within which a request without a valid key must be answered.
         idle_s: seconds for which a connection is kept for its next request.
-        unread_s: seconds for which a connection does not yield to another one of its address: a client may open many
-            at once, and all are accepted before the first of their heads is read.
+        unread_s: seconds for which a connection does not yield to another one of its address, while more than the
+            reserve is free: a client may open many at once, and all are accepted before the first head is read.
         body_s: seconds after which an incomplete body yields to another request where connections are few.
     """
 
@@ -162,7 +162,9 @@ class Connections:
         mine = self._unknown_of.get(connection.address, {})
         oldest = next(iter(mine), None)
         crowded = connection.counted and len(mine) >= self._limits.most_unknown_per_address
-        if crowded and oldest is not None and connection.since_s - oldest.since_s >= self._limits.unread_s:
+        # One address beyond its bound leaves a reserve, so that newcomers of others need no place of one another.
+        scarce = len(self) >= self._limits.most - self._limits.reserved
+        if crowded and oldest is not None and (scarce or connection.since_s - oldest.since_s >= self._limits.unread_s):
             yielding = oldest
         elif len(self) >= self._limits.most:
             between = (self._known[IDLE], self._known[HEAD], self._uncounted)

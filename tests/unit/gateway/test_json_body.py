@@ -1,6 +1,7 @@
 """A JSON body: its model is found exactly once, other values pass unchanged, and odd bodies are refused."""
 
 import json
+import math
 import random
 import time
 from collections import Counter
@@ -89,6 +90,51 @@ def test_other_bodies_are_refused_with_a_reason(body: bytes, param: str, message
 @pytest.mark.parametrize("value", ["1e308", "1e-999", "9" * 300, '"1e999"', '"' + "9" * 400 + '"', '"\\\\ud800"'])
 def test_finite_numbers_and_texts_that_look_odd_pass(value: str) -> None:
     assert read_json(f'{{"model": "m", "x": [{value}]}}'.encode()).model == "m"
+
+
+def test_great_numbers_are_infinite_as_for_a_parser() -> None:
+    dice = random.Random(11)  # noqa: S311 - repeatable
+
+    def digits(most: int) -> str:
+        return str(dice.randrange(1, 10)) + "".join(dice.choices("0123456789", k=dice.randrange(most)))
+
+    outcomes: Counter[bool] = Counter()
+    for _ in range(3_000):
+        fraction = f".{digits(250)}" if dice.random() < 0.5 else ""
+        exponent = f"{dice.choice('eE')}{dice.choice(['', '+', '-'])}{'0' * dice.choice([0, 0, 3, 250])}{digits(3)}"
+        number = dice.choice(["", "-"]) + digits(dice.choice([3, 320])) + fraction + dice.choice(["", exponent])
+        infinite = math.isinf(float(number))
+        outcomes[infinite] += 1
+        body = f'{{"model": "m", "e": [true, {number}, 1e5], "x": {number}}}'.encode()
+        if infinite:
+            with pytest.raises(BadRequestError, match="infinite"):
+                read_json(body)
+        else:
+            assert read_json(body).model == "m", number
+    assert min(outcomes.values()) > 300
+
+
+@pytest.mark.parametrize("great", [b"1e100", b"0." + b"1" * 300])
+def test_a_great_number_does_not_make_the_read_of_others_slow(great: bytes) -> None:
+    """The factor was 20 and more where it had all numbers parsed. In seconds of the processor."""
+
+    def fastest(last: bytes) -> float:
+        body = b'{"model": "m", "x": [%b%b]}' % (b"1," * 400_000, last)
+        took = []
+        for _ in range(5):
+            began = time.process_time()
+            read_json(body)
+            took.append(time.process_time() - began)
+        return min(took)
+
+    assert fastest(great) < 6 * fastest(b"1")
+
+
+@pytest.mark.parametrize("great", ["1e100", "1" * 200, "0." + "1" * 200])
+def test_great_numbers_are_few(great: str) -> None:
+    assert read_json(f'{{"model": "m", "x": [{", ".join([great] * 1_000)}]}}'.encode()).model == "m"
+    with pytest.raises(BadRequestError, match="more than 1000 numbers"):
+        read_json(f'{{"model": "m", "x": [{", ".join([great] * 1_001)}]}}'.encode())
 
 
 WORDS = ['"model"', '"\\u006dodel"', '"x\\"model"', '"mode"', '"x"', '"model "', '"say \\"model\\": 1"']

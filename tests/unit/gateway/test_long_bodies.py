@@ -157,6 +157,8 @@ async def test_a_keys_bodies_are_read_one_at_a_time_and_other_keys_do_not_wait(
 def test_the_estimate_tells_texts_from_many_values() -> None:
     image, values = b'{"x": "' + b"x" * 2**24 + b'"}', b"[" + b"[]," * 2**22 + b"0]"
     assert held_s(image) < 0.05 < held_s(values)
+    prose, spaces = b'{"x": "' + b"so it is " * 2**21 + b'"}', b'{"x":' + b" " * 2**24 + b"1}"
+    assert held_s(prose) < 0.05 < held_s(spaces)
 
 
 async def test_a_refusal_in_a_child_names_the_field(monkeypatch: pytest.MonkeyPatch) -> None:

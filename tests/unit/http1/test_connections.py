@@ -47,6 +47,17 @@ def test_many_that_one_address_opens_at_once_are_kept_until_their_heads_can_have
     assert len(flood) == 100
 
 
+def test_what_one_address_opens_at_once_leaves_the_reserve_to_others() -> None:
+    connections = Connections(Limits(16, 3, 2, reserved=4, unread_s=5.0))
+    slow = opened(connections, "10.0.0.2", 0.0)
+    flood = [opened(connections, "10.0.0.1", 0.001 * n) for n in range(11)]
+    for n, oldest in enumerate(flood):
+        assert connections.admit(Connection("10.0.0.1", 0.1 + 0.001 * n)) is oldest
+    others = [opened(connections, f"10.0.1.{n}", 1.0 + n) for n in range(4)]
+    assert connections.admit(Connection("10.0.0.1", 5.0)) not in (None, slow, *others)
+    assert len(connections) == 16
+
+
 def test_a_new_head_on_an_idle_connection_counts_from_its_first_byte() -> None:
     connections = Connections(LIMITS)
     first, second, *_ = [opened(connections, f"10.0.0.{n}", n) for n in range(4)]
