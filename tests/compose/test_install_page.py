@@ -28,6 +28,9 @@ DOCKER, PULLED = "with Docker", "with an image in a registry"
 # Lines that are not typed, and why.
 LEFT = {
     "gpuward run hf:Qwen/Qwen3-0.6B --name qwen": "needs a real model; tests/system/cli/test_run_model.py has a hub",
+    "python3 -m venv /opt/vllm": "likewise: it fetches vLLM from an index",
+    "/opt/vllm/bin/pip install vllm": "likewise",
+    "ln -sf -t /usr/local/bin /opt/vllm/bin/vllm": "likewise",
     "head -c 32 /dev/urandom | base64 | install -D -m 600 --owner=gpuward /dev/stdin /etc/gpuward/secrets.key": (
         "for a database of one's own; the embedded one makes its key"
     ),
