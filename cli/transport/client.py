@@ -30,6 +30,10 @@ class Api:
         self.url = url
         self.deadline = float("inf")  # of each answer, by `time.monotonic()`; a request has a shorter one, too
 
+    def for_thread(self) -> "Api":
+        """See `Servers.for_thread`."""
+        return Api(self.servers.for_thread(), self.url)
+
     def get(self, path: str, **query: str | int | None) -> Json:
         return self._call("GET", path, query)[0]
 
