@@ -52,7 +52,7 @@ def follow(
     if for_people and kind is INSTANCES:
         gpus.load()  # before a thread reads
     kinds = ",".join(lists_of(kind, selector, notes=with_notes and screen))
-    updates = watch(api, kinds=kinds, deployment=deployment)
+    updates = watch(api.for_thread(), kinds=kinds, deployment=deployment)
     if screen:
         _TableView(board, wide=output is Format.WIDE, with_notes=with_notes, gpus=gpus).follow(updates)
         return

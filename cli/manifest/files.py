@@ -18,6 +18,8 @@ from schemas.manifest.strict_yaml import MAX_TEXT_BYTES
 
 _STDIN: Final = "-"
 _SUFFIXES: Final = (".yaml", ".yml", ".json")
+_MANIFESTS: Final = "manifests"
+_NUMBER: Final = re.compile(r"(?:manifests)?\[(\d+)\]\.?")  # as paths of problems begin
 _MAGIC: Final = frozenset("*?[")
 _SCHEME: Final = re.compile("[a-z][a-z0-9+.-]*://", re.IGNORECASE)
 
@@ -27,35 +29,40 @@ class Manifests(list[Manifest]):
 
     def __init__(self) -> None:
         super().__init__()
-        self._sources: list[tuple[str, str, int]] = []  # of each manifest: file, text, and its number in the file
+        self._sources: list[tuple[Places, int]] = []  # of each manifest: its file, and its number there
 
     def take(self, file: str, text: str, manifests: Sequence[Manifest]) -> None:
-        self._sources += [(file, text, number) for number in range(len(manifests))]
+        places = Places(_shown(file), text)
+        self._sources += [(places, number) for number in range(len(manifests))]
         self += manifests
 
     def body(self) -> Json:
         """The body of a request, in which the server sets the defaults."""
-        return {"manifests": [manifest_as_json(manifest) for manifest in self]}
+        return {_MANIFESTS: [manifest_as_json(manifest) for manifest in self]}
 
     @contextmanager
-    def located(self) -> Iterator[None]:
-        """In this block the error of a refused manifest has file, document and line of each problem."""
+    def located(self, *fields: str) -> Iterator[None]:
+        """In this block the error of a refused manifest has file, document and line of each problem.
+
+        `fields`: those of the request's body besides `manifests`.
+        """
         try:
             yield
         except RefusedError as error:
             if not error.problems:
                 raise
             head = str(error).partition("\n")[0]
-            lines = [f"  {self._line_of(path, message)}" for path, message in error.problems]
+            lines = [f"  {self._line_of(path, message, fields)}" for path, message in error.problems]
             raise RefusedError("\n".join([head, *lines]), error.code, error.problems) from None
 
-    def _line_of(self, path: str, message: str) -> str:
-        item = re.match(r"\[(\d+)\]\.?", path) if len(self) > 1 else None
+    def _line_of(self, path: str, message: str, fields: Sequence[str]) -> str:
+        item = _NUMBER.match(path)
+        of_body = item is None and re.split(r"[.\[]", path, maxsplit=1)[0] in (_MANIFESTS, *fields)
         number = int(item[1]) if item else 0
-        if number >= len(self) or (item is None and len(self) > 1):
+        if of_body or number >= len(self) or (item is None and len(self) > 1):
             return str(FieldProblem(path, message))
-        file, text, at = self._sources[number]
-        return Places(_shown(file), text).line_of(FieldProblem(path[item.end() :] if item else path, message), at)
+        places, at = self._sources[number]
+        return places.line_of(FieldProblem(path[item.end() :] if item else path, message), at)
 
 
 def read_manifests(sources: Sequence[str]) -> Manifests:

@@ -1,13 +1,14 @@
 """Where the fields of manifests are in their files: document and line. Pure."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any, Final, NamedTuple
 
 from schemas.manifest.problems import FieldProblem
 
 _LINE: Final = re.compile(r"line (\d+)(?:, column \d+)?: ")  # as messages of the YAML parser begin
+_END: Final = re.compile(r"[.\[]")  # of a key in a path
 _ITEM: Final = re.compile(r"\[(\d+)\](?:\.|(?=\[)|$)")
 
 
@@ -25,19 +26,21 @@ class Places:
     def __init__(self, file: str, text: str) -> None:
         self._file = file
         self._text = text
+        self._fields: dict[Any, dict[str, tuple[Any, Any]]] = {}  # by node
 
     @cached_property
     def _manifests(self) -> list[_Manifest]:
         """Empty for a text that is not valid YAML, such as JSON with tabs."""
         import yaml  # noqa: PLC0415 - only errors need it
 
+        from schemas.manifest.strict_yaml import document_nodes  # noqa: PLC0415 - as above
+
         found: list[_Manifest] = []
         try:
-            documents = yaml.compose_all(self._text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-            for number, document in enumerate(documents, 1):
+            for number, document in document_nodes(self._text):
                 if isinstance(document, yaml.SequenceNode):
                     found += [_Manifest(node, number, True) for node in document.value]
-                elif not isinstance(document, yaml.ScalarNode) or document.value:
+                else:
                     found.append(_Manifest(document, number, False))
         except yaml.YAMLError:
             return []
@@ -62,37 +65,45 @@ class Places:
         if number >= len(self._manifests):
             return f"{self._file}: {problem}"
         manifest = self._manifests[number]
-        where = f"{self._file}:{_line(manifest.node, path)}"
+        where = f"{self._file}:{self._line(manifest.node, path)}"
         if manifest.listed:
             where += f", manifest {number + 1}"
         elif self._manifests[-1].document > 1:
             where += f", document {manifest.document}"
         return f"{where}: {FieldProblem(path, problem.message)}"
 
+    def _line(self, node: Any, path: str) -> int:
+        """The line of the field, else of the nearest field around it that is written; from 1."""
+        line: int = node.start_mark.line + 1
+        while path:
+            found = self._step(node, path)
+            if found is None:
+                break
+            at, node, path = found
+            line = at.start_mark.line + 1
+        return line
 
-def _line(node: Any, path: str) -> int:
-    """The line of the field, else of the nearest field around it that is written; from 1."""
-    line: int = node.start_mark.line + 1
-    while path:
-        found = _step(node, path)
-        if found is None:
-            break
-        at, node, path = found
-        line = at.start_mark.line + 1
-    return line
-
-
-def _step(node: Any, path: str) -> tuple[Any, Any, str] | None:
-    """The node that shows the line of the first step of the path, the node of its value, and the rest of the path."""
-    if isinstance(node.value, str):
+    def _step(self, node: Any, path: str) -> tuple[Any, Any, str] | None:
+        """The node that shows the line of the first step of the path, the node of its value, the rest of the path."""
+        if isinstance(node.value, str):
+            return None
+        item = _ITEM.match(path)
+        if item is not None and not (node.value and isinstance(node.value[0], tuple)):
+            inner = node.value[int(item[1])] if int(item[1]) < len(node.value) else None
+            return None if inner is None else (inner, inner, path[item.end() :])
+        fields = self._fields_of(node)
+        ends = (len(path), *(mark.start() for mark in reversed(list(_END.finditer(path)))))
+        for end in ends:  # the longest first, since keys may have dots
+            if (pair := fields.get(path[:end])) is not None:
+                return *pair, path[end:].removeprefix(".")
         return None
-    item = _ITEM.match(path)
-    if item is not None and not any(isinstance(pair, tuple) for pair in node.value):
-        inner = node.value[int(item[1])] if int(item[1]) < len(node.value) else None
-        return None if inner is None else (inner, inner, path[item.end() :])
-    pairs: Sequence[Any] = [pair for pair in node.value if isinstance(pair, tuple)]  # of a mapping: key and value
-    for key, value in sorted(pairs, key=lambda pair: -len(str(pair[0].value))):  # keys may have dots
-        rest = path.removeprefix(str(key.value))
-        if path.startswith(str(key.value)) and (not rest or rest[0] in ".["):
-            return key, value, rest.removeprefix(".")
-    return None
+
+    def _fields_of(self, node: Any) -> Mapping[str, tuple[Any, Any]]:
+        """Key and value of each field of a mapping; made once, since a manifest may have many problems."""
+        fields: dict[str, tuple[Any, Any]] | None = self._fields.get(node)
+        if fields is None:
+            fields = self._fields[node] = {}
+            for pair in node.value:
+                if isinstance(pair, tuple):
+                    fields.setdefault(str(pair[0].value), pair)
+        return fields

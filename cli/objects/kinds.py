@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from cli.errors import UsageError
 from cli.objects.kind import Column, Kind
 from cli.text.explanations import layout_line
-from cli.text.formatting import DASH, age, first_gpus, gib, gpu_name, hours, local_time, or_dash, percent, span
+from cli.text.formatting import DASH, age, first_gpus, gib, hours, local_time, name_of_gpu, or_dash, percent, span
 from cli.text.gpus import foreign, measure, throttle
 from cli.text.policies import action_of, idle_for, stops_in
 from cli.text.runtimes import runtimes
@@ -56,11 +56,6 @@ def _ready(view: "DeploymentView") -> str:
 
 def _worker_memory(view: "WorkerView") -> str:
     return f"{gib(view.status.free_mib)}/{gib(view.status.memory_mib)}"
-
-
-def _gpu_name(view: "GpuView") -> str:
-    status = view.status
-    return gpu_name(view.name, status.worker, status.index if status.present and status.parent is None else None)
 
 
 def _gpu_state(view: "GpuView") -> str:
@@ -155,7 +150,7 @@ GPUS: Final = Kind(
     "gpus",
     "GpuView",
     (
-        Column("NAME", lambda g, _: _gpu_name(g)),
+        Column("NAME", lambda g, _: name_of_gpu(g)),
         Column("WORKER", lambda g, _: g.status.worker, rank=16),
         Column("INDEX", lambda g, _: str(g.status.index), rank=17),
         Column("MODEL", lambda g, _: g.status.model, rank=5),

@@ -40,7 +40,8 @@ def delete_shown(api: Api, shown: Shown, selector: Selector | None, *, confirm_d
         raise _changed(shown)
     try:
         # not 0, which no object has: a kind without generations is not checked
-        api.delete(path_of(kind.plural, name), generation=shown.generation or None, confirm_dead=confirm_dead)
+        generation = shown.generation or None
+        api.delete(path_of(kind.plural, name), generation=generation, hints=False, confirm_dead=confirm_dead)
     except NotFoundError:
         return _is_gone(shown)
     except RefusedError as error:

@@ -1,5 +1,6 @@
 """Tables for people: columns leave by rank where the terminal is narrow, and no name is broken. Pure."""
 
+import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -7,6 +8,7 @@ from cli.text.formatting import DASH, printable
 
 _GAP: Final = "  "
 _INDENT: Final = "    "
+_WORD: Final = re.compile(r"(\s*)(\S+)")
 _NARROWEST: Final = 20  # columns that a text is wrapped to at least
 TEXTS: Final = frozenset({"WHY", "MESSAGE", "HELD BY"})  # columns of sentences: the only ones that wrap
 _GOOD: Final = frozenset({"running", "ready", "ok", "succeeded", "open"})
@@ -102,15 +104,16 @@ def _stacked(titles: Sequence[str], row: Sequence[str], columns: Sequence[int], 
 def filled(line: str, width: int, indent: int, *, least: int = 0) -> list[str]:
     """The line, broken between words where it is wider than `width`; `indent`: spaces before its other lines.
 
-    A word is never broken. Where it fits only after fewer spaces, there are fewer, but not under `least`.
+    A word is never broken. Where it fits only after fewer spaces, there are fewer, but not under `least`. Spaces within
+    a line stay as they are.
     """
     if cells(line) <= width:
         return [line.rstrip()]
     before = len(line) - len(line.lstrip())
     lines: list[str] = []
-    for word in line.split():
-        if lines and cells(lines[-1]) + 1 + cells(word) <= width:
-            lines[-1] += f" {word}"
+    for gap, word in _WORD.findall(line):
+        if lines and cells(lines[-1]) + cells(gap) + cells(word) <= width:
+            lines[-1] += gap + word
         else:
             wanted, room = indent if lines else before, width - cells(word)
             lines.append(" " * (wanted if room < 0 else max(least, min(wanted, room))) + word)

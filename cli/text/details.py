@@ -10,7 +10,7 @@ from cli.objects.kinds import EVENTS, GPUS, INSTANCES, why
 from cli.printing.table import Table
 from cli.text.events import folded
 from cli.text.explanations import explain_lines, layout_line, need_lines
-from cli.text.formatting import age, duration, gib, gpu_name, hours, or_dash, percent, printable, span, when
+from cli.text.formatting import age, duration, gib, hours, name_of_gpu, or_dash, percent, printable, span, when
 from cli.text.gpus import detail_lines
 from cli.text.page import PLAIN, Exact, Field, Graph, Inner, Page, Part
 from cli.text.policies import effective_policy, rule_of, verdict_fields
@@ -198,10 +198,9 @@ def _agent(status: WorkerStatus) -> str:
 
 def _gpu(view: GpuView) -> Iterator[Part]:
     status = view.status
-    index = status.index if status.present and status.parent is None else None
     yield from _fields(
         [
-            ("GPU", gpu_name(view.name, status.worker, index)),
+            ("GPU", name_of_gpu(view)),
             ("UUID", view.name),
             ("Worker", f"{status.worker}, index {status.index}"),
             ("Model", status.model),

@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from schemas.printing import one_line
+
+if TYPE_CHECKING:  # slow to import
+    from schemas.api.gpus import GpuView
 
 _MINUTE: Final = 60
 _HOUR: Final = 3600
@@ -88,6 +91,12 @@ def short_gpu(uuid: str) -> str:
 def gpu_name(uuid: str, worker: str, index: int | None) -> str:
     """The name of a GPU in tables: `gpu-a1:0`; without an index, as of a slice, the first block of its UUID."""
     return short_gpu(uuid) if index is None else f"{worker}:{index}"
+
+
+def name_of_gpu(view: "GpuView") -> str:
+    """The name of a GPU in tables. Slices have no index; another GPU may have that of an absent one."""
+    status = view.status
+    return gpu_name(view.uid, status.worker, status.index if status.present and status.parent is None else None)
 
 
 def first_gpus(uuids: Sequence[str]) -> str:

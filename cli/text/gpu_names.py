@@ -2,43 +2,36 @@
 
 import re
 from collections.abc import Callable, Mapping
-from functools import cached_property
-from typing import Any, Final
+from typing import Final
 
-from cli.text.formatting import gpu_name, short_gpu
+from cli.text.formatting import short_gpu
 
 _UUID: Final = re.compile(r"(?<![\w-])(?:GPU|MIG)-[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}(?![\w-])")
-_ABSENT: Final = "absent"
 
 
 class GpuNames:
-    """Puts the names of GPUs in the place of their UUIDs. The names are read where the first UUID needs one."""
+    """Puts the names of GPUs in the place of their UUIDs.
+
+    `read`: the names by UUID. It is called for each UUID that has no name yet, so it bounds how often it reads.
+    """
 
     def __init__(self, read: Callable[[], Mapping[str, str]] = dict) -> None:
         self._read = read
-
-    @cached_property
-    def _by_uuid(self) -> Mapping[str, str]:
-        return self._read()
+        self._by_uuid: Mapping[str, str] = {}
 
     def load(self) -> None:
         """Reads the names now, as before other threads use the client."""
-        len(self._by_uuid)
+        self._by_uuid = self._read()
 
     def in_cell(self, text: str) -> str:
         """The text with names; of unknown GPUs the first block of the UUID."""
-        return _UUID.sub(lambda found: self._by_uuid.get(found[0]) or short_gpu(found[0]), text)
+        return _UUID.sub(lambda found: self._name_of(found[0]) or short_gpu(found[0]), text)
 
     def in_text(self, text: str) -> str:
         """The text with names; UUIDs of unknown GPUs stay."""
-        return _UUID.sub(lambda found: self._by_uuid.get(found[0], found[0]), text)
+        return _UUID.sub(lambda found: self._name_of(found[0]) or found[0], text)
 
-
-def names_in_map(raw: Mapping[str, Any]) -> dict[str, str]:
-    """The names of GPUs by UUID, from the API's map. Slices and absent GPUs have no index of their own."""
-    gpus, workers = raw["gpus"], raw["workers"]["name"]
-    columns = zip(gpus["uuid"], gpus["worker"], gpus["index"], gpus["state"], strict=True)
-    return {
-        uuid: gpu_name(uuid, workers[worker], None if state == _ABSENT or uuid.startswith("MIG-") else index)
-        for uuid, worker, index, state in columns
-    }
+    def _name_of(self, uuid: str) -> str | None:
+        if uuid not in self._by_uuid:
+            self.load()
+        return self._by_uuid.get(uuid)

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from cli.text.formatting import DASH, gib, gpu_name, or_dash, percent, printable, short_gpu
+from cli.text.formatting import DASH, gib, name_of_gpu, or_dash, percent, printable, short_gpu
 from cli.top.snapshot import Held, Snapshot, held_by_all
 from schemas.printing import first_of
 
@@ -56,10 +56,7 @@ def _used(source: _Source) -> float | None:
 
 
 def _gpu(source: _Source) -> str:
-    if source.gpu is None:
-        return f"{source.name}:{DASH}"
-    status = source.gpu.status
-    return gpu_name(source.gpu.uid, status.worker, None if status.parent else status.index)
+    return f"{source.name}:{DASH}" if source.gpu is None else name_of_gpu(source.gpu)
 
 
 def _instances(source: _Source) -> str:

@@ -1,7 +1,7 @@
 """The client of the API. It returns objects as the API sent them, and raises the errors of `cli.errors`."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import MappingProxyType
 from typing import Final
 from urllib.parse import urlencode
@@ -28,7 +28,12 @@ class Api:
         """`url`: of the servers, as messages name it."""
         self.servers = servers
         self.url = url
+        self._listed: dict[str, list[Json]] = {}  # for hints: once for each kind, however many names are wrong
         self.deadline = float("inf")  # of each answer, by `time.monotonic()`; a request has a shorter one, too
+
+    def for_thread(self) -> "Api":
+        """See `Servers.for_thread`."""
+        return Api(self.servers.for_thread(), self.url)
 
     def get(self, path: str, **query: str | int | None) -> Json:
         return self._call("GET", path, query)[0]
@@ -70,10 +75,12 @@ class Api:
     def patch(self, path: str, body: Json) -> Json:
         return self._call("PATCH", path, body=body)[0]
 
-    def delete(self, path: str, *, generation: int | None = None, **query: str | int | None) -> Json:
-        """With a `generation` the API refuses to delete an object that has another one."""
+    def delete(
+        self, path: str, *, generation: int | None = None, hints: bool = True, **query: str | int | None
+    ) -> Json:
+        """With a `generation` the API refuses to delete an object that has another one. `hints`: see `_call`."""
         headers = {} if generation is None else {"If-Match": str(generation)}
-        return self._call("DELETE", path, query, headers=headers)[0]
+        return self._call("DELETE", path, query, headers=headers, hints=hints)[0]
 
     def stream(
         self, path: str, *, body: Json | None = None, silence_s: float | None = None, **query: str | int | None
@@ -104,11 +111,15 @@ class Api:
         query: Mapping[str, str | int | None] = _EMPTY,
         body: Json | None = None,
         headers: Mapping[str, str] = _EMPTY,
+        *,
+        hints: bool = True,
     ) -> tuple[Json, Mapping[str, str]]:
-        """Where the object does not exist, the error has the names that are like it."""
+        """`hints`: where the object does not exist, the error has the names that are like it."""
         try:
             return self._exchange(method, path, query, body, headers)
         except NotFoundError as error:
+            if not hints:
+                raise
             raise NotFoundError(f"{error}{self._hint(path)}", error.code) from None
 
     def _hint(self, path: str) -> str:
@@ -116,11 +127,11 @@ class Api:
         if named is None:
             return ""
         of, name = named
-        try:
-            raws = self._exchange("GET", f"{API}/{of}", {"limit": _MAX_PAGE})[0].get("items", [])
-        except CliError:  # such as a key that may not list them: the first error counts
-            return ""
-        return did_you_mean(like(name, raws))
+        if of not in self._listed:
+            self._listed[of] = []
+            with suppress(CliError):  # such as a key that may not list them: the first error counts
+                self._listed[of] = self._exchange("GET", f"{API}/{of}", {"limit": _MAX_PAGE})[0].get("items", [])
+        return did_you_mean(like(name, self._listed[of]))
 
     def _exchange(
         self,

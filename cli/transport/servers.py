@@ -69,6 +69,10 @@ class Servers:
         """Raises `UsageError` as `Server`."""
         return cls([Server(url, connection.key, connection.ca) for url in connection.urls])
 
+    def for_thread(self) -> "Servers":
+        """The same servers from the present one on, for a thread that makes only streams: each has its connection."""
+        return Servers((*self._servers[self._at :], *self._servers[: self._at]))
+
     def close(self) -> None:
         for server in self._servers:
             server.close()

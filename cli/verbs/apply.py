@@ -91,6 +91,7 @@ def _apply(api: Api, manifests: Manifests) -> list[Target]:
         view = parse(ApplyView, api.post(path_of("apply"), manifests.body()))
     for item in view.items:
         print(f"{_KINDS[item.kind]}/{item.name} {item.outcome}", flush=True)
+    gpus = gpu_names(api)
     for line in view.warnings:
-        print(block(f"warning: {gpu_names(api).in_text(line)}"), file=sys.stderr, flush=True)
+        print(block(f"warning: {gpus.in_text(line)}"), file=sys.stderr, flush=True)
     return [Target(item.name, item.uid, item.generation) for item in view.items if item.kind == "Deployment"]

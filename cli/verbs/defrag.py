@@ -60,7 +60,7 @@ def defrag(
         body: dict[str, Any] = {"apply": apply, **manifests.body()}
         if any_priority:
             body["any_priority"] = True
-        with manifests.located():
+        with manifests.located(*body):
             raw = api.post(path_of("defrag"), body)
         view = parse(DefragView, raw)
         if output.for_programs:

@@ -3,12 +3,13 @@
 import sys
 import time
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
 from cli.errors import UnreachableError, UsageError
 from cli.objects.gpus import gpu_names
+from cli.objects.kind import Kind
 from cli.objects.kinds import DEPLOYMENTS, EVENTS, GPUS, INSTANCES, POLICIES, WORKERS, kind_named, main_subject
 from cli.objects.names import nearest, printed_gpus
 from cli.printing.output import Format, print_data
@@ -53,15 +54,18 @@ def events(
     """List events, oldest first."""
     with client(ctx, endless=watch) as api:
         gpus = gpu_names(api)
-        key = _object_named(api, about) if about is not None else None
+        subject = _object_named(api, about) if about is not None else None
         path = path_of(EVENTS.plural)
-        only = {"object": key, "reason": ",".join(reason or ()) or None}
+        only = {
+            "object": subject and f"{subject.kind.singular}/{subject.name}",
+            "reason": ",".join(reason or ()) or None,
+        }
         most = limit or (_EVENTS if since is None else _MAX_EVENTS)
         raws = api.items(path, limit=most, after=since, **only)[::-1]
         if not watch:
             print_objects(EVENTS, raws, output, gpus=gpus)
-            if about is not None and not raws:
-                _suggest(api, about)
+            if subject is not None and not raws and not output.for_programs:
+                _suggest(api, subject)
             return
         last_id = max((int(raw["id"]) for raw in raws), default=0)
         _print_events(raws, output, gpus)
@@ -76,24 +80,35 @@ def events(
             _print_events(raws, output, gpus)
 
 
-def _object_named(api: Api, about: str) -> str:
-    """KIND/NAME in the form of the API. The object need not exist any more. A GPU may have its name of tables."""
+class _Subject(NamedTuple):
+    """What events are about. `gpus`: all GPUs, where none has the name."""
+
+    kind: Kind
+    name: str
+    gpus: list[Json] | None = None
+
+
+def _object_named(api: Api, about: str) -> _Subject:
+    """The object that KIND/NAME means. It need not exist any more. A GPU may have its name of tables."""
     word, slash, name = about.partition("/")
     if not slash or not name:
         raise UsageError(f"--for: {about!r} is not KIND/NAME; write for example deployment/hello")
     kind = kind_named(word, (DEPLOYMENTS, INSTANCES, WORKERS, GPUS, POLICIES))
     if kind is GPUS and api.find(path_of(GPUS.plural, name)) is None:
-        uuids = printed_gpus(name, api.items(path_of(GPUS.plural)))
-        name = uuids[0] if len(uuids) == 1 else name
-    return f"{kind.singular}/{name}"
+        gpus = api.items(path_of(GPUS.plural))
+        uuids = printed_gpus(name, gpus)
+        return _Subject(kind, uuids[0]) if len(uuids) == 1 else _Subject(kind, name, gpus)
+    return _Subject(kind, name)
 
 
-def _suggest(api: Api, about: str) -> None:
+def _suggest(api: Api, subject: _Subject) -> None:
     """Prints the names that are like a name which no object has."""
-    word, _, name = about.partition("/")
-    kind = kind_named(word)
-    raws = api.items(path_of(kind.plural))
-    if not any(raw["name"] == name for raw in raws) and (names := nearest(kind, name, raws)):
+    kind, name, raws = subject
+    if raws is None:
+        if kind is GPUS or api.find(path_of(kind.plural, name)) is not None:
+            return
+        raws = api.items(path_of(kind.plural))
+    if names := nearest(kind, name, raws):
         print(block(f"no {kind.singular} has the name {name!r}{did_you_mean(names)}"), file=sys.stderr)
 
 

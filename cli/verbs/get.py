@@ -111,12 +111,13 @@ def ps(
 
             follow(api, INSTANCES, output, selector=selector, deployment=of, with_notes=True)
             return
-        print_objects(INSTANCES, selected(api, INSTANCES, instances, selector), output, gpus=gpu_names(api))
+        gpus = gpu_names(api)
+        print_objects(INSTANCES, selected(api, INSTANCES, instances, selector), output, gpus=gpus)
         if not output.for_programs:
             raws = selected(api, DEPLOYMENTS, api.items(path_of(DEPLOYMENTS.plural)), selector)
             views = [read_view(DEPLOYMENTS.view, raw) for raw in raws if of in (None, raw["name"])]
             for line in notes(views):
-                print(block(gpu_names(api).in_text(line)))
+                print(block(gpus.in_text(line)))
 
 
 def print_objects(

@@ -99,23 +99,25 @@ def _print(rows: list[ModelRow], output: Output) -> None:
 
 
 def _caches(api: Api, workers: list[Json]) -> tuple[dict[str, list[Cached]], list[str]]:
-    """The cached models by name, and the workers whose cache cannot be read."""
+    """The cached models by name, and the workers whose cache cannot be read. Those that are away are not waited for."""
     found: dict[str, list[Cached]] = {}
-    unread = []
-    names = [str(worker["name"]) for worker in workers]
+    connected = {str(worker["name"]): bool(worker["status"].get("connected", True)) for worker in workers}
+    unread = [name for name, is_connected in connected.items() if not is_connected]
+    names = [name for name, is_connected in connected.items() if is_connected]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for name, items in zip(names, pool.map(lambda name: _cache(api, name), names), strict=True):
             if items is None:
                 unread.append(name)
             for item in items or ():
                 found.setdefault(str(item["name"]), []).append(Cached.of(name, item))
-    return found, unread
+    return found, sorted(unread)
 
 
 def _cache(api: Api, worker: str) -> list[Json] | None:
     """Read as a stream, which has a connection of its own; None if the agent does not answer, or is too old."""
     try:
-        parts = api.stream(path_of(WORKERS.plural, worker, "cache"), silence_s=_SILENCE_S, limit=_MOST_MODELS)
+        path = path_of(WORKERS.plural, worker, "cache")
+        parts = api.for_thread().stream(path, silence_s=_SILENCE_S, limit=_MOST_MODELS)
         items: list[Json] = msgspec.json.decode(b"".join(parts))["items"]
     except (CliError, msgspec.DecodeError, KeyError):
         return None

@@ -9,7 +9,7 @@ from cli.printing.output import print_table
 from cli.printing.table import Table
 from cli.runner import client, parse_seconds
 from cli.terminal.screen import fit_for_screens
-from cli.text.formatting import DASH, age, gib, gpu_name, percent, printable, span
+from cli.text.formatting import DASH, age, gib, name_of_gpu, percent, printable, span
 from cli.text.sparkline import sparkline
 
 if TYPE_CHECKING:  # slow to import
@@ -93,7 +93,7 @@ def _gpu(view: "GpuView", snapshot: "Snapshot") -> tuple[list[str], str]:
     status = view.status
     memory = "/".join(gib(mib) for mib in (status.used_mib, status.claimed_mib, status.memory_mib))
     drawn = sparkline(snapshot.series.get(view.uid, ()), 30)
-    name = gpu_name(view.uid, status.worker, None if status.parent else status.index)
+    name = name_of_gpu(view)
     instances = ", ".join(sorted(claim.instance for claim in status.claims)) or DASH
     deployments = ", ".join(sorted({claim.deployment for claim in status.claims})) or DASH
     held = held_by_all(view, snapshot)

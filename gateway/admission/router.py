@@ -43,7 +43,8 @@ _MODELS: Final = b"/v1/"
 _LIST: Final = MODELS_PATH.encode()
 _ONE: Final = _LIST + b"/"
 _FORMS: Final = frozenset(path.encode() for path in FORM_PATHS)
-_ALLOWED: Final = {_LIST: b"GET"} | {path.encode(): b"POST" for path in (*MODEL_PATHS, *FORM_PATHS)}
+_ENDPOINTS: Final = {path.encode(): path for path in (*MODEL_PATHS, *FORM_PATHS)}  # in usage and metrics
+_ALLOWED: Final = {_LIST: b"GET"} | dict.fromkeys(_ENDPOINTS, b"POST")
 _NO_SUCH_PATH: Final = (
     "the gateway serves no such path below /v1; /openapi.json lists all paths. Those of the API begin with /api/v1, "
     "so that the address of a Gpuward ends before /v1"
@@ -129,7 +130,7 @@ class Router:
             admission = Admission(self._check_for_model, answer=answer)
         has_form = path in _FORMS and is_form(head.named.get(b"content-type", b""))
         upload = FormUpload if has_form else Upload
-        counted = path.decode("latin-1")
+        counted = _ENDPOINTS.get(path, "")  # never a path that a client chose
         request = Request(self._shared, head, connection, request_id, admission, upload=upload, path=counted)
         request.start(principal, keys)
         return request

@@ -70,7 +70,7 @@ class Request:
 
     Args:
         upload: makes the part that takes its body.
-        path: the path by which it is counted; empty: the head's.
+        path: the path by which it is counted; empty: that of no endpoint; None: the head's.
 
     Attributes:
         arrived: loop time at which it came.
@@ -97,13 +97,13 @@ class Request:
         admission: Admission,
         *,
         upload: Callable[[Any], Upload] = Upload,
-        path: str = "",
+        path: str | None = None,
     ) -> None:
         self.shared = shared
         self.head = head
         self.connection = connection
         self.request_id = request_id
-        self.path = path or head.path.decode("latin-1")
+        self.path = head.path.decode("latin-1") if path is None else path
         self.loop = shared.loop
         self.state: State = RECEIVING
         self.arrived = self.loop.time()

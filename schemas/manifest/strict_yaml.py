@@ -6,7 +6,7 @@ It returns plain dicts, lists and scalars.
 import json
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Final
@@ -23,6 +23,7 @@ MAX_KEY: Final = 4096  # as every text that a key may represent
 MAX_PATHS: Final = 2**25
 _INDEX_CHARS: Final = 8
 _LONG_PATHS: Final = "has too many values under long keys; shorten the keys, or split it"
+_NULL: Final = "tag:yaml.org,2002:null"
 _INT64: Final = 2**63
 _INT64_DIGITS: Final = 20
 _BEYOND_64_BITS: Final = "exceeds 64 bits; write a smaller number, or text in quotes"
@@ -108,6 +109,17 @@ def read_documents(text: str) -> list[object]:
     for document in documents:
         _check_tree(document)
     return documents
+
+
+def document_nodes(text: str) -> Iterator[tuple[int, Any]]:
+    """The trees of YAML nodes of the documents that `read_documents` returns, with their numbers in the text, from 1.
+
+    Raises:
+        yaml.YAMLError: the text is not YAML, such as JSON with tabs.
+    """
+    for number, node in enumerate(yaml.compose_all(text, Loader=_StrictLoader), 1):
+        if node.tag != _NULL:
+            yield number, node
 
 
 def read_json(text: str | bytes) -> object:

@@ -1,13 +1,18 @@
 """GPUs are `gpu-a1:0` in tables and sentences, UUIDs for programs and in wide tables; verbs take both."""
 
 import json
+import time
 
 import pytest
+from aiohttp import web
 
+from cli.objects.gpus import gpu_names, names_in_map
 from cli.text.formatting import short_gpu
-from cli.text.gpu_names import GpuNames, names_in_map
+from cli.text.gpu_names import GpuNames
+from cli.transport.client import connected
+from cli.transport.connection import Connection
 from support.builders.api_objects import deployment, gpu, instance, now_text, worker
-from support.standins.api import refusal
+from support.standins.api import KEY, ApiDouble, refusal
 
 A, B, GONE = (f"GPU-{letter * 8}-0000-0000-0000-000000000000" for letter in "abe")
 SLICE = "MIG-cccccccc-0000-0000-0000-000000000000"
@@ -121,3 +126,72 @@ def test_slices_and_absent_gpus_have_no_index_of_their_own():
         "gpus": {"uuid": [A, GONE, SLICE], "worker": [0, 0, 0], "index": [0, 0, 0], "state": ["ok", "absent", "ok"]},
     }
     assert names_in_map(raw) == {A: "gpu-a1:0", GONE: "eeeeeeee", SLICE: "MIG-cccccccc"}
+
+
+def test_a_replaced_gpu_and_its_successor_have_names_of_their_own(gpuward, api):
+    api.add(worker("gpu-a1"), gpu(GONE, "gpu-a1", 0, present=False), gpu(A, "gpu-a1", 0))
+    rows = gpuward("top", "--once").stdout
+    assert "gpu-a1:0" in rows
+    assert "eeeeeeee" in rows
+    assert rows.count("gpu-a1:0") == 1
+    assert json.loads(gpuward("describe", "gpu", "gpu-a1:0", "-o", "json").stdout)["name"] == A
+    assert gpuward("cordon", "gpu-a1", "--gpu", "0").exit_code == 0
+    assert api.asked[-1][:2] == ("POST", f"/api/v1/gpus/{A}/cordon")
+
+
+def maps_read(api: ApiDouble) -> int:
+    return sum(path.endswith("/map") for _, path, _, _ in api.asked)
+
+
+def test_the_map_is_read_once_for_all_sentences(gpuward, filled):
+    for n in range(9):
+        name = f"d{n}"
+        filled.add({**deployment(name, "asleep", message=f"{A} is hot"), "warnings": [f"{A} and {GONE} are hot"]})
+    manifests = "---\n".join(f"kind: Deployment\nname: d{n}\nengine: simulated\n" for n in range(9))
+    done = gpuward("apply", "-f", "-", stdin=manifests)
+    assert done.exit_code == 0, done.output
+    assert "gpu-a1:0" in done.output
+    assert maps_read(filled) == 1
+
+
+@pytest.mark.parametrize(
+    "found",
+    [
+        {"gpus": [], "workers": {"name": []}},
+        {"gpus": {"uuid": [A], "worker": [0], "index": [0], "state": []}, "workers": {"name": ["gpu-a1"]}},
+        {"gpus": {"uuid": [A], "worker": [3], "index": [0], "state": ["ok"]}, "workers": {"name": ["gpu-a1"]}},
+        {"gpus": {"uuid": [1], "worker": ["x"], "index": [0], "state": ["ok"]}, "workers": {"name": ["gpu-a1"]}},
+        {"gpus": None},
+        {},
+    ],
+)
+def test_a_map_of_another_shape_names_no_gpus(gpuward, filled, found):
+    async def answer(_request):
+        return web.json_response(found)
+
+    filled.refuse_map = answer
+    done = gpuward("ps")
+    assert done.exit_code == 0, done.output
+    assert " aaaaaaaa " in done.stdout
+
+
+def test_names_are_read_again_for_a_new_gpu_and_not_for_each(api, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    with connected(Connection(api.url, KEY)) as client:
+        names = gpu_names(client)
+        assert names.in_cell(A) == "aaaaaaaa"
+        api.add(gpu(A, "gpu-a1", 0), gpu(B, "gpu-a1", 1))
+        for _ in range(50):
+            assert names.in_cell(A) == "aaaaaaaa"
+        assert maps_read(api) == 1
+        now[0] += 11
+        assert names.in_cell(A) == "gpu-a1:0"
+        assert names.in_text(B) == "gpu-a1:1"
+
+        async def forbid(_request):
+            return refusal(503, "database_unavailable", "try again in a moment")
+
+        api.refuse_map = forbid
+        now[0] += 11
+        assert names.in_text(f"{A} {GONE}") == f"gpu-a1:0 {GONE}", "what was read once is kept"

@@ -1,6 +1,11 @@
 """`gpuward models`: which models there are, their names and states, where they run and are cached."""
 
 import json
+import socketserver
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -105,6 +110,45 @@ def test_a_cache_that_cannot_be_read_is_named(gpuward, filled):
     assert done.exit_code == 0
     assert "gpu-a2" in done.stderr
     assert "gpu-a1" not in done.stderr
+
+
+@contextmanager
+def dead_controller() -> Iterator[str]:
+    """The address of a server that ends each connection a moment after it was opened."""
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            time.sleep(0.02)
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_of_two_controllers_the_dead_one_hides_no_cache(gpuward, api):
+    workers = [f"gpu-a{n:02}" for n in range(60)]
+    api.add(*map(worker, workers))
+    away = workers[::6]
+    api.caches = {name: [cached(QWEN, NEW)] for name in workers if name not in away}
+    with dead_controller() as dead:
+        done = gpuward("models", "-o", "json", GPUWARD_URL=f"{dead},{api.url}")
+    assert done.exit_code == 0
+    (item,) = json.loads(done.stdout)["items"]
+    assert {on["worker"] for on in item["cached"]} == set(workers) - set(away)
+
+
+def test_a_worker_that_is_away_is_named_without_a_wait(gpuward, filled):
+    filled.add(worker("gpu-a2", "lost", connected=False))
+    done = gpuward("models")
+    assert done.exit_code == 0
+    assert "gpu-a2" in done.stderr
+    assert "gpu-a1" not in done.stderr
+    assert not [path for _, path, _, _ in filled.asked if path.endswith("/gpu-a2/cache")]
 
 
 def test_without_models(gpuward, api):

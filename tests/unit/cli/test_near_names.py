@@ -119,3 +119,43 @@ def test_a_misspelt_context(gpuward):
     done = gpuward("context", "use", "prdo")
     assert done.exit_code == 3
     assert "did you mean prod?" in done.stderr
+
+
+def lists_read(api, kind: str) -> int:
+    return sum((method, path) == ("GET", f"/api/v1/{kind}") for method, path, _, _ in api.asked)
+
+
+def test_however_many_names_are_wrong_a_kind_is_listed_once(gpuward, filled):
+    done = gpuward("stop", *(f"chta{n}" for n in range(30)))
+    assert done.exit_code == 3
+    assert done.stderr.count("did you mean chat?") == 30
+    assert lists_read(filled, "deployments") == 1
+
+
+def test_what_goes_while_it_is_deleted_by_labels_needs_no_advice(gpuward, filled):
+    gone = [deployment(f"gone-{n}", spec={"labels": {"app": "x"}}) for n in range(3)]
+    filled.add(*gone)
+
+    def go(method: str, path: str) -> None:
+        if method == "DELETE":
+            filled.objects["deployments"].pop(path.rpartition("/")[2])
+
+    filled.before = go
+    done = gpuward("delete", "-l", "app=x", "--yes")
+    assert done.exit_code == 0, done.output
+    assert done.stderr.count("is gone already") == 3
+    assert lists_read(filled, "deployments") == 1, "by the selector"
+
+
+def test_events_of_what_exists_need_no_list(gpuward, filled):
+    for about in ("deployment/chat", f"gpu/{GPU}", "worker/gpu-a1"):
+        done = gpuward("events", "--for", about)
+        assert (done.exit_code, "did you mean" in done.stderr) == (0, False)
+    assert [lists_read(filled, kind) for kind in ("deployments", "gpus", "workers")] == [0, 0, 0]
+
+
+def test_events_of_an_unknown_gpu_list_gpus_once_and_programs_get_no_advice(gpuward, filled):
+    assert "did you mean gpu-a1:0?" in gpuward("events", "--for", "gpu/gpu-a1:3").stderr
+    assert lists_read(filled, "gpus") == 1
+    assert gpuward("events", "--for", "deployment/chta", "-o", "json").stderr == ""
+    assert lists_read(filled, "deployments") == 0

@@ -215,6 +215,11 @@ def test_a_gpu_is_one_row_with_all_its_holders():
     assert [len(picked(State(filter=name), found)) for name in ("train", "embed-1", "gpu-9:0", "other")] == [1, 1, 1, 0]
 
 
+def test_a_removed_gpu_and_its_successor_are_told_apart():
+    found = rows_of(snapshot(worker("gpu-9", gpus=1), gpu(uuid("d"), "gpu-9", present=False), gpu(uuid("e"), "gpu-9")))
+    assert [row.gpu for row in found if "gpu-9:0" in row.cells] == [uuid("e")]
+
+
 def test_the_printed_table_has_one_row_for_each_gpu_with_every_holder():
     claims = [
         {"instance": f"{name}-1", "deployment": name, "memory_mib": 1024, "exclusive": False, "epoch": 1}

@@ -12,7 +12,7 @@ from cli.objects.views import read_view
 from cli.printing.table import Table, cells, filled, table_lines
 from cli.text.details import describe, draw_window
 from cli.text.gpu_names import GpuNames
-from cli.text.page import Page
+from cli.text.page import Exact, Field, Page
 from cli.transport.paths import parse
 from schemas.api.deployments import DeploymentView
 from schemas.api.events import EventView
@@ -85,6 +85,26 @@ def test_filled_lines_have_the_words_in_their_order(text: str, width: int, inden
     lines = filled(text, width, indent)
     assert " ".join(lines).split() == text.split()
     assert all(cells(line) <= width or len(line.split()) == 1 for line in lines)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), NAME), min_size=1, max_size=20), st.integers(10, 80), st.integers(0, 9))
+def test_filled_lines_keep_the_spaces_between_their_words(
+    words: list[tuple[int, str]], width: int, indent: int
+) -> None:
+    text = "".join(" " * spaces + word for spaces, word in words)
+    lines = filled(text, width, indent)
+    for n, line in enumerate(lines):
+        assert (line if n == 0 and len(text) <= width else line.strip()) in text
+
+
+def test_a_title_and_an_exact_line_keep_their_spaces() -> None:
+    page = Page(width=50)
+    title = Field("Reason:       ", "a reason that is much longer than the line in which it begins")
+    command = Exact("""  command: bash -c 'printf  "a   b" && exec server --flag x'""")
+    first, *_ = page.lines([title])
+    assert first.startswith("Reason:       a reason")
+    first, *_ = page.lines([command])
+    assert first.startswith("""  command: bash -c 'printf  "a   b" &&""")
 
 
 @given(st.lists(st.tuples(NAME, NAME, SENTENCE), min_size=1, max_size=4), st.integers(64, 120))
