@@ -41,6 +41,7 @@ def test_it_writes_what_operators_need_and_lists_it(tmp_path: Path) -> None:
     assert os.access(folder / "install-agent.sh", os.X_OK)
     assert {Path(name).suffix for name in listed} & {".py", ".pyc"} == set()
     base = yaml.safe_load((folder / "kubernetes" / "kustomization.yaml").read_text())["resources"]
+    assert [name for name in listed if "deploy/" in (folder / name).read_text()] == [], "a path of the sources alone"
     assert set(base) <= {file.name for file in (folder / "kubernetes").iterdir()}
 
 
