@@ -446,5 +446,5 @@ $(UV):
 	$(BUILD)/lock-venv/bin/python $(PIP_INSTALL) uv
 
 clean:
-	rm -rf $(VENV) $(NEW) $(ENGINES) $(BUILT) $(FLAGS) $(CLIENTS) $(DOCS) $(RELEASE) $(HELM) $(DOCKER) $(BUILD) .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(NEW) $(ENGINES) $(BUILT) $(FLAGS) $(CLIENTS) $(DOCS) $(RELEASE) $(HELM) $(UI) ui/node_modules $(DOCKER) $(BUILD) dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -22,7 +22,8 @@ def _check_cli() -> None:
     file = Path(spec.origin).resolve() if spec is not None and spec.origin is not None else None
     if file == _CLI / "__init__.py" and b"Gpuward" in file.read_bytes():
         return
-    check = spec_from_file_location("own_packages", _CLI / "own_packages.py")
+    source = _CLI / "own_packages.py"
+    check = spec_from_file_location("own_packages", source) if source.is_file() else None
     if check is None or check.loader is None:
         raise SystemExit("gpuward: the installation is incomplete; repeat it")
     own_packages = module_from_spec(check)

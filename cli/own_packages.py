@@ -24,6 +24,9 @@ def _shadowed(name: str) -> str | None:
     own = _HOME / name / "__init__.py"
     spec = find_spec(name)
     file = spec.origin if spec else None
+    if spec is not None and file is None and own.is_file():  # only an editable installation comes after such a folder
+        folder = next(iter(spec.submodule_search_locations or ()), str(own.parent))
+        return f"gpuward: its package {name!r} is shadowed by the folder {folder}: {_remedy(f'{folder}/__init__.py')}"
     if file is None:
         return f"gpuward: its package {name!r} has lost {own}: {_OWN_ENVIRONMENT}"
     if not _same(file, own):

@@ -33,6 +33,12 @@ def assets(
         carried = _carried()
         try:
             missing = {folder / name: source for name, source in carried.items() if not _has(folder / name, source)}
+            blocked = sorted({str(found) for path in missing if (found := _blocks(folder, path)) is not None})
+            if blocked:
+                raise RefusedError(
+                    f"{', '.join(blocked)}: a folder, a file or a link in the place of another kind, and nothing was "
+                    "written; remove it, or name another folder"
+                )
             changed = sorted(str(path) for path in missing if os.path.lexists(path))
             if changed and not force:
                 raise RefusedError(
@@ -59,6 +65,14 @@ def _carried() -> dict[str, Path]:
 
 def _has(path: Path, source: Path) -> bool:
     return path.is_file() and not path.is_symlink() and path.read_bytes() == source.read_bytes()
+
+
+def _blocks(folder: Path, path: Path) -> Path | None:
+    """What is in the place of the file or of a folder above it, and is not to be replaced or followed."""
+    if path.is_dir() and not path.is_symlink():
+        return path
+    above = (folder / parent for parent in path.relative_to(folder).parents[:-1])
+    return next((one for one in above if os.path.lexists(one) and (one.is_symlink() or not one.is_dir())), None)
 
 
 def _write(path: Path, source: Path) -> None:

@@ -2,24 +2,23 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 
 import pytest_asyncio
 
 from support.database.postgres import quick_folder
-from support.processes.cluster import Cluster
+from support.processes.cluster import Cluster, Prepared
 from support.processes.served_models import listed, make_key, serve
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def cluster(prepared: Path) -> AsyncIterator[Cluster]:
+async def cluster(prepared: Prepared) -> AsyncIterator[Cluster]:
     """Its simulated engine has every path."""
     async with _serving(prepared, rig=True) as made:
         yield made
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def product(prepared: Path) -> AsyncIterator[Cluster]:
+async def product(prepared: Prepared) -> AsyncIterator[Cluster]:
     """Its engine is `simulated` as a user has it."""
     async with _serving(prepared, rig=False) as made:
         yield made
@@ -32,7 +31,7 @@ async def key(cluster: Cluster) -> str:
 
 
 @asynccontextmanager
-async def _serving(prepared: Path, *, rig: bool) -> AsyncIterator[Cluster]:
+async def _serving(prepared: Prepared, *, rig: bool) -> AsyncIterator[Cluster]:
     with quick_folder() as folder:
         made = Cluster(folder, prepared)
         if rig:

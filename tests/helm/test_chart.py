@@ -232,11 +232,11 @@ def test_models_are_read_only_from_a_claim_or_the_node() -> None:
 
 def test_each_pod_has_the_priority_class_that_is_made_or_named() -> None:
     made = objects({"priorityClass": {"create": True}})
-    assert named(made)["PriorityClass", "gpuward"]["value"] == 1_000_000
+    assert named(made)["PriorityClass", "gpuward.models"]["value"] == 1_000_000
     own = objects({"priorityClass": {"name": "mine"}})
     assert [one for one in own if one["kind"] == "PriorityClass"] == []
     for daemon in DAEMONS:
-        assert pod(made, daemon)["priorityClassName"] == "gpuward"
+        assert pod(made, daemon)["priorityClassName"] == "gpuward.models", "a class belongs to no namespace"
         assert pod(own, daemon)["priorityClassName"] == "mine"
         assert "priorityClassName" not in pod(objects(), daemon)
 
@@ -268,12 +268,36 @@ def test_variables_are_gpuwards_and_the_given_ones_arrive() -> None:
     {"agent": {"models": [{"name": "a", "mountPath": "/a", "claimName": "a", "hostPath": "/a"}]}},
     {"agent": {"shmSize": "much"}},
     {"settings": {"HOME": "/"}},
+    {"nameOverride": "a.b"},
+    {"nameOverride": "1a"},
     {"httpRoute": {"enabled": True}},
     {"secrets": {"database": ""}},
 ], ids=json.dumps)  # fmt: skip
 def test_values_that_are_not_valid_are_refused(values: Json) -> None:
     with pytest.raises(helm_python.HelmValuesError):
         objects(values)
+
+
+@pytest.mark.parametrize("name", ["a.b", "1a"])
+def test_a_release_whose_name_no_service_can_have_needs_another_base_name(name: str) -> None:
+    with pytest.raises(helm_python.HelmError, match="nameOverride"):
+        objects(name=name)
+    assert ("Service", "gpus") in named(objects({"nameOverride": "gpus"}, name))
+
+
+def test_settings_that_the_chart_sets_are_refused() -> None:
+    chart = {key: value for key, value in ALL.items() if key != "settings"}
+    found = objects({**chart, "agent": {**ALL["agent"], "settings": {}}})
+    servers = environment(found, "controller") | environment(found, "gateway")
+    agents = {name: value for name, value in environment(found, "agent").items() if name.startswith("GPUWARD_")}
+    for name in servers:
+        with pytest.raises(helm_python.HelmValuesError):
+            objects({"settings": {name: "1"}})
+    for name in agents:
+        with pytest.raises(helm_python.HelmValuesError):
+            objects({"agent": {"settings": {name: "1"}}})
+    assert len(servers) >= 5
+    assert len(agents) >= 10
 
 
 def test_each_value_has_a_default_and_a_schema() -> None:

@@ -14,9 +14,9 @@ from support.database.ledger import add_instance, rows
 from support.database.policy_ledger import STOP_IDLE, PolicyLedger, settle, steady
 from support.database.truncated import EMPTY
 from support.leading.served_api import ServedApi, served
-from support.profiles import PROFILE
+from support.profiles import DAILY
 
-WORLDS = 20 if PROFILE == "short" else 300
+WORLDS = 20 if DAILY else 300
 GPUS = {"resources": {"gpus": 1}}
 # How the replicas of a deployment are used: values of samples by age, and requests.
 USES: dict[str, dict[float, float]] = {

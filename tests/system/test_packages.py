@@ -68,6 +68,23 @@ def _copied(folder: Path) -> Path:
     return folder
 
 
+def test_the_sdist_holds_no_packages_of_node_js(tmp_path: Path) -> None:
+    """Of a folder in which `make ui` has run."""
+    sources = tmp_path / "sources"
+    for name in (".gitignore", "pyproject.toml", "README.md", "LICENSE", "schemas/version.py", "ui/.gitignore"):
+        (sources / name).parent.mkdir(parents=True, exist_ok=True)
+        (sources / name).write_bytes((ROOT / name).read_bytes())
+    package = sources / "ui" / "node_modules" / "vite" / "index.js"
+    package.parent.mkdir(parents=True)
+    package.touch()
+    (package.parents[2] / "main.tsx").touch()
+    python("-m", "hatchling", "build", "-t", "sdist", "-d", str(tmp_path), cwd=sources)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        held = {name.partition("/ui/")[2] for name in archive.getnames() if "/ui/" in name}
+    assert held == {".gitignore", "main.tsx"}
+
+
 def _contents(wheel: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(wheel) as archive:
         return {name: archive.read(name) for name in archive.namelist()}

@@ -57,6 +57,18 @@ def test_a_workflow_runs_targets_and_scripts_that_exist(file: Path) -> None:
             assert script.stat().st_mode & 0o100, command
 
 
+def test_clean_removes_each_ignored_folder_but_what_python_writes_everywhere() -> None:
+    lines = (ROOT / ".gitignore").read_text(encoding="utf-8").splitlines()
+    ignored = {line.strip("/") for line in lines if not line.startswith("#")} - {"__pycache__", "*.egg-info"}
+    shown = subprocess.run(["make", "-n", "clean"], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ignored <= set(shown.stdout.split())
+
+
+def test_a_change_runs_the_quick_targets_that_need_environments_of_their_own() -> None:
+    ran = {target for command in commands(GITHUB / "workflows/checks.yml") for target in make_targets(command)}
+    assert {"test-flags", "test-clients", "test-helm"} <= ran
+
+
 def test_every_supported_python_from_the_lowest_is_tried() -> None:
     pythons = [
         Version(one) for one in read(GITHUB / "workflows/checks.yml")["jobs"]["test"]["strategy"]["matrix"]["python"]

@@ -41,6 +41,7 @@ def test_it_writes_what_operators_need_and_lists_it(tmp_path: Path) -> None:
     assert os.access(folder / "install-agent.sh", os.X_OK)
     assert {Path(name).suffix for name in listed} & {".py", ".pyc"} == set()
     base = yaml.safe_load((folder / "kubernetes" / "kustomization.yaml").read_text())["resources"]
+    assert [name for name in listed if "deploy/" in (folder / name).read_text()] == [], "a path of the sources alone"
     assert set(base) <= {file.name for file in (folder / "kubernetes").iterdir()}
 
 
@@ -68,6 +69,29 @@ def test_other_content_is_replaced_only_by_force(tmp_path: Path) -> None:
     assert {"docker-compose.yml", "install-agent.sh"} <= set(listed)
     assert own.read_bytes() == (ROOT / "docker-compose.yml").read_bytes()
     assert linked.read_text() == "theirs", "a link is replaced, not followed"
+
+
+@pytest.mark.parametrize("options", [(), ("--force",)], ids=["plain", "force"])
+def test_a_folder_as_a_file_and_a_link_as_a_folder_are_refused_before_anything_is_written(
+    tmp_path: Path, options: tuple[str, ...]
+) -> None:
+    folder, elsewhere = tmp_path / "assets", tmp_path / "elsewhere"
+    (folder / "docker-compose.yml").mkdir(parents=True)
+    elsewhere.mkdir()
+    (folder / "systemd").symlink_to(elsewhere)
+    (folder / "kubernetes").touch()
+    code, listed, said = write(folder, *options)
+    assert (code, listed) == (1, [])
+    for name in ("docker-compose.yml", "systemd", "kubernetes"):
+        assert str(folder / name) in said
+    assert (files(elsewhere), files(folder)) == ([], ["kubernetes"])
+
+
+def test_the_folder_itself_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "linked").symlink_to(tmp_path / "real")
+    assert write(tmp_path / "linked")[0] == 0
+    assert "docker-compose.yml" in files(tmp_path / "real")
 
 
 def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:

@@ -9,11 +9,12 @@ import sys
 import zipfile
 from pathlib import Path
 
+import editables
 import pytest
 
 import cli
 from cli.own_packages import MARK, PACKAGES
-from support.built_wheel import build_wheel, install
+from support.built_wheel import build_wheel, install, python
 from support.pages import ROOT
 
 
@@ -27,6 +28,17 @@ def home(tmp_path: Path, wheel: Path) -> Path:
     """An environment with Gpuward and none of its dependencies: what is shadowed is found before they are imported."""
     install(tmp_path / "env", wheel)
     return tmp_path / "env"
+
+
+@pytest.fixture(scope="module")
+def editable(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """As `home`, with these sources in place of a copy."""
+    folder = tmp_path_factory.mktemp("editable")
+    python("-c", f"import hatchling.build; hatchling.build.build_editable({str(folder)!r})", cwd=ROOT)
+    install(folder / "env", *folder.glob("*.whl"))
+    (site,) = (folder / "env" / "lib").glob("python3*/site-packages")
+    shutil.copytree(Path(editables.__file__).parent, site / "editables")
+    return folder / "env"
 
 
 def run(home: Path, **env: str) -> subprocess.CompletedProcess[str]:
@@ -107,6 +119,22 @@ def test_nothing_is_said_of_folders_that_are_no_packages(tmp_path: Path, home: P
     done = run(home, PYTHONPATH=str(front))
     assert "shadowed" not in done.stderr
     assert "No module named 'typer'" in done.stderr, "it went on to its dependencies"
+
+
+@pytest.mark.parametrize("package", ["agent", "cli"])
+def test_a_plain_folder_in_front_of_an_editable_installation_is_named_with_the_fix(
+    tmp_path: Path, editable: Path, package: str
+) -> None:
+    folder = tmp_path / "front" / package
+    folder.mkdir(parents=True)
+    done = run(editable, PYTHONPATH=str(folder.parent))
+    assert_refused(done, f"{package!r}", str(folder), f"remove {folder.parent} from PYTHONPATH")
+
+
+def test_an_installation_without_the_command_line_is_named_incomplete(home: Path) -> None:
+    (site,) = (home / "lib").glob("python3*/site-packages")
+    shutil.rmtree(site / "cli")
+    assert_refused(run(home), "incomplete")
 
 
 def test_packages_in_the_working_folder_are_ignored(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 Run as a program with the number of its end of a socket pair. A request is a JSON object, with the file descriptors of
 the program's log and of a pipe. Into the pipe go the program's pid and, after its end, its exit code, each in four
 bytes. A program runs as with `python -P -m`, as the leader of its own session. Only its entry in `/proc` differs:
-command line and environment there are the server's.
+command line and environment there are the server's. Programs that are left when the other end closes are named on
+stdout, each in a line, and ended.
 """
 
 import gc
@@ -14,14 +15,22 @@ import selectors
 import signal
 import socket
 import sys
+import time
+from contextlib import suppress
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 from controller.api.app import all_routes
 from schemas.version import __version__
 
 _IMPORTED = ("cli.local.daemons", "controller.daemon", "agent.daemon", "gateway.daemon", "rig.simulated_args")
 _REQUEST_BYTES = 2**17
+_PROGRAMS_GO_WITHIN_S = 5.0
+
+
+class _Program(NamedTuple):
+    status: int  # the pipe of its exit code
+    line: str
 
 
 def _serve(requests: socket.socket) -> str:
@@ -31,7 +40,7 @@ def _serve(requests: socket.socket) -> str:
         end.setblocking(False)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(ended.fileno())
-    running: dict[int, int] = {}  # the pipes of the children
+    running: dict[int, _Program] = {}
     with selectors.DefaultSelector() as selector:
         selector.register(requests, selectors.EVENT_READ)
         selector.register(wakes, selectors.EVENT_READ)
@@ -44,32 +53,54 @@ def _serve(requests: socket.socket) -> str:
                 continue
             body, descriptors, *_ = socket.recv_fds(requests, _REQUEST_BYTES, 2)
             if not body:
+                _end_left(running)
                 raise SystemExit
+            request = json.loads(body)
             log, status = descriptors
             pid = os.fork()
             if pid == 0:
                 break
             os.write(status, pid.to_bytes(4, "little"))
             os.close(log)
-            running[pid] = status
+            running[pid] = _Program(status, " ".join((request["module"], *request["argv"])))
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     os.dup2(log, 1)
     os.dup2(log, 2)
-    for descriptor in (log, status, *running.values()):
+    for descriptor in (log, status, *(program.status for program in running.values())):
         os.close(descriptor)
     for end in (wakes, ended, requests):
         end.close()
-    return _become(json.loads(body))
+    return _become(request)
 
 
-def _report_ends(running: dict[int, int]) -> None:
+def _end_left(running: dict[int, _Program]) -> None:
+    """Names the programs that do not end soon by themselves; ends them with what they started."""
+    _wait(running)
+    for pid, program in running.items():
+        sys.stdout.write(f"{pid} {program.line}\n")
+        os.kill(pid, signal.SIGTERM)
+    _wait(running)
+    for pid in running:
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _wait(running: dict[int, _Program]) -> None:
+    until = time.monotonic() + _PROGRAMS_GO_WITHIN_S
+    _report_ends(running)
+    while running and time.monotonic() < until:
+        time.sleep(0.02)
+        _report_ends(running)
+
+
+def _report_ends(running: dict[int, _Program]) -> None:
     while running:
         pid, status = os.waitpid(-1, os.WNOHANG)
         if pid == 0:
             return
-        pipe = running.pop(pid)
-        os.write(pipe, os.waitstatus_to_exitcode(status).to_bytes(4, "little", signed=True))
+        pipe = running.pop(pid).status
+        with suppress(BrokenPipeError):  # the tests have ended
+            os.write(pipe, os.waitstatus_to_exitcode(status).to_bytes(4, "little", signed=True))
         os.close(pipe)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 _SERVER = Path(__file__).with_name("fork_server.py")
-_END_S = 10.0
+_END_S = 30.0  # it ends what is left
 
 
 class ForkedProcess:
@@ -89,7 +89,11 @@ class ForkServer:
 
 @contextmanager
 def fork_server() -> Iterator[ForkServer]:
-    """Starts a server; ends it, which leaves its programs running."""
+    """Starts a server; ends it with its programs.
+
+    Raises:
+        AssertionError: programs were left running; names them.
+    """
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     clean = {name: value for name, value in os.environ.items() if not name.startswith("GPUWARD_")}
     with (
@@ -99,7 +103,8 @@ def fork_server() -> Iterator[ForkServer]:
             env={**clean, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
         ) as process,
     ):
         theirs.close()
@@ -107,4 +112,6 @@ def fork_server() -> Iterator[ForkServer]:
             yield ForkServer(ours)
         finally:
             ours.close()
-            process.wait(_END_S)
+            left, _ = process.communicate(timeout=_END_S)
+    if left:
+        raise AssertionError(f"left running by tests:\n{left}")

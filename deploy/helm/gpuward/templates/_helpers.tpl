@@ -1,5 +1,9 @@
 {{- define "gpuward.name" -}}
-{{- .Values.nameOverride | default .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- $name := .Values.nameOverride | default .Release.Name | trunc 40 | trimSuffix "-" }}
+{{- if not (regexMatch "^[a-z]([-a-z0-9]*[a-z0-9])?$" $name) }}
+{{- fail (printf "release name %q: Services need a letter first, and no dots; set nameOverride" $name) }}
+{{- end }}
+{{- $name -}}
 {{- end }}
 
 {{- define "gpuward.selector" -}}
@@ -23,8 +27,9 @@ helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace 
 {{ .image.repository }}:{{ .image.tag | default .root.Chart.AppVersion }}
 {{- end }}
 
+{{- /* A class belongs to no namespace, so its name has the release's. */}}
 {{- define "gpuward.priorityClass" -}}
-{{- if .Values.priorityClass.name }}{{ .Values.priorityClass.name }}{{ else if .Values.priorityClass.create }}{{ include "gpuward.name" . }}{{ end }}
+{{- if .Values.priorityClass.name }}{{ .Values.priorityClass.name }}{{ else if .Values.priorityClass.create }}{{ include "gpuward.name" . }}{{ with .Release.Namespace }}.{{ . }}{{ end }}{{ end }}
 {{- end }}
 
 {{- /* What the pods of all daemons have. */}}
