@@ -17,7 +17,7 @@ from cli.text.formatting import age, local_time, or_dash
 from cli.text.models import Cached, ModelRow, model_rows
 from cli.transport.client import Api
 from cli.transport.near_names import did_you_mean, near
-from cli.transport.paths import Json, path_of
+from cli.transport.paths import Json, checked_name, path_of
 from cli.verbs.get import print_objects
 from schemas.printing import block, first_of
 from schemas.units import format_bytes
@@ -84,6 +84,7 @@ def models(
 
 def _picked(rows: list[ModelRow], names: list[str]) -> list[ModelRow]:
     for name in names:
+        checked_name(name)
         if not any(name in row.names for row in rows):
             meant = did_you_mean(near(name, [known for row in rows for known in row.names]))
             raise NotFoundError(f"model {name!r} does not exist{meant or '; list them: gpuward models'}")

@@ -11,8 +11,7 @@ from controller.leader import analyses as analysis
 from controller.leader import housekeeping, placement_passes, start_checks
 from controller.reconcilers import cancelling, instances, placement, workers
 from controller.runtime import lease
-from controller.store.core import events, guards
-from controller.store.core import ledger_audit as audit
+from controller.store.core import events, guards, ledger_audit
 from controller.store.core.database import Database
 from controller.store.deployments import effects as instance_writes
 from controller.store.deployments import observe as instance_reads
@@ -32,7 +31,7 @@ AWAITS = Awaits(
         instances, placement, placement_passes, start_checks, workers, housekeeping, analysis, cancelling,
         instance_reads, instance_writes, relocations, rollouts,
         guards, placement_store, pass_reads,
-        phases, events, audit, retention, lease,
+        phases, events, ledger_audit, retention, lease,
     )
 )  # fmt: skip
 # No reconciler's step passes these.
@@ -64,6 +63,7 @@ ELSEWHERE = {
     "core.events._spend": "as above",
     "leader.start_checks.check_specs": "the dry runs'",
     "leader.start_checks._read_secrets": "of instances that may preempt: those of these roads have none",
+    "core.guards.expect_intents": "of policies and of the autoscaler",
     "core.ledger_audit.read_audit_result": "the API's",
     "runtime.lease.read_term": "the hub's",
     "runtime.lease.go_above": "the hub's",

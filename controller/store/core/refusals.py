@@ -14,16 +14,16 @@ class Changed:
     kind: str
     name: str
     expected: int
-    present: int
+    found: int
 
     @property
     def text(self) -> str:
         """The difference, as a part of a sentence."""
-        if not self.present:
+        if not self.found:
             return f"{self.kind} {self.name!r} does not exist any more"
         if not self.expected:
             return f"{self.kind} {self.name!r} exists already"
-        return f"{self.kind} {self.name!r} is at generation {self.present}, not {self.expected}"
+        return f"{self.kind} {self.name!r} is at generation {self.found}, not {self.expected}"
 
 
 RETIRED: Final = "has no effect any more; remove it"

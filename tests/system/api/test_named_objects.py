@@ -22,7 +22,7 @@ BEHIND: Final = {"scale": ["2"], "cache prune": ["hf:org/model"], "label worker"
 # These take no name of an object, make it, or speak of this host alone.
 OTHERS: Final = {
     "run", "backup", "restore", "context add", "context use", "context show", "context delete", "completion",
-    "ca issue", "secret set",
+    "ca issue", "secret set", "assets",
 }  # fmt: skip
 # A path would end elsewhere with these.
 INVALID: Final = ("", ".", "..", "a\nb", "\x1b[2J")
