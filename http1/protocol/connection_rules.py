@@ -162,7 +162,7 @@ class Connections:
         mine = self._unknown_of.get(connection.address, {})
         oldest = next(iter(mine), None)
         crowded = connection.counted and len(mine) >= self._limits.most_unknown_per_address
-        # One address beyond its bound leaves a reserve, so that newcomers of others need no place of one another.
+        # One address beyond its bound leaves a reserve, so that other addresses take no place of one another.
         scarce = len(self) >= self._limits.most - self._limits.reserved
         if crowded and oldest is not None and (scarce or connection.since_s - oldest.since_s >= self._limits.unread_s):
             yielding = oldest
