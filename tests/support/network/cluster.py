@@ -37,7 +37,7 @@ class ClusterOnHosts(Cluster):
     def start(self, name: str, *argv: str, **env: str) -> None:
         self.prefix = self.hosts.prefix(name)
         if name == CONTROLLER:
-            argv, env = (*argv, "--host", "0.0.0.0"), {**env, "GPUWARD_DATABASE_URL": self._database()}  # noqa: S104
+            argv, env = (*argv, "--host", "0.0.0.0"), {**env, "GPUWARD_DATABASE_URL": self._database_url()}  # noqa: S104
         super().start(name, *argv, **env)
 
     @property
@@ -51,7 +51,7 @@ class ClusterOnHosts(Cluster):
     def _connector(self) -> aiohttp.BaseConnector:
         return aiohttp.UnixConnector(str(self._api))
 
-    def _database(self) -> str:
+    def _database_url(self) -> str:
         """Its URL on the network; at the first call the way to it is opened."""
         parts = urlsplit(self._dsn)
         query = parse_qs(parts.query)
