@@ -24,6 +24,7 @@ from support.processes.unending_senders import Sends, send
 pytestmark = [pytest.mark.cases, pytest.mark.timeout(300)]
 
 HELD_S = 4.0
+MOST_TRIES = 4
 LEAST_ANSWERS = 4  # within that time; a loop that one client holds gives one or two
 MOST_MORE_MIB = 96  # of each daemon
 EMPTY = frame(CONTINUATION, last=False)
@@ -93,7 +94,10 @@ async def withstands(doors: Doors, port: int, attacks: dict[str, Sends], path: s
     """Each attack in turn."""
     for name, sends in attacks.items():
         before = sizes(doors.cluster)
-        (count, worst_s), sent = await asyncio.gather(answers(doors.cluster, path), send(port, sends, HELD_S))
+        for _ in range(MOST_TRIES):  # a busy machine may complete no handshake in the time of one
+            (count, worst_s), sent = await asyncio.gather(answers(doors.cluster, path), send(port, sends, HELD_S))
+            if sent.connections:
+                break
         more = {daemon: size - before[daemon] for daemon, size in sizes(doors.cluster).items()}
         print(name, count, f"{worst_s:.2f} s", {d: round(mib) for d, mib in more.items()}, sent)  # noqa: T201
         assert sent.connections >= 1, f"{name}: no connection was made"
